@@ -92,7 +92,7 @@ TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_cuda test_emulated_attend test_emulated_gemm test_emulated_rows test_emulated_load test_emulated_forward))
+TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_wide test_emulated_attend test_emulated_gemm test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -237,9 +237,9 @@ $(EMULATED)/%.o: tests/backend/emulated/%.cc
 $(EMULATED)/%.o: src/backend/cuda/%.cu
 	@mkdir -p $(@D)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
-$(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
+$(EMULATED)/test_emulated_wide: $(addprefix $(EMULATED)/,test_emulated_wide.o machine.o gemm_wide_f16.o gemm_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o) \
+$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_gather.o) \
     $B/obj/backend/cuda/attend.o
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 # All GEMM kernels of the table.
@@ -263,6 +263,8 @@ $(EMULATED)/test_emulated_forward: $(addprefix $(EMULATED)/,test_emulated_forwar
 	$(Q)$(CXX) -pthread -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
 
 $(EMULATED)/test_emulated_rows: $(addprefix $(EMULATED)/,test_emulated_rows.o machine.o gemm_rows_f16.o gemm_rows_bf16.o norm.o)
+	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+$(EMULATED)/test_emulated_mega: $(addprefix $(EMULATED)/,test_emulated_mega.o machine.o megakernel.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told

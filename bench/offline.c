@@ -129,7 +129,7 @@ static rose_status make_work(offline *r, rose_err *err)
                                    .in_median = o->input_len,
                                    .out_median = o->output_len};
     rose_model *m = NULL;
-    rose_status st = rose_model_open(&m, r->model_dir, err);
+    rose_status st = rose_model_open_as(&m, r->model_dir, o->server.engine.load_format, err);
     if (st != ROSE_OK) return st;
     uint32_t context = m->arch.max_positions;
     if (o->server.engine.opts.backend.max_model_len != 0 &&

@@ -34,7 +34,7 @@ rose_status rose_offline_engine_open(rose_offline_engine *e, const char *model_d
     e->ids = malloc((size_t)max_in * sizeof *e->ids);
     if (st == ROSE_OK && e->ids == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) st = rose_wakeq_create(&e->sink, n + 1, err);
-    if (st == ROSE_OK) st = rose_model_open(&m, model_dir, err);
+    if (st == ROSE_OK) st = rose_model_open_as(&m, model_dir, f->load_format, err);
     if (st == ROSE_OK) st = rose_backend_pick_for(&ops, f->device, m, err);
     if (st == ROSE_OK) st = rose_engine_open(&e->engine, ops, m, &eo, err);
     rose_model_close(m);

@@ -68,6 +68,8 @@ typedef struct rose_lib_options {
     const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
                                       model's), "none", or another folder, GGUF file or
                                       generation_config.json */
+    const char *load_format; /* "auto" (default); "dummy": config.json and tokenizer alone, with
+                                random weights, to measure speed */
 } rose_lib_options;
 
 /* Open a Hugging Face folder or a GGUF file. options may be NULL. On failure *out is NULL. */

@@ -7,8 +7,14 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__ /* kernels draw the same numbers */
+#define ROSE_PHILOX static inline __host__ __device__
+#else
+#define ROSE_PHILOX static inline
+#endif
+
 /* ctr and key in, 4 x 32 random bits out. */
-static inline void rose_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
+ROSE_PHILOX void rose_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3];
     uint32_t k0 = key[0], k1 = key[1];

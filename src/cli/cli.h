@@ -33,7 +33,8 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 #define ROSE_CLI_TOP_K       40u
 
 /* One sequence: no memory for more. */
-#define ROSE_CLI_LIB_OPTIONS .max_num_seqs = 1, .device = "auto", .dtype = "auto", .isa = "auto"
+#define ROSE_CLI_LIB_OPTIONS                                                                       \
+    .max_num_seqs = 1, .device = "auto", .load_format = "auto", .dtype = "auto", .isa = "auto"
 
 /* p: a rose_lib_params *. seed_: what --help prints as default of the seed; NULL: its value. */
 #define ROSE_CLI_SAMPLING_ROWS(p, seed_)                                                           \
@@ -54,6 +55,7 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 /* lib: a rose_lib_options *; pin: a bool *. */
 #define ROSE_CLI_ENGINE_ROWS(lib, pin)                                                             \
     rose_engine_flags_row("device", ROSE_OPT_CHOICE, &(lib)->device),                              \
+        rose_engine_flags_row("load-format", ROSE_OPT_CHOICE, &(lib)->load_format),                \
         rose_engine_flags_row("dtype", ROSE_OPT_CHOICE, &(lib)->dtype),                            \
         rose_engine_flags_row("quantization", ROSE_OPT_CHOICE, &(lib)->quantization),              \
         rose_engine_flags_row("isa", ROSE_OPT_CHOICE, &(lib)->isa),                                \

@@ -95,7 +95,7 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_engine_opts o;
     rose_memory_plan plan;
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
-    if (st == ROSE_OK) st = rose_model_open(&m, model, &err);
+    if (st == ROSE_OK) st = rose_model_open_as(&m, model, flags.load_format, &err);
     if (st != ROSE_OK) return rose_die(&err);
     const rose_backend_ops *ops;
     st = rose_backend_pick_for(&ops, flags.device, m, &err);

@@ -27,14 +27,16 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
 }
 
 /* Prints "OUT: 124,439,808 parameters, F32, 474.7 MiB" on standard output. */
-static rose_status say_written(const char *out, rose_err *err)
+static rose_status say_written(const char *out, bool weights, rose_err *err)
 {
     rose_model *m = NULL;
     char n[32], bytes[32];
-    rose_status st = rose_model_open(&m, out, err);
+    rose_status st = rose_model_open_as(&m, out, weights ? "auto" : "dummy", err);
     if (st != ROSE_OK) return st;
     printf("%s: %s parameters, %s, %s\n", out, rose_format_count(m->n_params, n),
-           rose_dtype_name(m->dtype), rose_format_bytes(m->file_bytes, bytes));
+           rose_dtype_name(m->dtype),
+           weights ? rose_format_bytes(m->file_bytes, bytes)
+                   : "no weight files (--load-format dummy)");
     rose_model_close(m);
     return ROSE_OK;
 }
@@ -43,10 +45,13 @@ int rose_cmd_random_model(int argc, char **argv)
 {
     rose_random_opts o;
     rose_random_opts_default(&o);
-    const char *dtype = "F32", *arch = o.arch;
+    const char *dtype = NULL, *arch = o.arch;
+    bool weights = true;
     uint32_t default_vocab = o.vocab_size;
     o.vocab_size = 0;
     const rose_opt opts[] = {
+        ROSE_ROW_CHOICE("preset", &o.preset, ROSE_RANDOM_PRESETS, "shape of a public model",
+                        .unset = "--config, or the options below"),
         ROSE_ROW_STRING("config", &o.config, "FILE",
                         "a config.json to take architecture and shape from",
                         .unset = "from the options below"),
@@ -69,7 +74,10 @@ int rose_cmd_random_model(int argc, char **argv)
         ROSE_ROW_STRING("tokenizer", &o.tokenizer, "FOLDER", "copy this model's tokenizer",
                         .unset = "one token a byte, and fillers"),
         ROSE_ROW_U32("max-positions", &o.max_positions, "N", 1, 1u << 20, "longest context"),
-        ROSE_ROW_CHOICE("dtype", &dtype, "F32|F16|BF16", "type of the stored weights"),
+        ROSE_ROW_CHOICE("dtype", &dtype, "F32|F16|BF16", "type of the weights",
+                        .unset = "F32; BF16 with --preset"),
+        ROSE_ROW_BOOL("weights", &weights,
+                      "write the weights; without them the folder is for --load-format dummy"),
         ROSE_ROW_BOOL("tied", &o.tied_head, "the head is the token embedding"),
         ROSE_ROW_BOOL("prefix", &o.prefix, "tensor names start with transformer."),
         ROSE_ROW_BYTES("max-shard-bytes", &o.max_shard_bytes, 0, 0,
@@ -88,6 +96,8 @@ int rose_cmd_random_model(int argc, char **argv)
                                        opts, sizeof opts / sizeof *opts, argc, argv, &out);
     if (rc >= 0) return rc;
     o.arch = arch;
+    o.no_weights = !weights;
+    if (dtype == NULL) dtype = o.preset != NULL ? "BF16" : "F32";
     o.dtype = strcmp(dtype, "F32") == 0   ? ROSE_F32
               : strcmp(dtype, "F16") == 0 ? ROSE_F16
                                           : ROSE_BF16;
@@ -95,6 +105,6 @@ int rose_cmd_random_model(int argc, char **argv)
     if (o.tokenizer != NULL && vocab_of(&o, &err) != ROSE_OK) return rose_die(&err);
     if (o.vocab_size == 0) o.vocab_size = default_vocab;
     rose_status st = rose_random_model_write(&o, out, &err);
-    if (st == ROSE_OK) st = say_written(out, &err);
+    if (st == ROSE_OK) st = say_written(out, weights, &err);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -56,7 +56,7 @@ int rose_cmd_tune(int argc, char **argv)
     rose_model *m = NULL;
     rose_engine_opts o;
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
-    if (st == ROSE_OK) st = rose_model_open(&m, model, &err);
+    if (st == ROSE_OK) st = rose_model_open_as(&m, model, flags.load_format, &err);
     if (st == ROSE_OK) st = tune(m, &flags, &o, &err);
     rose_model_close(m);
     return st == ROSE_OK ? 0 : rose_die(&err);

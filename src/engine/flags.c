@@ -22,6 +22,10 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "where the model runs; auto is cuda if there is a usable GPU that can compute "
             "the model, else cpu",
             .sdef = "auto", .first = true),
+        ROSE_ROW_CHOICE("load-format", &f->load_format, "auto|dummy",
+                        "auto reads the weight files. dummy reads none: it takes the shapes from "
+                        "config.json and random weights, to measure speed",
+                        .sdef = "auto"),
     };
     const rose_opt cpu[] = {
         ROSE_ROW_BRIEF_HEADING("CPU"),

@@ -16,8 +16,9 @@ enum {
 
 /* What the options set. */
 typedef struct rose_engine_flags {
-    rose_engine_opts opts; /* the options as parsed; rose_engine_flags_read completes them */
-    const char *device;    /* for rose_backend_pick */
+    rose_engine_opts opts;   /* the options as parsed; rose_engine_flags_read completes them */
+    const char *device;      /* for rose_backend_pick */
+    const char *load_format; /* for rose_model_open_as */
     const char *engine_cpus;
     bool cpu_affinity;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */

@@ -137,7 +137,8 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
         o.backend.cpu.n_cpus = rose_cpus_allowed(cpus, 256);
         if (o.backend.cpu.n_cpus > 0) o.engine_cpu = cpus[0];
     }
-    if ((st = rose_model_open(&model, model_dir, &e)) != ROSE_OK) goto done;
+    st = rose_model_open_as(&model, model_dir, options != NULL ? options->load_format : NULL, &e);
+    if (st != ROSE_OK) goto done;
     if ((st = rose_tokenizer_open(&r->tok, model_dir, &e)) != ROSE_OK) goto done;
     rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
     st = rose_chat_open(&r->chat, model_dir, options != NULL ? options->chat_template : NULL, &e);

@@ -13,6 +13,7 @@
 #include "model/convert.h"
 #include "model/family.h"
 #include "model/gguf_arch.h"
+#include "model/random_internal.h"
 #include "model/weights.h"
 
 enum { NAME_CAP = 128 };
@@ -226,7 +227,24 @@ static rose_status read_generation_config(rose_model *m, rose_err *err)
     return st;
 }
 
-static rose_status read_config(rose_model *m, const rose_family **family, rose_err *err)
+/* The type that config.json says the weights have; F32 where it does not, as in transformers. */
+static rose_status read_dtype(const rose_config *c, rose_dtype *out, rose_err *err)
+{
+    const json_t *v = rose_config_get(c, "torch_dtype", "dtype");
+    const char *name = v == NULL ? "float32" : json_string_value(v);
+    *out = ROSE_F32;
+    if (name != NULL && strcmp(name, "float32") == 0) return ROSE_OK;
+    *out = ROSE_F16;
+    if (name != NULL && strcmp(name, "float16") == 0) return ROSE_OK;
+    *out = ROSE_BF16;
+    if (name != NULL && strcmp(name, "bfloat16") == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: torch_dtype: expected float32, float16 or bfloat16", c->label);
+}
+
+/* dtype: NULL, or gets the type that config.json names. */
+static rose_status read_config(rose_model *m, const rose_family **family, rose_dtype *dtype,
+                               rose_err *err)
 {
     rose_config c;
     char *path = NULL;
@@ -237,6 +255,7 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_e
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
     st = rose_family_find(family, &c, err);
+    if (st == ROSE_OK && dtype != NULL) st = read_dtype(&c, dtype, err);
     if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     rose_config_close(&c);
     return st == ROSE_OK ? read_generation_config(m, err) : st;
@@ -271,8 +290,17 @@ static rose_status set_path(rose_model *m, const char *dir, rose_err *err)
 static rose_status open_folder(rose_model *m, const rose_family **family, rose_err *err)
 {
     rose_status st = rose_folder_check(m->path, err);
-    if (st == ROSE_OK) st = read_config(m, family, err);
+    if (st == ROSE_OK) st = read_config(m, family, NULL, err);
     return st == ROSE_OK ? rose_weights_open(&m->weights, m->path, err) : st;
+}
+
+static rose_status open_dummy(rose_model *m, const rose_family **family, rose_err *err)
+{
+    rose_dtype dtype = ROSE_F32;
+    rose_status st = rose_folder_check(m->path, err);
+    if (st == ROSE_OK) st = read_config(m, family, &dtype, err);
+    if (st != ROSE_OK) return st;
+    return rose_weights_open_dummy(&m->weights, m->path, *family, &m->arch, dtype, err);
 }
 
 static rose_status open_gguf(rose_model *m, const char *file, const rose_family **family,
@@ -285,10 +313,19 @@ static rose_status open_gguf(rose_model *m, const char *file, const rose_family 
     return st;
 }
 
-rose_status rose_model_open(rose_model **out, const char *path, rose_err *err)
+static rose_status open_files(rose_model *m, const rose_family **family, rose_err *err)
+{
+    char *file = NULL;
+    rose_status st = rose_folder_find_gguf(&file, m->path, err);
+    if (st == ROSE_OK)
+        st = file != NULL ? open_gguf(m, file, family, err) : open_folder(m, family, err);
+    free(file);
+    return st;
+}
+
+static rose_status open_model(rose_model **out, const char *path, bool dummy, rose_err *err)
 {
     const rose_family *family = NULL;
-    char *file = NULL;
     rose_status st = ROSE_OK;
     rose_model *m = calloc(1, sizeof *m);
 
@@ -298,17 +335,26 @@ rose_status rose_model_open(rose_model **out, const char *path, rose_err *err)
         goto done;
     }
     if ((st = set_path(m, path, err)) != ROSE_OK) goto done;
-    if ((st = rose_folder_find_gguf(&file, m->path, err)) != ROSE_OK) goto done;
-    st = file != NULL ? open_gguf(m, file, &family, err) : open_folder(m, &family, err);
+    m->dummy = dummy;
+    st = dummy ? open_dummy(m, &family, err) : open_files(m, &family, err);
     if (st != ROSE_OK) goto done;
     m->file_bytes = m->weights->file_bytes;
     if ((st = bind_all(m, family, err)) != ROSE_OK) goto done;
     *out = m;
     m = NULL;
 done:
-    free(file);
     rose_model_close(m);
     return st;
+}
+
+rose_status rose_model_open(rose_model **out, const char *path, rose_err *err)
+{
+    return open_model(out, path, false, err);
+}
+
+rose_status rose_model_open_dummy(rose_model **out, const char *dir, rose_err *err)
+{
+    return open_model(out, dir, true, err);
 }
 
 void rose_arch_free(rose_arch *a)

@@ -174,6 +174,7 @@ typedef struct rose_model {
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
     rose_dtype dtype;             /* of the majority of the weight bytes */
     bool has_blocks;              /* some tensor has a block type */
+    bool dummy;                   /* the weights have no file: model/random.h */
     uint64_t n_params;            /* elements of all used tensors, tied ones once */
     uint64_t file_bytes;          /* of all weight files */
     struct rose_weights *weights; /* the mappings, owned */
@@ -186,6 +187,18 @@ typedef struct rose_model {
  * tensor data is touched. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type,
  * dtype, a field that no family computes), NOMEM. */
 rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
+
+/* Opens the folder as rose_model_open does, but reads config.json alone. The weights are those that
+ * random-model writes for this config with seed 0, in the config's torch_dtype (float32 without
+ * one). The tensors have addresses but no memory: a backend draws their values (model/random.h).
+ * Errors: as rose_model_open. */
+rose_status rose_model_open_dummy(rose_model **out, const char *dir, rose_err *err);
+
+/* Opens as `format` says: "auto" or NULL is rose_model_open, "dummy" is rose_model_open_dummy.
+ * Errors: INVAL for another name. */
+rose_status rose_model_open_as(rose_model **out, const char *path, const char *format,
+                               rose_err *err);
+
 void rose_model_close(rose_model *m); /* accepts NULL and half-open */
 
 /* As what a backend keeps a matrix of the files in memory. */

@@ -27,22 +27,11 @@
 /* Elements generated and written at a time; even, since one Philox block gives two. */
 enum { BLOCK = 1 << 14 };
 
-/* One tensor of the model to be written, in the order of the files. */
-typedef struct plan_tensor {
-    char name[128];
-    uint32_t n_dims;
-    uint64_t shape[2];
-    rose_kind kind;
-    uint64_t n;     /* elements */
-    uint64_t begin; /* offset within its shard's data */
-    uint32_t shard;
-} plan_tensor;
-
 typedef struct plan {
     const rose_random_opts *o;
     const rose_family *family;
     rose_arch arch;
-    plan_tensor *tensors; /* [n], owned */
+    rose_random_tensor *tensors; /* [n], owned */
     size_t n;
     uint32_t n_shards;
     uint64_t bytes; /* of all tensors */
@@ -175,10 +164,11 @@ static json_t *make_decoder_config(const rose_random_opts *o)
 /* *out: config.json as it will be written; owned by the caller. */
 static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err *err)
 {
-    rose_config c;
+    rose_config c = {0};
     *out = NULL;
-    if (o->config != NULL) {
-        rose_status st = rose_config_open(&c, o->config, err);
+    if (o->preset != NULL || o->config != NULL) {
+        const rose_status st = o->preset != NULL ? rose_random_preset(&c.root, o->preset, err)
+                                                 : rose_config_open(&c, o->config, err);
         if (st != ROSE_OK) return st;
         *out = c.root;
         if (json_object_set_new(c.root, "torch_dtype", json_string(dtype_name(o))) == 0)
@@ -191,9 +181,8 @@ static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err
     return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
 }
 
-static void plan_add(plan *p, const char *lead, const rose_tensor_row *row)
+static void list_add(rose_random_tensor *t, const char *lead, const rose_tensor_row *row)
 {
-    plan_tensor *t = &p->tensors[p->n++];
     snprintf(t->name, sizeof t->name, "%s%.63s", lead, row->name);
     t->n_dims = row->n_dims;
     memcpy(t->shape, row->shape, sizeof t->shape);
@@ -201,28 +190,29 @@ static void plan_add(plan *p, const char *lead, const rose_tensor_row *row)
     t->n = row->shape[0] * row->shape[1];
 }
 
-/* Lists the tensors in the order of the model: embeddings, layers, head. The order fixes their
- * random streams, so it must never change. */
-static rose_status plan_tensors(plan *p, rose_err *err)
+rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_family *f,
+                             const rose_arch *a, bool prefixed, rose_err *err)
 {
-    const rose_naming *names = p->family->naming;
-    const char *prefix = p->o->prefix ? names->prefix : "";
+    const rose_naming *names = f->naming;
+    const char *prefix = prefixed ? names->prefix : "";
     rose_tensor_row outer[ROSE_MAX_ROWS], layer[ROSE_MAX_ROWS];
-    rose_tensor_row head = {.n_dims = 2, .shape = {p->arch.vocab_size, p->arch.d_model}};
-    const size_t n_outer = rose_family_model_rows(p->family, &p->arch, outer);
-    const size_t n_layer = rose_family_layer_rows(p->family, &p->arch, layer);
-    p->tensors = calloc(n_outer + p->arch.n_layers * n_layer + 1, sizeof *p->tensors);
-    if (p->tensors == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
+    rose_tensor_row head = {.n_dims = 2, .shape = {a->vocab_size, a->d_model}};
+    const size_t n_outer = rose_family_model_rows(f, a, outer);
+    const size_t n_layer = rose_family_layer_rows(f, a, layer);
+    rose_random_tensor *list = calloc(n_outer + a->n_layers * n_layer + 1, sizeof *list);
+    *out = list;
+    *n = 0;
+    if (list == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
     for (size_t t = 0; t < n_outer; t++)
-        plan_add(p, prefix, &outer[t]);
-    for (uint32_t i = 0; i < p->arch.n_layers; i++) {
+        list_add(&list[(*n)++], prefix, &outer[t]);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
         char lead[64];
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, names->layer_prefix, i);
         for (size_t t = 0; t < n_layer; t++)
-            plan_add(p, lead, &layer[t]);
+            list_add(&list[(*n)++], lead, &layer[t]);
     }
     snprintf(head.name, sizeof head.name, "%s", names->head_name);
-    if (!p->arch.tied_head) plan_add(p, "", &head);
+    if (!a->tied_head) list_add(&list[(*n)++], "", &head);
     return ROSE_OK;
 }
 
@@ -232,7 +222,7 @@ static void plan_shards(plan *p)
     uint64_t at = 0, max = p->o->max_shard_bytes;
     uint32_t shard = 0;
     for (size_t i = 0; i < p->n; i++) {
-        plan_tensor *t = &p->tensors[i];
+        rose_random_tensor *t = &p->tensors[i];
         uint64_t bytes = t->n * rose_dtype_size(p->o->dtype);
         if (max != 0 && at > 0 && (at >= max || bytes > max - at)) {
             shard++;
@@ -263,44 +253,34 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config,
                          "random model: vocab_size is %u; at least 257 (256 bytes and the end of "
                          "text)",
                          p->arch.vocab_size);
-    if ((st = plan_tensors(p, err)) == ROSE_OK) plan_shards(p);
+    st = rose_random_list(&p->tensors, &p->n, p->family, &p->arch, o->prefix, err);
+    if (st == ROSE_OK) plan_shards(p);
     return st;
 }
 
 /* ---- the weights ---- */
 
-/* Draws two values from N(0, 1), in the unit of scale_of, from one Philox block. */
-static void draw_pair(const uint32_t r[4], int32_t out[2])
-{
-    for (int i = 0; i < 2; i++) {
-        uint32_t a = r[2 * i], b = r[2 * i + 1];
-        out[i] = (int32_t)((a & 0xFFFF) + (a >> 16) + (b & 0xFFFF) + (b >> 16)) - 131070;
-    }
-}
-
 /* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
-static float scale_of(rose_kind kind, const plan *p)
+void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std)
 {
     /* The default's double is 0.02 itself: its bits are those of the models of before. */
-    double std = p->o->init_std == 0.02f ? 0.02 : (double)p->o->init_std;
-    if (kind == ROSE_KIND_RESIDUAL) std /= sqrt(2.0 * p->arch.n_layers);
-    return (float)(std / sqrt(4294967295.0 / 3.0));
+    double std = init_std == 0.02f ? 0.02 : (double)init_std;
+    if (kind == ROSE_KIND_RESIDUAL) std /= sqrt(2.0 * a->n_layers);
+    v->scale = (float)(std / sqrt(4294967295.0 / 3.0));
+    v->mean = kind == ROSE_KIND_NORM && !a->norm_plus_one ? 1.0f : 0.0f;
 }
 
-/* Draws elements first .. first+n-1 (first even) of tensor number `stream`. */
-static void draw_block(float *out, uint64_t first, size_t n, uint32_t stream, uint64_t seed,
-                       float mean, float scale)
+void rose_random_draw(float *out, const rose_random_values *v, size_t n)
 {
-    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    for (size_t i = 0; i < n; i += 2) {
-        uint64_t k = (first + i) / 2;
-        const uint32_t ctr[4] = {(uint32_t)k, (uint32_t)(k >> 32), stream, 0x57454947};
+    const uint32_t key[2] = {(uint32_t)v->seed, (uint32_t)(v->seed >> 32)};
+    for (size_t i = 0; i < n;) {
+        const uint64_t k = (v->first + i) / 2;
+        const uint32_t ctr[4] = {(uint32_t)k, (uint32_t)(k >> 32), v->stream, ROSE_RANDOM_TAG};
         uint32_t r[4];
-        int32_t z[2];
         rose_philox4x32(ctr, key, r);
-        draw_pair(r, z);
-        out[i] = mean + (float)z[0] * scale;
-        if (i + 1 < n) out[i + 1] = mean + (float)z[1] * scale;
+        if ((v->first + i) % 2 == 0) out[i++] = v->mean + (float)ROSE_RANDOM_Z(r, 0) * v->scale;
+        if (i < n && (v->first + i) / 2 == k)
+            out[i++] = v->mean + (float)ROSE_RANDOM_Z(r, 1) * v->scale;
     }
 }
 
@@ -308,12 +288,13 @@ static bool write_tensor(FILE *f, const plan *p, size_t index)
 {
     float block[BLOCK];
     uint16_t half[BLOCK];
-    const plan_tensor *t = &p->tensors[index];
-    float scale = scale_of(t->kind, p);
-    float mean = t->kind == ROSE_KIND_NORM && !p->arch.norm_plus_one ? 1.0f : 0.0f;
+    const rose_random_tensor *t = &p->tensors[index];
+    rose_random_values v = {.seed = p->o->seed, .stream = (uint32_t)index};
+    rose_random_scale(&v, t->kind, &p->arch, p->o->init_std);
     for (uint64_t at = 0; at < t->n; at += BLOCK) {
         size_t n = t->n - at < BLOCK ? (size_t)(t->n - at) : BLOCK;
-        draw_block(block, at, n, (uint32_t)index, p->o->seed, mean, scale);
+        v.first = at;
+        rose_random_draw(block, &v, n);
         if (p->o->dtype == ROSE_F32) {
             if (fwrite(block, sizeof *block, n, f) != n) return false;
             continue;
@@ -332,7 +313,7 @@ static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t 
     size_t size = rose_dtype_size(p->o->dtype);
     rose_status st = rose_buf_addf(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = begin; st == ROSE_OK && i < end; i++) {
-        const plan_tensor *t = &p->tensors[i];
+        const rose_random_tensor *t = &p->tensors[i];
         char second[32] = "";
         if (t->n_dims == 2) snprintf(second, sizeof second, ",%" PRIu64, t->shape[1]);
         st = rose_buf_addf(b,
@@ -437,7 +418,7 @@ rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, 
     if (st == ROSE_OK)
         st = o->tokenizer != NULL ? rose_random_tokenizer_copy(&folder, o->tokenizer, err)
                                   : rose_random_tokenizer_write(&folder, &p.arch, err);
-    if (st == ROSE_OK) st = write_weights(&folder, &p, err);
+    if (st == ROSE_OK && !o->no_weights) st = write_weights(&folder, &p, err);
 done:
     folder_end(&folder, st == ROSE_OK);
     free(p.tensors);

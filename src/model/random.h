@@ -5,7 +5,11 @@
 
 #include "model/model.h"
 
+/* Shapes of public models. */
+#define ROSE_RANDOM_PRESETS "smollm2-135m|qwen3-0.6b|llama-3.2-1b|qwen3-4b|qwen3-8b|gemma3-270m"
+
 typedef struct rose_random_opts {
+    const char *preset; /* one of ROSE_RANDOM_PRESETS; NULL = config */
     const char *config; /* a config.json that says everything but dtype; NULL = the fields below */
     const char *arch;   /* a model_type that rose_model_open knows: "gpt2" */
     uint32_t n_kv_heads, head_dim; /* 0 = n_heads; 0 = d_model / n_heads; not for gpt2 */
@@ -17,7 +21,8 @@ typedef struct rose_random_opts {
     uint64_t max_shard_bytes; /* 0 = one file; else model-0000i-of-0000n.safetensors + index */
     uint64_t seed;            /* the same options and seed give the same bytes on any machine */
     const char
-        *tokenizer; /* folder whose tokenizer files are copied; NULL = a tokenizer of bytes */
+        *tokenizer;  /* folder whose tokenizer files are copied; NULL = a tokenizer of bytes */
+    bool no_weights; /* no weight files: rose_model_open_dummy opens the folder */
 } rose_random_opts;
 
 /* GPT-2 124M, F32, tied, one file, seed 0. */
@@ -36,5 +41,39 @@ void rose_random_opts_default(rose_random_opts *o);
  * ids is the caller's affair. Errors: INVAL, UNSUPPORTED (arch, config), IO, NOMEM; a half-written
  * folder is removed. About 2.5 s for the default 498 MB. */
 rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, rose_err *err);
+
+/* ---- values ---- */
+
+/* The values of one tensor from element `first` on. */
+typedef struct rose_random_values {
+    uint64_t first;
+    uint64_t seed;
+    uint32_t stream; /* number of the tensor */
+    float mean, scale;
+} rose_random_values;
+
+/* Two neighbours are drawn from one Philox block: element e is pair e / 2, place e % 2, and its
+ * value is mean + z * scale, in fp32. ctr: the block's counter; the key is the seed. */
+#define ROSE_RANDOM_TAG 0x57454947u /* "WEIG": the last word of the counter */
+
+/* z of place 0 or 1: the sum of four uniform 16-bit numbers, less their mean. r: the Philox block.
+ */
+#define ROSE_RANDOM_Z(r, place)                                                                    \
+    ((int32_t)(((r)[2 * (place)] & 0xffff) + ((r)[2 * (place)] >> 16) +                            \
+               ((r)[2 * (place) + 1] & 0xffff) + ((r)[2 * (place) + 1] >> 16)) -                   \
+     131070)
+
+/* Elements v->first .. v->first + n - 1 in out. */
+void rose_random_draw(float *out, const rose_random_values *v, size_t n);
+
+/* ---- a model without weight files (dummy.c) ---- */
+
+/* Draws share `part` of n_parts of all weights of a dummy model. Shares may be drawn by several
+ * threads at the same time. */
+void rose_dummy_fill(const rose_model *m, uint32_t part, uint32_t n_parts);
+
+/* The values of a tensor of a dummy model, or of rows of it: t->data says which. For a backend that
+ * draws the values itself. */
+rose_random_values rose_dummy_values(const rose_model *m, const rose_tensor *t);
 
 #endif

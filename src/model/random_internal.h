@@ -1,11 +1,40 @@
-/* model/random_internal.h - the two parts of the random-model writer: random.c (config and
- * weights) and random_tokenizer.c. Internal to src/model. */
+/* model/random_internal.h - random weights: random.c (the writer's config and weights),
+ * random_tokenizer.c, and dummy.c (a model without files). Internal to src/model. */
 #ifndef ROSE_MODEL_RANDOM_INTERNAL_H
 #define ROSE_MODEL_RANDOM_INTERNAL_H
 
 #include <jansson.h>
 
+#include "model/family.h"
 #include "model/random.h"
+
+/* One tensor of a random model, in the order of the files. */
+typedef struct rose_random_tensor {
+    char name[128];
+    uint32_t n_dims;
+    uint64_t shape[2];
+    rose_kind kind;
+    uint64_t n;     /* elements */
+    uint64_t begin; /* offset within its shard's data */
+    uint32_t shard;
+} rose_random_tensor;
+
+/* Lists the tensors in the order of the model: embeddings, layers, head. A tensor's number in the
+ * list is the stream of its random values, so the order never changes. The caller frees *out. */
+rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_family *f,
+                             const rose_arch *a, bool prefix, rose_err *err);
+
+/* dummy.c: the tensors of a model without files. *out is NULL on failure. */
+rose_status rose_weights_open_dummy(struct rose_weights **out, const char *dir,
+                                    const rose_family *family, const rose_arch *a, rose_dtype dtype,
+                                    rose_err *err);
+
+/* presets.c: the config.json of a preset, owned by the caller; NULL on failure. INVAL: no such
+ * preset. */
+rose_status rose_random_preset(json_t **out, const char *name, rose_err *err);
+
+/* Fills mean and scale for tensors of this kind. */
+void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std);
 
 /* A folder under construction. It remembers the files that it made, to remove them on failure. */
 typedef struct rose_folder {

@@ -233,6 +233,7 @@ void rose_weights_close(rose_weights *w)
     }
     free(w->files);
     free(w->by_name);
+    free(w->random);
     free(w);
 }
 

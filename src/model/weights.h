@@ -25,6 +25,8 @@ typedef struct rose_weights {
     rose_st_tensor **by_name; /* [n_tensors] pointers into files, sorted by name; owned */
     size_t n_tensors;
     uint64_t file_bytes; /* of all files */
+    /* Load format "dummy": what the tensors of files[0] hold; owned. NULL: there are files. */
+    struct rose_random_tensor *random;
 } rose_weights;
 
 /* Opens all files of the folder. It fails with a message if a name is found twice, a shard is

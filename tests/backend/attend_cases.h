@@ -51,7 +51,7 @@ typedef struct at_problem {
     void *q, *pages;                 /* on the host */
     void *dev[3];                    /* q, pages, tables */
     rose_cuda_item *singles, *tiles; /* [rows], [n_tiles]; on the host */
-    uint32_t n_tiles, tile_rows;
+    uint32_t n_tiles, tile_rows, without;
     rose_cuda_attend a;
 } at_problem;
 
@@ -358,6 +358,36 @@ static void at_same(const at_problem *p, const uint8_t *want, uint8_t *got, cons
     free(got);
 }
 
+/* Attention of the items over dense pages, whose entries nobody may see are NaN. */
+static uint8_t *at_dense(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
+                         uint32_t item_rows)
+{
+    const rose_cuda_launch at = {.device = at_gpu(), .stream = NULL, .type = p->shape.type};
+    at_problem q = *p;
+    const size_t n_values = p->n_table * p->page_elems;
+    uint32_t *order = (uint32_t *)malloc(p->n_table * sizeof *order);
+    uint8_t *poison = (uint8_t *)malloc(n_values * p->elem);
+    assert_true(order != NULL && poison != NULL);
+    for (uint32_t i = 0; i < p->n_table; i++)
+        order[i] = i;
+    for (size_t i = 0; i < n_values; i++)
+        at_put(p->shape.type, poison, i, NAN);
+    q.a.items = (const rose_cuda_item *)at_device(items, n * sizeof *items);
+    q.a.n_items = n;
+    q.a.item_rows = item_rows;
+    void *dense = at_device(poison, n_values * p->elem);
+    assert_int_equal(rose_cuda_gather_run(&at, &q.a, dense), cudaSuccess);
+    at_free((void *)(uintptr_t)q.a.items);
+    q.a.kv.base = dense;
+    q.a.tables = (const uint32_t *)at_device(order, p->n_table * sizeof *order);
+    q.without = ROSE_CUDA_WITHOUT_PAGED;
+    uint8_t *out = at_run(&q, kernel, items, n, item_rows, 0, 0);
+    at_free((void *)(uintptr_t)q.a.tables);
+    at_free(dense);
+    free(order), free(poison);
+    return out;
+}
+
 /* Every division of the contexts and both kernels give the same bits, which are right. */
 static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts,
                     const uint32_t *rows, uint32_t tile_rows, uint32_t samples)
@@ -377,6 +407,8 @@ static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts
             at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, units[i], 0), name);
         }
         at_same(&p, want, at_run(&p, AT_DECODE, p.singles, p.rows, 1, 0, 1), "decode, whole");
+        at_same(&p, want, at_dense(&p, AT_DECODE, p.singles, p.rows, 1), "decode, dense");
+        at_same(&p, want, at_dense(&p, AT_PROMPT, p.tiles, p.n_tiles, tile_rows), "prompt, dense");
         free(want);
     }
     at_drop(&p);

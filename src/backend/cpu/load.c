@@ -12,6 +12,7 @@
 #include "backend/cpu/pack.h"
 #include "backend/rotary.h"
 #include "model/convert.h"
+#include "model/random.h"
 #include "model/rope.h"
 
 typedef struct pack_job {
@@ -249,11 +250,17 @@ static void make_ropes(rose_cpu *c)
     }
 }
 
+static void dummy_thread(void *arg, uint32_t tid, uint32_t n)
+{
+    rose_dummy_fill(arg, tid, n);
+}
+
 rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     const rose_arch *a = &c->arch;
     rose_cpu_weights *w = &c->weights;
 
+    if (m->dummy) rose_pool_run(c->pool, dummy_thread, (void *)(uintptr_t)m);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_status st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
         if (st != ROSE_OK) return st;

@@ -143,6 +143,12 @@ cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const rose_cuda_atte
 /* Takes every type and any number of rows, and uses no tensor cores. The rule is the same, but with
  * fused multiply-adds and exp2f, so the bits differ from those of the other two launchers. */
 cudaError_t rose_cuda_attend_plain(const rose_cuda_launch *l, const rose_cuda_attend *a);
+/* For --paged-attn off: copies the pages that the items see to `dense`, where entry i of the page
+ * tables becomes page i of n_heads x 32 x hd_pad values. Attention then runs with `dense` as
+ * kv.base, that many page_elems, and tables that hold 0, 1, 2, ... It must not be fused, and the
+ * launch needs ROSE_CUDA_WITHOUT_PAGED, so that decode does not read pages early. `dense` has room
+ * for all entries of the tables. */
+cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a, void *dense);
 /* Returns NULL if the decode and prompt kernels support the shape, else what they lack. */
 const char *rose_cuda_attend_refuses(rose_cuda_type type, uint32_t n_q, uint32_t n_kv,
                                      uint32_t head_dim);

@@ -21,8 +21,10 @@ enum {
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 20 KB, 32 KB for 256 dims. */
-template <int HD> constexpr int SLOTS = HD > 128 ? 4 : 5 * 128 / HD;
+/* Pieces in flight for each warp: 12 to 20 KB, 32 KB for 256 dims. */
+template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : HD > 64 ? 6 : 8;
+/* Blocks for each SM: small heads wait for latency, not for memory. */
+template <int HD> constexpr int BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
 /* Pages of K that a warp multiplies side by side. */
 template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 
@@ -416,10 +418,12 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
     return w;
 }
 
-/* fused.qkv NULL: rose_cuda_rotary_run has run. */
+/* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
+ * pages. */
 template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
-    decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused)
+static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
+    decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
+                  const bool late)
 {
     constexpr int S = SLOTS<HD>;
     ROSE_ATTEND_MEMORY(smem);
@@ -441,9 +445,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, HD > 128 ? 1 : 2)
         /* Without `fused` the kernel before this one may still be writing the own page. */
         uint32_t started = 0;
         for (; started < S; started++) {
-            if (!waited && fused.qkv == NULL &&
-                r.feed.block * INNER_PAGES + r.feed.page == w.item.pos / ROSE_PAGE)
-                break;
+            const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
+            if (!waited && (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE))) break;
             ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
         }
         rotary_angles<(HD + 63) / 64> angles;
@@ -480,11 +483,12 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
         warps /= 2;
     const size_t bytes = decode_shared<HD, ROWS>(warps, group);
     const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
-    const uint32_t resident = d->sms * (l->beside || HD > 128 || fit < 2 ? 1 : 2);
+    const size_t blocks = fit < BLOCKS<HD> ? fit : BLOCKS<HD>;
+    const uint32_t resident = d->sms * (l->beside || blocks == 0 ? 1 : (uint32_t)blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
     return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
-                         *fused);
+                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>

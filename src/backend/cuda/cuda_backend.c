@@ -65,6 +65,7 @@ static void free_host(rose_cuda *c)
     rose_gemm_tuned_free(&c->tuned);
     free(c->weights.layers);
     free(c->deliveries);
+    free(c->mega); /* NULL, unless the device is lost */
     free(c);
 }
 
@@ -98,6 +99,7 @@ static void cuda_close(void *ctx)
     if (c->fork != NULL) cudaEventDestroy(c->fork);
     if (c->join != NULL) cudaEventDestroy(c->join);
     if (c->side != NULL) cudaStreamDestroy(c->side);
+    rose_cuda_mega_close(c);
     cudaFree(c->weights_base);
     cudaFree(c->kv_base);
     cudaFree(c->scratch_base);
@@ -221,6 +223,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
     if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
+    if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
     if ((e = rose_cuda_finish(c)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");

@@ -187,6 +187,7 @@ struct rose_cuda {
                            and rules */
     cudaEvent_t fork, join;
     rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
+    struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
     uint64_t ticket,
         collected; /* number of the last step enqueued, and of the last one collected */
 };
@@ -260,6 +261,9 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
  * is zeroed afterwards. */
 rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 
+/* mega.c: set c->fast if the megakernel can run this model on this GPU. */
+rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
+void rose_cuda_mega_close(rose_cuda *c);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
  * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Call
  * after rose_cuda_load and before the first step. A file that cannot be read or written is a

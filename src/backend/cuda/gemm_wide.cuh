@@ -1,15 +1,15 @@
 /* backend/cuda/gemm_wide.cuh - the GEMM family `wide`: 16-bit types on sm_90a, for tens of rows and
- * more. TMA copies both operands to shared memory (gemm_wide_ring.cuh), wgmma multiplies them there,
- * and gemm_wide_ends.cuh stores the sums. One kernel template has three modes:
+ * more. TMA copies both operands to shared memory (gemm_wide_ring.cuh), wgmma multiplies them
+ * there, and gemm_wide_ends.cuh stores the sums. One kernel template has three modes:
  *
  * - TURNS, for matrices of one part. The two warpgroups of a block take whole tiles by turns: one
- *   multiplies while the other is in its epilogue. One chain over k leaves a warpgroup registers for
- *   a tile of 128 x 192.
+ *   multiplies while the other is in its epilogue. One chain over k leaves a warpgroup registers
+ * for a tile of 128 x 192.
  * - SUM, for the residual. The two warpgroups share a tile of 128 rows. A second set of registers
  *   holds x and the parts added so far. The second warpgroup stays LAG stages after the first, so
  *   that one multiplies while the other stores its tile and loads the next x.
- * - SPLIT, for the residual of few rows. A cluster of four blocks makes a tile, each block one part,
- *   so that few tiles keep all SMs busy. Rank r gets all parts of 16 of each 64 rows through
+ * - SPLIT, for the residual of few rows. A cluster of four blocks makes a tile, each block one
+ * part, so that few tiles keep all SMs busy. Rank r gets all parts of 16 of each 64 rows through
  *   distributed shared memory, and adds them to x in order.
  *
  * TURNS and SUM are persistent: a block walks over tiles (wide_walk.h). Two blocks of a cluster can
@@ -101,7 +101,7 @@ ROSE_DEVICE void multiply_sum(const rose_cuda_matrix &m, const rose_gemm_io &io,
         const uint2 tile = tile_origin<L>(walk, at, r->rank);
         const auto change = [&] {
             store_residual(io, before, sum);
-            load_residual(m, io, w, sum);
+            load_residual(io, w, sum);
         };
         before = w;
         w = lane_of(m, io, tile.x + r->first_row + threadIdx.x % 128 / 32 * 16, tile.y);
@@ -163,8 +163,10 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
     float acc[1][L::TN / 2] = {}, sum[MINE * 4];
 
     pdl_wait();
-    load_residual(m, io, w, sum);
-    if (groups > 0) multiply_part<T, L, 1>(acc, r, groups, [](uint32_t) {}, [] {});
+    load_residual(io, w, sum);
+    if (groups > 0)
+        multiply_part<T, L, 1>(
+            acc, r, groups, [](uint32_t) {}, [] {});
     cluster_wait(); /* the barriers of the others are there */
     send_part<L>(acc[0], *r, received, sent);
     barrier_wait_cluster(sent, 0);
@@ -294,14 +296,13 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_matri
                                const rose_gemm_io *io)
 {
     const wide_walk walk = wide_walk_of(io->rows, L::ROWS * L::HIGH, m->n, L::TN * L::WIDTH,
-                                  (uint64_t)m->k_pad * sizeof(T));
+                                        (uint64_t)m->k_pad * sizeof(T));
     const uint32_t most = L::MODE == WIDE_SPLIT ? walk.n : at->device->sms / L::CLUSTER;
     const uint32_t blocks = walk.n < most ? walk.n : most;
     CUtensorMap w, h;
     cudaError_t e = map_blocks(at->device, &w, m->w, m->k_pad, m->n_pad / 8, L::TN / 8 / L::HIGH);
     if (e == cudaSuccess)
-        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8,
-                       L::ROWS / 8 / L::WIDTH);
+        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8, L::ROWS / 8 / L::WIDTH);
     if (e != cudaSuccess) return e;
     return launch_clusters(at, L::CLUSTER, wide_kernel<T, L>, dim3(blocks * L::CLUSTER), L::THREADS,
                            (size_t)L::SHARED, *m, *io, walk, blocks, w, h);

@@ -1,8 +1,8 @@
 /* backend/cuda/gemm_wide_ends.cuh - the ends of gemm_ends.cuh for the accumulators of wgmma. A warp
- * has 16 rows of a tile. For each 8 outputs, lane 4 g + t holds outputs 2 t and 2 t + 1 of rows g and
- * g + 8. A warp's store of a pair therefore fills a sector of 32 bytes in each of 8 rows of fp32, or
- * a whole block of 8 x 8 values of T. In gated matrices the next 8 outputs are `up` of the same
- * outputs, so that gate and up meet in one lane. */
+ * has 16 rows of a tile. For each 8 outputs, lane 4 g + t holds outputs 2 t and 2 t + 1 of rows g
+ * and g + 8. A warp's store of a pair therefore fills a sector of 32 bytes in each of 8 rows of
+ * fp32, or a whole block of 8 x 8 values of T. In gated matrices the next 8 outputs are `up` of the
+ * same outputs, so that gate and up meet in one lane. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_WIDE_ENDS_CUH
 #define ROSE_BACKEND_CUDA_GEMM_WIDE_ENDS_CUH
 
@@ -49,7 +49,8 @@ ROSE_DEVICE void end_wide_rows(const rose_cuda_matrix &m, const rose_gemm_io &io
                                const wide_lane &w, const float (&sum)[N])
 {
     OUT *const out = static_cast<OUT *>(io.out) + w.n;
-    OUT *const at[2] = {out + (size_t)w.row[0] * io.out_pitch, out + (size_t)w.row[1] * io.out_pitch};
+    OUT *const at[2] = {out + (size_t)w.row[0] * io.out_pitch,
+                        out + (size_t)w.row[1] * io.out_pitch};
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
@@ -118,12 +119,13 @@ ROSE_DEVICE unsigned long long best_key(const wide_lane &w, int h, const float (
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            if (i * 8 + e < w.left) best = max(best, rank_key(logit[i * 4 + h * 2 + e], w.n + i * 8 + e));
+            if (i * 8 + e < w.left)
+                best = max(best, rank_key(logit[i * 4 + h * 2 + e], w.n + i * 8 + e));
     return best;
 }
 
-/* The rows' largest logits of this tile to io.key. Keys only grow, so a tile whose largest logits are
- * below the keys so far has nothing to add. That is the case for most tiles, and the order of
+/* The rows' largest logits of this tile to io.key. Keys only grow, so a tile whose largest logits
+ * are below the keys so far has nothing to add. That is the case for most tiles, and the order of
  * floats shows it with one comparison a logit. */
 template <int N>
 ROSE_DEVICE void end_wide_keys(const rose_gemm_io &io, const wide_lane &w, const float (&logit)[N])
@@ -208,8 +210,7 @@ ROSE_DEVICE void end_wide(const rose_cuda_matrix &m, const rose_gemm_io &io, uin
 
 /* Of rows and outputs that do not exist it loads others, without a branch. */
 template <int N>
-ROSE_DEVICE void load_residual(const rose_cuda_matrix &m, const rose_gemm_io &io,
-                               const wide_lane &w, float (&sum)[N])
+ROSE_DEVICE void load_residual(const rose_gemm_io &io, const wide_lane &w, float (&sum)[N])
 {
 #pragma unroll
     for (int i = 0; i < N / 4; i++)

@@ -27,9 +27,9 @@ typedef enum wide_mode {
     WIDE_SPLIT  /* the four blocks of a cluster multiply a part each */
 } wide_mode;
 
-/* What happens to the sums is one template, so a line of the table is one of these types. SHARE: two
- * blocks of a cluster share a tile's weights, or with ACROSS its rows: each copies half of them to
- * both. */
+/* What happens to the sums is one template, so a line of the table is one of these types. SHARE:
+ * two blocks of a cluster share a tile's weights, or with ACROSS its rows: each copies half of them
+ * to both. */
 template <int MODE_, int ROWS_, int TN_, int STAGES_, int SHARE_, bool ACROSS_> struct wide_line {
     static constexpr int MODE = MODE_, ROWS = ROWS_, TN = TN_, STAGES = STAGES_, SHARE = SHARE_;
     static constexpr bool ACROSS = ACROSS_;
@@ -120,7 +120,8 @@ typedef struct wide_copies {
 } wide_copies;
 
 /* First row and first output of a block's tile. */
-template <typename L> ROSE_DEVICE uint2 tile_origin(const wide_walk &walk, uint32_t at, uint32_t rank)
+template <typename L>
+ROSE_DEVICE uint2 tile_origin(const wide_walk &walk, uint32_t at, uint32_t rank)
 {
     const wide_tile_place p = wide_place(&walk, at);
     return make_uint2((p.row * L::HIGH + (L::HIGH > 1 ? rank : 0)) * L::ROWS,
@@ -216,9 +217,9 @@ template <typename L> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t s
     }
 }
 
-/* Begin the products of the stage at r->at, for M times 64 rows. `left`: groups of the part from this
- * stage on; the groups after them are multiplied by rows of zeros, because wgmma on a condition would
- * make ptxas wait after each instruction. goes_on: add to acc. */
+/* Begin the products of the stage at r->at, for M times 64 rows. `left`: groups of the part from
+ * this stage on; the groups after them are multiplied by rows of zeros, because wgmma on a
+ * condition would make ptxas wait after each instruction. goes_on: add to acc. */
 template <typename T, typename L, int M>
 ROSE_DEVICE void start_stage(float (&acc)[M][L::TN / 2], wide_ring *r, uint32_t left, bool goes_on)
 {
@@ -240,8 +241,8 @@ ROSE_DEVICE void start_stage(float (&acc)[M][L::TN / 2], wide_ring *r, uint32_t 
     next_place<L::STAGES>(&r->at);
 }
 
-/* acc = the chain of a part of `groups` groups, at least 1. issued(s) is called when the products of
- * stage s are under way, and `under` once after the first stage. */
+/* acc = the chain of a part of `groups` groups, at least 1. issued(s) is called when the products
+ * of stage s are under way, and `under` once after the first stage. */
 template <typename T, typename L, int M, typename F, typename G>
 ROSE_DEVICE void multiply_part(float (&acc)[M][L::TN / 2], wide_ring *r, uint32_t groups, F issued,
                                G under)

@@ -203,6 +203,15 @@ typedef struct rose_cuda_pack {
     float add; /* floats: added to every value: 1 for norms that multiply by 1 + w */
 } rose_cuda_pack;
 
+/* Random weights: element i of dst is element first + i of a tensor (rose_random_values). */
+typedef struct rose_cuda_draw {
+    void *dst;
+    uint32_t type; /* F32, F16 or BF16 of rose_dtype */
+    uint64_t n, first, seed;
+    uint32_t stream;
+    float mean, scale;
+} rose_cuda_draw;
+
 /* Optimisations that can be left out to measure what each is worth. The bits of the results do not
  * change. The options are --fused-ops and so on; switches.c has the names. */
 typedef enum rose_cuda_without {
@@ -274,6 +283,7 @@ cudaError_t rose_cuda_reports_run(const rose_cuda_launch *l, const rose_cuda_rep
 cudaError_t rose_cuda_pack_run(const rose_cuda_launch *l, const rose_cuda_pack *a);
 cudaError_t rose_cuda_floats_run(const rose_cuda_launch *l,
                                  const rose_cuda_pack *a); /* convert to fp32 */
+cudaError_t rose_cuda_draw_run(const rose_cuda_launch *l, const rose_cuda_draw *a);
 
 #ifdef __cplusplus
 }

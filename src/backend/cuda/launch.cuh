@@ -44,4 +44,24 @@ static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Para
     return launch_clusters(at, 1, kernel, grid, threads, shared, arguments...);
 }
 
+/* All blocks are on the GPU at the same time, or the launch fails. It does not overlap the kernel
+ * before it. */
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch_together(const rose_cuda_launch *at, void (*kernel)(Parameters...),
+                                   dim3 grid, unsigned threads, size_t shared,
+                                   const Arguments &...arguments)
+{
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.stream = at->stream;
+    c.attrs = &attribute;
+    c.numAttrs = 1;
+    return cudaLaunchKernelEx(&c, kernel, arguments...);
+}
+
 #endif

@@ -13,6 +13,7 @@
 #include "backend/rotary.h"
 #include "base/cpuinfo.h"
 #include "model/convert.h"
+#include "model/random.h"
 #include "model/rope.h"
 
 enum {
@@ -121,6 +122,31 @@ static void fill_values(const fill *f, uint64_t first, uint64_t end)
                (const uint8_t *)f->t->data + (f->from + first) * size, (end - first) * size);
 }
 
+/* Bring values from .. from + n - 1 of t to the staging area. */
+static void stage_values(loader *l, const rose_tensor *t, uint64_t from, uint64_t n, uint64_t size)
+{
+    const fill f = {.run = fill_values, .t = t, .out = next_buffer(l), .from = from};
+    if (l->st != ROSE_OK) return;
+    fill_shared(l, &f, n, FILL_UNIT, n * size);
+    send(l, l->c->kv_base, f.out, n * size);
+    end_buffer(l);
+}
+
+/* Load format "dummy": the GPU draws the values. */
+static void draw_values(loader *l, const rose_tensor *t, uint64_t from, uint64_t n)
+{
+    const rose_random_values v = rose_dummy_values(l->m, t);
+    const rose_cuda_draw draw = {.dst = l->c->kv_base,
+                                 .type = t->dtype,
+                                 .n = n,
+                                 .first = v.first + from,
+                                 .seed = v.seed,
+                                 .stream = v.stream,
+                                 .mean = v.mean,
+                                 .scale = v.scale};
+    check(l, rose_cuda_draw_run(&l->launch, &draw));
+}
+
 /* Load `rows` rows of `width` values. pack says where they go; floats: as fp32, unpacked. */
 static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t width,
                       rose_cuda_pack pack, bool floats)
@@ -138,11 +164,10 @@ static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t w
                       t->name, PACK_ROWS, (unsigned long long)(width * size));
     for (uint64_t at = 0; at < rows && l->st == ROSE_OK; at += step) {
         const uint64_t n = rows - at < step ? rows - at : step;
-        const fill f = {.run = fill_values, .t = t, .out = next_buffer(l), .from = at * width};
-        if (l->st != ROSE_OK) return;
-        fill_shared(l, &f, n * width, FILL_UNIT, n * width * size);
-        send(l, l->c->kv_base, f.out, n * width * size);
-        end_buffer(l);
+        if (l->m->dummy)
+            draw_values(l, t, at * width, n * width);
+        else
+            stage_values(l, t, at * width, n * width, size);
         pack.src = l->c->kv_base;
         pack.src_type = blocks ? ROSE_F32 : t->dtype;
         pack.first_row = (uint32_t)at;

@@ -1,11 +1,14 @@
 /* backend/cuda/pack.cu - the kernels of the load: they convert weights to the storage type and put
- * them into the blocked layout. The file also asks which code the program has for a GPU.
+ * them into the blocked layout, or draw random weights. The file also asks which code the program
+ * has for a GPU.
  *
  * A thread takes 8 values of one output with neighbouring k. These are 16 bytes of a block of 8
  * outputs x 8 inputs (layout.cuh). Eight lanes write a whole block of 128 bytes. All kernels are
  * bound by the memory bandwidth, and a load is bound by PCIe or by the disk. */
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/launch.cuh"
+#include "base/philox.h"
+#include "model/random.h"
 
 enum { GROUP = 8, THREADS = 256, BLOCKS_PER_SM = 8 };
 
@@ -114,6 +117,27 @@ static __global__ void __launch_bounds__(THREADS) floats_kernel(const rose_cuda_
             read_element(a.src, a.src_type, i) + a.add;
 }
 
+/* The bits of rose_random_draw. */
+static __global__ void __launch_bounds__(THREADS) draw_kernel(const rose_cuda_draw a)
+{
+    const uint32_t key[2] = {(uint32_t)a.seed, (uint32_t)(a.seed >> 32)};
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        const uint64_t e = a.first + i, k = e / 2;
+        const uint32_t ctr[4] = {(uint32_t)k, (uint32_t)(k >> 32), a.stream, ROSE_RANDOM_TAG};
+        uint32_t r[4];
+        rose_philox4x32(ctr, key, r);
+        const int32_t z = e % 2 == 0 ? ROSE_RANDOM_Z(r, 0) : ROSE_RANDOM_Z(r, 1);
+        const float v = a.mean + (float)z * a.scale;
+        if (a.type == ROSE_F16)
+            from_f32(v, static_cast<__half *>(a.dst) + i);
+        else if (a.type == ROSE_BF16)
+            from_f32(v, static_cast<__nv_bfloat16 *>(a.dst) + i);
+        else
+            static_cast<float *>(a.dst)[i] = v;
+    }
+}
+
 /* ---- launchers ---- */
 
 static dim3 blocks_for(const rose_cuda_launch *at, uint64_t threads)
@@ -141,6 +165,11 @@ cudaError_t rose_cuda_floats_run(const rose_cuda_launch *at, const rose_cuda_pac
 {
     return launch_kernel(at, floats_kernel, blocks_for(at, (uint64_t)a->n_rows * a->width), THREADS,
                          0, *a);
+}
+
+cudaError_t rose_cuda_draw_run(const rose_cuda_launch *at, const rose_cuda_draw *a)
+{
+    return launch_kernel(at, draw_kernel, blocks_for(at, a->n), THREADS, 0, *a);
 }
 
 /* ---- the code for a GPU ---- */

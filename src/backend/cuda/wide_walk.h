@@ -24,9 +24,6 @@ typedef struct wide_walk {
     uint32_t n;              /* number of tiles */
     uint32_t n_rows, n_cols; /* n = n_rows * n_cols */
     uint32_t group;          /* row tiles in a group; the last group may have fewer */
-    /* After this many tiles (whole columns) the order of the rows shifts by one; 0: it never
-     * shifts. */
-    uint32_t period;
 } wide_walk;
 
 typedef struct wide_tile_place {
@@ -43,22 +40,7 @@ ROSE_BOTH wide_walk wide_walk_of(uint32_t rows, uint32_t tile_rows, uint32_t n_o
     w.n_cols = (n_out + tile_outputs - 1) / tile_outputs;
     w.n = w.n_rows * w.n_cols;
     w.group = fit < 1 ? 1 : fit < w.n_rows ? (uint32_t)fit : w.n_rows;
-    w.period = 0;
     return w;
-}
-
-/* For blocks that take every `blocks`-th tile, if some row tiles have less work than others. A
- * block that would always meet the same row tile gets the next one each time instead. Only if there
- * is a single group. */
-ROSE_BOTH void wide_turn_rows(wide_walk *w, uint32_t blocks)
-{
-    uint32_t a = blocks, b = w->n_rows, rest;
-    while (b > 0) {
-        rest = a % b;
-        a = b;
-        b = rest;
-    }
-    w->period = w->group == w->n_rows ? blocks / a * w->n_rows : 0;
 }
 
 /* The place of tile number `at`, at < n. */
@@ -69,14 +51,6 @@ ROSE_BOTH wide_tile_place wide_place(const wide_walk *w, uint32_t at)
     wide_tile_place p;
     p.col = rest / rows;
     p.row = group * w->group + (rest - p.col * rows);
-    return p;
-}
-
-/* The same after wide_turn_rows. */
-ROSE_BOTH wide_tile_place wide_place_by_turns(const wide_walk *w, uint32_t at)
-{
-    wide_tile_place p = wide_place(w, at);
-    if (w->period > 0) p.row = (p.row + at / w->period) % w->n_rows;
     return p;
 }
 

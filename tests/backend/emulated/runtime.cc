@@ -57,6 +57,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int)
                                                                    : 1 << 20;
     return cudaSuccess;
 }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+    *p = cudaDeviceProp{};
+    snprintf(p->name, sizeof p->name, "emulated");
+    return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int *version)
 {
     *version = 13000;

@@ -318,22 +318,28 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
 
 /* ---- models ---- */
 
-static rose_model *open_config(const char *name, rose_dtype dtype)
+static rose_model *open_config_as(const char *name, rose_dtype dtype, const char *format)
 {
     char config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
     rose_random_opts o;
     rose_model *m = NULL;
     rose_err err = {""};
     rose_random_opts_default(&o);
+    o.no_weights = strcmp(format, "dummy") == 0;
     golden_path(config, sizeof config, name);
     o.config = config;
     o.dtype = dtype;
     assert_non_null(mkdtemp(dir));
     if (rose_random_model_write(&o, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
-    if (rose_model_open(&m, dir, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    if (rose_model_open_as(&m, dir, format, &err) != ROSE_OK) fail_msg("%s", err.msg);
     snprintf(command, sizeof command, "rm -rf %s", dir); /* the mappings stay */
     assert_int_equal(system(command), 0);
     return m;
+}
+
+static rose_model *open_config(const char *name, rose_dtype dtype)
+{
+    return open_config_as(name, dtype, "auto");
 }
 
 #define CONFIG(name) "tests/golden/families/" name ".config.json"
@@ -510,6 +516,25 @@ static void test_check(void **state)
     rose_model_close(m);
 }
 
+/* Load format "dummy": the weights that the GPU draws are those of the written model. */
+static void test_dummy(void **state)
+{
+    static const rose_dtype files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        rose_model *written = open_config(g_families[i + 3], files[i]);
+        rose_model *dummy = open_config_as(g_families[i + 3], files[i], "dummy");
+        rose_cuda want = load(written, ROSE_COMPUTE_BF16, 40 << 10);
+        rose_cuda got = load(dummy, ROSE_COMPUTE_BF16, 64 << 10);
+        assert_int_equal(got.plan.weights, want.plan.weights);
+        assert_memory_equal(got.weights_base, want.weights_base, want.plan.weights);
+        drop(&want);
+        drop(&got);
+        rose_model_close(written);
+        rose_model_close(dummy);
+    }
+}
+
 /* A pool of KV pages that is smaller than eight rows is refused in words. */
 static void test_small_pool(void **state)
 {
@@ -530,7 +555,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_families),   cmocka_unit_test(test_gpt2),
         cmocka_unit_test(test_permuted),   cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_check),
-        cmocka_unit_test(test_small_pool),
+        cmocka_unit_test(test_small_pool), cmocka_unit_test(test_dummy),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (argc > 1) cmocka_set_test_filter(argv[1]);

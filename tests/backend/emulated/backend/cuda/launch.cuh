@@ -37,4 +37,13 @@ static cudaError_t launch_kernel(const rose_cuda_launch *at, void (*kernel)(Para
     return launch_clusters(at, 1, kernel, grid, threads, shared, arguments...);
 }
 
+/* Blocks that run at the same time are a cluster here. */
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch_together(const rose_cuda_launch *at, void (*kernel)(Parameters...),
+                                   dim3 grid, unsigned threads, size_t shared,
+                                   const Arguments &...arguments)
+{
+    return launch_clusters(at, grid.x, kernel, grid, threads, shared, arguments...);
+}
+
 #endif

@@ -1,0 +1,199 @@
+/* backend/cuda/mega.c - the host side of megakernel.cu: decides whether this model and this GPU can
+ * run the megakernel, fills its arguments and owns its memory. Other models run as a graph of
+ * kernels. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_internal.h"
+#include "backend/cuda/mega.h"
+
+typedef struct rose_cuda_mega {
+    rose_mega args;
+    void *memory; /* device memory: layers, then slots */
+} rose_cuda_mega;
+
+/* ---- what fits ---- */
+
+static bool sizes_fit(const rose_cuda *c)
+{
+    const rose_arch *a = &c->arch;
+    return c->device.hopper && c->type != ROSE_CUDA_F32 &&
+           (a->head_dim == 64 || a->head_dim == 128) && c->hd_pad == a->head_dim &&
+           a->n_heads % a->n_kv_heads == 0 && a->n_heads / a->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
+           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 && a->d_ff % 16 == 0 &&
+           a->attn_softcap == 0;
+}
+
+static bool norm_fits(const rose_cuda_norm_by *by)
+{
+    return by->kind != ROSE_CUDA_NORM_NONE && by->w != NULL;
+}
+
+/* Whether the layer has the parts that the megakernel computes. */
+static bool layer_fits(const rose_cuda_layer *l)
+{
+    return norm_fits(&l->ln1) && norm_fits(&l->ln2) && l->post1.w == NULL && l->post2.w == NULL &&
+           (l->q_norm == NULL) == (l->k_norm == NULL) && l->window == 0;
+}
+
+static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)
+{
+    return a->k == b->k && a->k_pad == b->k_pad && a->n == b->n && a->n_pad == b->n_pad &&
+           a->n_parts == b->n_parts && a->gated == b->gated &&
+           memcmp(a->cut, b->cut, (a->n_parts + 1) * sizeof *a->cut) == 0;
+}
+
+static bool layers_fit(const rose_cuda *c)
+{
+    const rose_cuda_layer *l = c->weights.layers;
+    int rope = -1; /* the layers that rotate use the same tables */
+    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
+        if (!layer_fits(&l[i]) || !same_shape(&l[i].qkv, &l[0].qkv) ||
+            !same_shape(&l[i].out, &l[0].out) || !same_shape(&l[i].up, &l[0].up) ||
+            !same_shape(&l[i].down, &l[0].down))
+            return false;
+        if (l[i].rope >= 0 && rope >= 0 && l[i].rope != rope) return false;
+        if (l[i].rope >= 0) rope = l[i].rope;
+    }
+    return true;
+}
+
+/* ---- arguments ---- */
+
+static rose_mega_layer layer_of(const rose_cuda *c, uint32_t i)
+{
+    const rose_cuda_layer *l = &c->weights.layers[i];
+    rose_mega_layer to;
+    memset(&to, 0, sizeof to);
+    to.w[ROSE_MEGA_QKV] = l->qkv.w;
+    to.w[ROSE_MEGA_OUT] = l->out.w;
+    to.w[ROSE_MEGA_UP] = l->up.w;
+    to.w[ROSE_MEGA_DOWN] = l->down.w;
+    to.bias[ROSE_MEGA_QKV] = l->qkv.bias;
+    to.bias[ROSE_MEGA_OUT] = l->out.bias;
+    to.bias[ROSE_MEGA_UP] = l->up.bias;
+    to.bias[ROSE_MEGA_DOWN] = l->down.bias;
+    to.norm[0] = l->ln1;
+    to.norm[1] = l->ln2;
+    to.q_norm = l->q_norm;
+    to.k_norm = l->k_norm;
+    to.kv = rose_cuda_layer_kv(c, i).base;
+    to.scale = l->scale;
+    to.rope = l->rope >= 0;
+    return to;
+}
+
+static void fill_model(rose_mega *a, const rose_cuda *c)
+{
+    const rose_cuda_weights *w = &c->weights;
+    const rose_cuda_layer *l = w->layers;
+    a->last = w->lnf;
+    a->head = w->head.w;
+    a->tok = w->tok;
+    a->tok_k_pad = w->head.k_pad;
+    a->pos = w->pos;
+    for (uint32_t i = 0; i < c->arch.n_layers; i++)
+        if (l[i].rope >= 0) {
+            a->cos = w->cos[l[i].rope];
+            a->sin = w->sin[l[i].rope];
+            a->rot_dim = w->rot_dim[l[i].rope];
+        }
+    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_QKV], &l->qkv);
+    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_OUT], &l->out);
+    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_UP], &l->up);
+    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_DOWN], &l->down);
+    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_HEAD], &w->head);
+}
+
+static void fill_args(rose_mega *a, const rose_cuda *c)
+{
+    const rose_arch *arch = &c->arch;
+    fill_model(a, c);
+    a->sampled = c->scratch.sampled;
+    a->logits = c->scratch.logits;
+    a->key = c->scratch.key;
+    a->page_elems = rose_cuda_layer_kv(c, 0).page_elems;
+    a->embed_scale = arch->embed_scale;
+    a->eps = arch->norm_eps;
+    a->softcap = arch->logit_softcap;
+    a->d = arch->d_model;
+    a->n_layers = arch->n_layers;
+    a->n_q = arch->n_heads;
+    a->n_kv = arch->n_kv_heads;
+    a->head_dim = arch->head_dim;
+    a->vocab = arch->vocab_size;
+    a->act = (uint32_t)arch->act;
+    a->gated = c->weights.layers->up.gated;
+}
+
+/* ---- memory ---- */
+
+/* The table of layers and the slots, in one allocation. */
+static cudaError_t fill_memory(rose_cuda_mega *m, const rose_cuda *c, rose_mega_layer *layers)
+{
+    rose_mega *a = &m->args;
+    const uint32_t positions = c->plan.max_model_len;
+    const size_t table =
+        (a->n_layers * sizeof *layers + ROSE_CUDA_ALIGN - 1) / ROSE_CUDA_ALIGN * ROSE_CUDA_ALIGN;
+    const size_t bytes = table + rose_mega_layout(a, NULL, positions) * sizeof(uint64_t);
+    cudaError_t e = cudaMalloc(&m->memory, bytes);
+    if (e != cudaSuccess) return e;
+    a->layers = m->memory;
+    rose_mega_layout(a, (uint64_t *)(void *)((uint8_t *)m->memory + table), positions);
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        layers[i] = layer_of(c, i);
+    /* Slots with number 0 are from no step. */
+    e = cudaMemsetAsync(m->memory, 0, bytes, c->stream);
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(m->memory, layers, a->n_layers * sizeof *layers, cudaMemcpyHostToDevice,
+                            c->stream);
+    return e != cudaSuccess ? e : cudaStreamSynchronize(c->stream);
+}
+
+/* The graph of one sequence comes first; its shape gives the places of the tables. */
+static cudaError_t run(rose_cuda *c, const rose_cuda_launch *at)
+{
+    rose_mega a = c->mega->args;
+    rose_cuda_header h;
+    rose_cuda_layout_header(&h, &c->graphs[0].shape);
+    a.tokens = (void *)(c->header + h.tokens);
+    a.where = (void *)(c->header + h.where);
+    a.slot = (void *)(c->header + h.slot);
+    a.table = (void *)(c->header + h.tables);
+    a.turn = (void *)(c->header + h.turn);
+    return rose_mega_run(at, &a);
+}
+
+rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
+{
+    bool fits = false;
+    cudaError_t e;
+
+    if (!sizes_fit(c) || !layers_fit(c) || !norm_fits(&c->weights.lnf)) return ROSE_OK;
+    rose_cuda_mega *m = calloc(1, sizeof *m);
+    rose_mega_layer *layers = calloc(c->arch.n_layers, sizeof *layers);
+    c->mega = m;
+    if (m == NULL || layers == NULL) {
+        free(layers);
+        return rose_fail(err, ROSE_E_NOMEM, "megakernel: out of memory");
+    }
+    fill_args(&m->args, c);
+    if (rose_mega_measure(&m->args, c->device.sms, c->device.shared_max)) {
+        e = rose_mega_prepare(&c->device, c->type, &m->args, &fits);
+        if (e == cudaSuccess && fits) e = fill_memory(m, c, layers);
+        if (e == cudaSuccess && fits) c->fast = run;
+    } else {
+        e = cudaSuccess;
+    }
+    free(layers);
+    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "preparing the megakernel");
+}
+
+void rose_cuda_mega_close(rose_cuda *c)
+{
+    if (c->mega == NULL) return;
+    cudaFree(c->mega->memory);
+    free(c->mega);
+    c->mega = NULL;
+    c->fast = NULL;
+}
