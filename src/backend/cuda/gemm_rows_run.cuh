@@ -1,0 +1,139 @@
+/* backend/cuda/gemm_rows_run.cuh - which kernel of gemm_rows.cuh takes a GEMM, how large its blocks
+ * are, and their launch. Instantiated for one type by gemm_rows_f16.cu and gemm_rows_bf16.cu. */
+#ifndef ROSE_BACKEND_CUDA_GEMM_ROWS_RUN_CUH
+#define ROSE_BACKEND_CUDA_GEMM_ROWS_RUN_CUH
+
+#include "backend/cuda/gemm_rows.cuh"
+#include "backend/cuda/launch.cuh"
+
+static inline uint32_t rows_up_div(uint32_t x, uint32_t by)
+{
+    return (x + by - 1) / by;
+}
+
+/* Bytes of shared memory, and the offsets in it. */
+static inline size_t rows_bytes(rows_plan *p, uint32_t rb, rows_from from,
+                                const rose_cuda_matrix *m)
+{
+    const uint32_t wide = ROWS_WIDE(p->nb), warps = p->tiles * m->n_parts;
+    p->slot_bytes = p->stage * 16 * (p->nb + (from == ROWS_RING ? rb : 0));
+    p->ring_bytes = (from == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS) * p->slot_bytes;
+    p->x_at = ROWS_BARRIERS + warps * p->ring_bytes;
+    p->sums_at = p->x_at + (from == ROWS_RING ? 0 : rb * 16 * m->k_pad);
+    return (size_t)p->sums_at + (size_t)warps * rb * 8 * wide * sizeof(float) + ROWS_BEYOND;
+}
+
+/* One wave of blocks of as few tiles as that allows; then smaller slots, then several waves' work
+ * for each block, until a block is in its budget. Returns the bytes. */
+static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const rose_cuda_matrix *m,
+                              uint32_t sms, size_t budget)
+{
+    const uint32_t most = m->n_parts > 1 ? ROWS_WARPS / ROSE_GEMM_PARTS : ROWS_WARPS / 2;
+    const uint32_t turns = rows_up_div(p->n_tiles, sms * most);
+    p->tiles = rows_up_div(p->n_tiles, sms * turns);
+    p->stage = ROWS_STAGE;
+    while (rows_bytes(p, rb, from, m) > budget && p->stage > ROWS_STAGE / 2)
+        p->stage /= 2;
+    while (rows_bytes(p, rb, from, m) > budget && p->tiles > 1)
+        p->tiles = (p->tiles + 1) / 2;
+    while (rows_bytes(p, rb, from, m) > budget && p->stage > (rb == 1 ? 64u : 32u))
+        p->stage /= 2;
+    p->grid = rows_up_div(p->n_tiles, p->tiles);
+    const uint32_t waves = rows_up_div(p->grid, sms);
+    p->grid = rows_up_div(p->grid, waves);
+    p->warps = p->tiles * m->n_parts;
+    return rows_bytes(p, rb, from, m);
+}
+
+/* Whether the rows lie in shared memory once. They are worth more of it where many tiles follow. */
+static inline bool rows_whole(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m,
+                              const rose_cuda_device *d)
+{
+    const size_t bytes = (size_t)rb * 16 * m->k_pad;
+    const bool many = p->n_tiles >= 3 * ROWS_WARPS / 2 * d->sms;
+    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 7 * (many ? 4 : 2);
+}
+
+template <typename T, int RB, int FROM, bool HEAD>
+static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                               const rose_gemm_io *io, rows_plan *p)
+{
+    const rose_cuda_device *d = at->device;
+    const bool one = FROM != ROWS_NORMED && m->n_parts == 1 && p->n_tiles > d->sms * ROWS_WARPS;
+    const size_t room = d->shared_max / 8 * 7, budget = ROWS_BUDGET;
+    const size_t most = one || room < budget ? room : budget;
+    const size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
+    if (bytes > d->shared_max) return cudaErrorInvalidConfiguration;
+    uint32_t warps = p->warps;
+    if (FROM == ROWS_NORMED && warps < io->rows) warps = io->rows;
+    return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), warps * 32, bytes, *m,
+                         *io, *p);
+}
+
+template <typename T, int RB>
+static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                            const rose_gemm_io *io)
+{
+    const rose_cuda_device *d = at->device;
+    const bool head = io->end == ROSE_END_LOGITS;
+    const uint32_t n8 = rows_up_div(m->n, 8);
+    rows_plan p = {};
+    p.nb = m->gated || head || n8 > d->sms * ROWS_WARPS / (m->n_parts > 1 ? 4 : 2) ? 2 : 1;
+    p.n_tiles = rows_up_div(n8, p.nb);
+    const bool whole = rows_whole(&p, RB, m, d);
+    /* The rings of fewer warps read fewer copies of the rows. */
+    if (RB > 1 && !whole) p.nb = 2;
+    p.n_tiles = rows_up_div(n8, p.nb);
+    if (whole && head) return launch_rows<T, RB, ROWS_WHOLE, true>(at, m, io, &p);
+    if (whole) return launch_rows<T, RB, ROWS_WHOLE, false>(at, m, io, &p);
+    if (head) return launch_rows<T, RB, ROWS_RING, true>(at, m, io, &p);
+    return launch_rows<T, RB, ROWS_RING, false>(at, m, io, &p);
+}
+
+template <typename T>
+static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                              const rose_gemm_io *io)
+{
+    const uint32_t n8 = rows_up_div(m->n, 8);
+    rows_plan p = {};
+    if (io->rows > ROSE_GEMM_NORM_ROWS || m->n_parts != 1 || io->end == ROSE_END_LOGITS ||
+        m->k % 8 != 0)
+        return cudaErrorInvalidValue;
+    p.nb = m->gated || n8 > at->device->sms * ROWS_WARPS / 2 ? 2 : 1;
+    p.n_tiles = rows_up_div(n8, p.nb);
+    return launch_rows<T, 1, ROWS_NORMED, false>(at, m, io, &p);
+}
+
+/* The smallest kernel that takes the rows. */
+template <typename T>
+static cudaError_t run_gemm_rows(const rose_cuda_launch *at, const rose_cuda_matrix *m,
+                                 const rose_gemm_io *io)
+{
+    if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts > 1) ||
+        (io->end == ROSE_END_GATED) != m->gated)
+        return cudaErrorInvalidValue;
+    if (io->h == NULL) return run_normed<T>(at, m, io);
+    if (io->rows <= 8) return run_rows<T, 1>(at, m, io);
+    if (io->rows <= 16) return run_rows<T, 2>(at, m, io);
+    if (io->rows <= 32) return run_rows<T, 4>(at, m, io);
+    return cudaErrorInvalidValue;
+}
+
+template <typename T> static cudaError_t prepare_rows(const rose_cuda_device *d)
+{
+#define EACH(RB)                                                                                   \
+    (const void *)rows_kernel<T, RB, ROWS_WHOLE, false>,                                           \
+        (const void *)rows_kernel<T, RB, ROWS_WHOLE, true>,                                        \
+        (const void *)rows_kernel<T, RB, ROWS_RING, false>,                                        \
+        (const void *)rows_kernel<T, RB, ROWS_RING, true>
+    const void *const kernels[] = {(const void *)rows_kernel<T, 1, ROWS_NORMED, false>, EACH(1),
+                                   EACH(2), EACH(4)};
+#undef EACH
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
+        e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)d->shared_max);
+    return e;
+}
+
+#endif
