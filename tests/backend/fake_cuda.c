@@ -324,6 +324,11 @@ KERNEL(rose_cuda_rotary_run, rose_cuda_rotary)
 KERNEL(rose_cuda_decode_run, rose_cuda_attend)
 KERNEL(rose_cuda_prompt_run, rose_cuda_attend)
 KERNEL(rose_cuda_attend_plain, rose_cuda_attend)
+cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a, void *dense)
+{
+    (void)dense;
+    return rose_cuda_decode_run(l, a);
+}
 KERNEL(rose_cuda_sampler_run, rose_cuda_sampler)
 KERNEL(rose_cuda_changes_run, rose_cuda_changes)
 KERNEL(rose_cuda_reports_run, rose_cuda_reports)
