@@ -100,6 +100,12 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                       .removed = "cudnn",
                       .removed_why = "removed: it was slower than our own kernel and gave other "
                                      "bits; docs/PERFORMANCE.md has its measurements"),
+        ROSE_ROW_BOOL("tune", &o->cuda.tune,
+                      "measure at the start which GEMM kernels are fastest for the model, for at "
+                      "most 30 seconds, and keep them in a file for later starts"),
+        ROSE_ROW_STRING("tune-dir", &o->cuda.tune_dir, "DIR",
+                        "directory of the files of tuned GEMM kernels, one for each kind of GPU",
+                        .unset = "$XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer; none in bench"),
         ROSE_ROW_U32("device-timeout-ms", &o->cuda.timeout_ms, "MS", 0, 3600000,
                      "treat the GPU as lost if a step takes longer; 0 waits for ever",
                      .def = 60000),

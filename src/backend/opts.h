@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 #include "base/opts.h"
 
-enum { ROSE_BACKEND_OPT_ROWS = 32 };
+enum { ROSE_BACKEND_OPT_ROWS = 40 };
 
 /* Writes one row of the table of options for each backend option. The rows point into o and go to
  * rows[0 .. ROSE_BACKEND_OPT_ROWS); returns how many. */

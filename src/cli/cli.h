@@ -15,6 +15,11 @@ int rose_cmd_tokenize(int argc, char **argv);
 int rose_cmd_detokenize(int argc, char **argv);
 int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
+int rose_cmd_tune(int argc, char **argv);
+
+/* Unless --tune-dir set it: the directory of the tuned GEMM kernels becomes
+ * $XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer. Main thread. */
+void rose_cli_tune_dir(rose_backend_opts *o);
 
 /* Reads all of standard input, up to 1 GiB. If it is a terminal, a line on stderr says how to
  * end the input, and the last newline is left out. */

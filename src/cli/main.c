@@ -40,6 +40,7 @@ static const rose_program_command commands[] = {
     {"tokenize", rose_cmd_tokenize, "text to token ids"},
     {"detokenize", rose_cmd_detokenize, "token ids to text"},
     {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
+    {"tune", rose_cmd_tune, "measure the fastest GEMM kernels for a model on this GPU"},
     {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
     {"bench", run_bench, "benchmarks, by the program roseinfer-bench; bench --help lists them"},
 };

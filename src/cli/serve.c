@@ -245,6 +245,7 @@ static int run(const char *dir, rose_serve_flags *f)
     fit_connections(f);
     rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
+    if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);
     if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);
     t.model = rose_now_ns();

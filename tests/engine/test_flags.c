@@ -108,6 +108,8 @@ static void test_switches(void **state)
     assert_int_equal(with("--prefill-backend", "flash").backend.cuda.prefill, ROSE_PREFILL_FLASH);
     assert_int_equal(with("--prefill-backend", "naive").backend.cuda.prefill, ROSE_PREFILL_NAIVE);
     assert_int_equal(with("--prefill-backend", "auto2").backend.cuda.prefill, ROSE_PREFILL_AUTO2);
+    assert_true(with("--tune", NULL).backend.cuda.tune);
+    assert_string_equal(with("--tune-dir", "/x").backend.cuda.tune_dir, "/x");
     assert_int_equal(with("--device-timeout-ms", "0").backend.cuda.timeout_ms, 0);
     assert_true(with("--gpu-memory-utilization", "0.5").backend.cuda.memory_utilization == 0.5f);
 }

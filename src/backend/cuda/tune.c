@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
@@ -271,6 +272,7 @@ rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err
     if (st != ROSE_OK || !measure) return st;
     if ((st = measure_model(c, err)) != ROSE_OK || dir == NULL) return st;
     rose_err why = {""};
+    mkdir(dir, 0777); /* where it fails, the write says why */
     if (rose_gemm_tuned_write(&c->tuned, path, about.name, &why) != ROSE_OK)
         rose_log(ROSE_LOG_WARN, "cuda", "%s; the measured choices serve this run alone", why.msg);
     return ROSE_OK;

@@ -403,6 +403,35 @@ static void test_normed(void **)
     }
 }
 
+/* Any shapes, on small and large GPUs. */
+static void test_any(void **)
+{
+    static const uint32_t sms[] = {1, 2, 5, 132}, memory[] = {99 << 10, 163 << 10, FULL, FULL};
+    static const uint32_t heads[] = {0, 64, 80, 128}, kinds = ROSE_N_ENDS;
+    for (uint32_t i = 0; i < 30; i++) {
+        shape s = {};
+        s.end = (rose_gemm_end)any(kinds);
+        s.rows = 1 + any(i % 3 == 0 ? 8 : 32);
+        s.k = 8 * (1 + any(i % 5 == 0 ? 300 : 100));
+        s.n = s.end == ROSE_END_GATED ? 16 * (1 + any(5)) : 8 * (1 + any(12));
+        if (s.end == ROSE_END_LOGITS) s.n -= any(8);
+        s.head_dim = heads[any(4)];
+        if (s.end == ROSE_END_RESIDUAL && s.head_dim != 0)
+            s.k = s.head_dim * (1 + any(2000 / s.head_dim));
+        s.bias = any(2) != 0;
+        s.act = any(2) != 0 ? ROSE_ACT_RELU : ROSE_ACT_SILU;
+        s.sms = sms[any(4)];
+        s.shared_max = memory[any(4)];
+        const bool norms = s.rows <= ROSE_GEMM_NORM_ROWS && any(2) != 0;
+        if (norms && s.end != ROSE_END_RESIDUAL && s.end != ROSE_END_LOGITS)
+            s.norm = any(2) != 0 ? ROSE_CUDA_NORM_LAYER : ROSE_CUDA_NORM_RMS;
+        if (any(2) != 0)
+            run_case<__half>(s, any(2) != 0);
+        else
+            run_case<__nv_bfloat16>(s, any(2) != 0);
+    }
+}
+
 /* ---- norm.cu ---- */
 
 template <typename T>
@@ -536,7 +565,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norm),   cmocka_unit_test(test_norm_add),
         cmocka_unit_test(test_embed),  cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_normed), cmocka_unit_test(test_small_memory)};
+        cmocka_unit_test(test_normed), cmocka_unit_test(test_small_memory),
+        cmocka_unit_test(test_any)};
     const char *seed = getenv("ROSE_TEST_SEED");
     g_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261125;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)g_state);
