@@ -20,6 +20,7 @@ static const rose_switch switches[] = {
     {BOOL("fused-mlp"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("fused-sampler"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("fused-kv-append"), "", true, ROSE_LOAD_PLAIN},
+    {BOOL("paged-attn"), "--max-model-len 1024", true, ROSE_LOAD_PLAIN},
     {BOOL("prefix-cache"), "", true, ROSE_LOAD_SHARED},
     {"admission", "--admission pack", "--admission fifo", "--max-num-seqs 8 --max-num-batched-tokens 256", true, ROSE_LOAD_BURST},
     {"prefill-max-batch-size", "--prefill-max-batch-size 2", "--prefill-max-batch-size 0", "", true, ROSE_LOAD_BURST},

@@ -50,7 +50,8 @@ int rose_cmd_random_model(int argc, char **argv)
     uint32_t default_vocab = o.vocab_size;
     o.vocab_size = 0;
     const rose_opt opts[] = {
-        ROSE_ROW_CHOICE("preset", &o.preset, ROSE_RANDOM_PRESETS, "shape of a public model",
+        ROSE_ROW_STRING("preset", &o.preset, "NAME",
+                        "shape of a public model: " ROSE_RANDOM_PRESETS,
                         .unset = "--config, or the options below"),
         ROSE_ROW_STRING("config", &o.config, "FILE",
                         "a config.json to take architecture and shape from",

@@ -6,7 +6,8 @@
 #include "model/model.h"
 
 /* Shapes of public models. */
-#define ROSE_RANDOM_PRESETS "smollm2-135m|qwen3-0.6b|llama-3.2-1b|qwen3-4b|qwen3-8b|gemma3-270m"
+#define ROSE_RANDOM_PRESETS                                                                        \
+    "smollm2-135m, qwen3-0.6b, llama-3.2-1b, qwen3-4b, qwen3-8b, gemma3-270m"
 
 typedef struct rose_random_opts {
     const char *preset; /* one of ROSE_RANDOM_PRESETS; NULL = config */

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/attend.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/mega.h"
 #include "backend/cuda_faults.h"
 
 static void fault_for_ever(void)
@@ -324,11 +325,52 @@ KERNEL(rose_cuda_rotary_run, rose_cuda_rotary)
 KERNEL(rose_cuda_decode_run, rose_cuda_attend)
 KERNEL(rose_cuda_prompt_run, rose_cuda_attend)
 KERNEL(rose_cuda_attend_plain, rose_cuda_attend)
+cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a, void *dense)
+{
+    (void)dense;
+    return rose_cuda_decode_run(l, a);
+}
 KERNEL(rose_cuda_sampler_run, rose_cuda_sampler)
 KERNEL(rose_cuda_changes_run, rose_cuda_changes)
 KERNEL(rose_cuda_reports_run, rose_cuda_reports)
 KERNEL(rose_cuda_pack_run, rose_cuda_pack)
 KERNEL(rose_cuda_floats_run, rose_cuda_pack)
+KERNEL(rose_cuda_draw_run, rose_cuda_draw)
+KERNEL(rose_mega_run, rose_mega)
+
+/* The megakernel does not fit. */
+
+bool rose_mega_measure(rose_mega *a, uint32_t grid, size_t shared_max)
+{
+    (void)a;
+    (void)grid;
+    (void)shared_max;
+    return false;
+}
+
+uint64_t rose_mega_layout(rose_mega *a, uint64_t *base, uint32_t positions)
+{
+    (void)a;
+    (void)base;
+    (void)positions;
+    return 0;
+}
+
+void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m)
+{
+    (void)to;
+    (void)m;
+}
+
+cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const rose_mega *a,
+                              bool *fits)
+{
+    (void)d;
+    (void)t;
+    (void)a;
+    *fits = false;
+    return answer();
+}
 
 /* The table of gemm_table.c, with one kernel that takes everything. */
 

@@ -185,7 +185,7 @@ static fx_seq run_copied(const family *f, fx_backend *b)
 static void no_fusion(rose_backend_opts *o)
 {
     o->cuda.fused_ops = o->cuda.fused_mlp = o->cuda.fused_sampler = false;
-    o->cuda.fused_kv_append = false;
+    o->cuda.fused_kv_append = o->cuda.paged_attn = false;
 }
 
 /* The ways that need a backend with other options. */

@@ -165,6 +165,7 @@ static void test_mixed(void **state)
 int main(void)
 {
     if (!fx_use_gpu()) return 77;
+    fx_without = NULL; /* some switches leave out the megakernel */
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_gpu()->hopper) {
         print_message("NOT RUN: the megakernel needs sm_90a\n");

@@ -253,6 +253,10 @@ static void no_append(rose_backend_opts *o)
 {
     o->cuda.fused_kv_append = false;
 }
+static void no_paged(rose_backend_opts *o)
+{
+    o->cuda.paged_attn = false;
+}
 static void no_fusion(rose_backend_opts *o)
 {
     no_ops(o);
@@ -270,7 +274,8 @@ static const left_out g_ways[] = {{"all left out", FX_WITHOUT_ALL, no_fusion},
                                   {"fused-ops", NULL, no_ops},
                                   {"fused-mlp", NULL, no_mlp},
                                   {"fused-sampler", NULL, no_sampler},
-                                  {"fused-kv-append", NULL, no_append}};
+                                  {"fused-kv-append", NULL, no_append},
+                                  {"paged-attn", NULL, no_paged}};
 enum { N_WAYS = sizeof g_ways / sizeof *g_ways };
 
 static void take_way(const left_out *w)

@@ -227,6 +227,82 @@ static void weights_have_the_promised_spread(void **state)
     rose_model_close(m);
 }
 
+/* The same values from config.json alone, drawn in shares. */
+static void dummy_holds_the_same_weights(void **state)
+{
+    static const rose_dtype types[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char path[1024], bare[1024];
+        rose_model *m = NULL;
+        rose_err err = {{0}};
+        rose_random_opts o = small_opts();
+        o.vocab_size = 5001; /* an odd number of values, in several blocks */
+        o.d_model = 9;
+        o.dtype = types[i];
+        write_to(path, &o, "written");
+        o.no_weights = true;
+        write_to(bare, &o, "bare");
+        assert_int_equal(rose_model_open_as(&m, bare, "auto", &err), ROSE_E_NOTFOUND);
+        assert_int_equal(rose_model_open_as(&m, bare, "empty", &err), ROSE_E_INVAL);
+        if (rose_model_open_as(&m, bare, "dummy", &err) != ROSE_OK) fail_msg("%s", err.msg);
+        rose_model *want = expect_opens(path);
+        assert_int_equal(m->dtype, types[i]);
+        assert_int_equal(m->n_params, want->n_params);
+        for (uint32_t part = 3; part-- > 0;)
+            rose_dummy_fill(m, part, 3);
+        const size_t size = rose_dtype_size(types[i]);
+        assert_memory_equal(m->tok_embed.data, want->tok_embed.data, 5001 * 9 * size);
+        for (int l = 0; l < 2; l++) {
+            assert_memory_equal(m->layers[l].ln1_w.data, want->layers[l].ln1_w.data, 9 * size);
+            assert_memory_equal(m->layers[l].fc2.w[0].data, want->layers[l].fc2.w[0].data,
+                                9 * 36 * size);
+        }
+        rose_tensor part = m->layers[1].fc2.w[0];
+        part.data = (const uint8_t *)part.data + 7 * 9 * size; /* from row 7 on */
+        const rose_random_values v = rose_dummy_values(m, &part);
+        float drawn[9], read[9];
+        rose_random_draw(drawn, &v, 9);
+        rose_tensor_read_f32(&want->layers[1].fc2.w[0], 7 * 9, 9, read);
+        for (int k = 0; k < 9; k++) {
+            const float x = types[i] == ROSE_F16    ? rose_f16_to_f32(rose_f32_to_f16(drawn[k]))
+                            : types[i] == ROSE_BF16 ? rose_bf16_to_f32(rose_f32_to_bf16(drawn[k]))
+                                                    : drawn[k];
+            assert_true(x == read[k]);
+        }
+        rose_model_close(m);
+        rose_model_close(want);
+    }
+}
+
+/* The shapes of public models, by their number of parameters. */
+static void presets_are_the_public_shapes(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t n_params;
+    } presets[] = {
+        {"smollm2-135m", 134515008}, {"qwen3-0.6b", 596049920}, {"llama-3.2-1b", 1235814400},
+        {"qwen3-4b", 4022468096},    {"qwen3-8b", 8190735360},  {"gemma3-270m", 268098176},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        char path[1024];
+        rose_model *m = NULL;
+        rose_err err = {{0}};
+        rose_random_opts o;
+        rose_random_opts_default(&o);
+        o.preset = presets[i].name;
+        o.dtype = ROSE_BF16;
+        o.no_weights = true;
+        write_to(path, &o, "preset");
+        if (rose_model_open_dummy(&m, path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+        assert_int_equal(m->n_params, presets[i].n_params);
+        assert_int_equal(m->dtype, ROSE_BF16);
+        rose_model_close(m);
+    }
+}
+
 static void vocabulary_is_whole(void **state)
 {
     (void)state;
@@ -383,6 +459,8 @@ int main(void)
         cmocka_unit_test(layouts_hold_the_same_weights),
         cmocka_unit_test(shards_keep_their_limit),
         cmocka_unit_test(weights_have_the_promised_spread),
+        cmocka_unit_test(dummy_holds_the_same_weights),
+        cmocka_unit_test(presets_are_the_public_shapes),
         cmocka_unit_test(vocabulary_is_whole),
         cmocka_unit_test(refuses_false_options),
         cmocka_unit_test(refuses_folders_in_use),

@@ -190,6 +190,23 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     c->timeout = o->cuda.timeout_ms;
 }
 
+/* The page tables of gathered pages: 0, 1, 2, ... */
+static cudaError_t fill_dense_table(rose_cuda *c)
+{
+    const uint32_t n = c->scratch.n_dense;
+    if (n == 0) return cudaSuccess;
+    uint32_t *table = malloc(n * sizeof *table);
+    cudaError_t e = table != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    for (uint32_t i = 0; e == cudaSuccess && i < n; i++)
+        table[i] = i;
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(c->scratch.dense_table, table, n * sizeof *table,
+                            cudaMemcpyHostToDevice, c->stream);
+    if (e == cudaSuccess) e = rose_cuda_finish(c);
+    free(table);
+    return e;
+}
+
 static cudaError_t prepare_kernels(const rose_cuda *c)
 {
     const cudaError_t e = rose_gemm_prepare(&c->device);
@@ -221,6 +238,10 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
+    if ((e = fill_dense_table(c)) != cudaSuccess) {
+        st = rose_cuda_fail(err, e, "filling the page tables");
+        goto done;
+    }
     const uint64_t loaded = rose_now_ns();
     if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;

@@ -83,7 +83,12 @@ typedef struct rose_cuda_scratch {
     /* Partial results of decode attention and its counters; for each half of the rows, because both
      * run at the same time. [1] is NULL if no step runs in halves. */
     float *parts[2];
-    uint32_t *arrivals[2];            /* [max_seqs][n_kv_heads] */
+    uint32_t *arrivals[2]; /* [max_seqs][n_kv_heads] */
+    /* With --paged-attn off: the pages of a layer that the step sees, one for each entry of the
+     * page tables, and page tables that hold 0, 1, 2, ...; else NULL. */
+    void *dense;
+    uint32_t *dense_table; /* [n_dense] */
+    uint32_t n_dense;
     uint8_t *header[ROSE_CUDA_SLOTS]; /* tables of the step in each slot */
     float *changed;                   /* [n_changed][ld_logits] */
     unsigned long long *changed_key;
@@ -249,8 +254,7 @@ void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_mem
  * give no bit, "all" gives all bits. Errors: UNSUPPORTED: the message names the unknown word and
  * lists the known ones. */
 rose_status rose_cuda_without_read(const char *names, uint32_t *without, rose_err *err);
-/* All switches of the options as bits. Errors: UNSUPPORTED: a name that is unknown, or a switch
- * that this version cannot turn off. */
+/* All switches of the options as bits. Errors: UNSUPPORTED: a name that is unknown. */
 rose_status rose_cuda_switches_read(const rose_cuda_opts *o, uint32_t *without, rose_err *err);
 
 rose_status rose_cuda_check(const rose_model *m, rose_err *err); /* rose_backend_ops.check */

@@ -176,7 +176,7 @@ static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer, uint3
 /* Whether the decode kernel does the work of rose_cuda_rotary_run: every row is single. */
 static bool appends(const rose_cuda_pass *p)
 {
-    return p->s->n_single == p->s->n_rows && !p->c->plain &&
+    return p->s->n_single == p->s->n_rows && !p->c->plain && p->c->scratch.dense == NULL &&
            (p->c->without & ROSE_CUDA_WITHOUT_KV_APPEND) == 0;
 }
 
@@ -235,20 +235,35 @@ static void tiles(rose_cuda_pass *p, rose_cuda_attend a)
                                        : rose_cuda_prompt_run(&p->launch, &a));
 }
 
+/* Let attention read dense copies of the pages (--paged-attn off). */
+static void gather(rose_cuda_pass *p, rose_cuda_attend *a)
+{
+    const rose_cuda_scratch *s = &p->c->scratch;
+    rose_cuda_attend from = *a;
+    if (s->dense == NULL) return;
+    from.items += p->first;
+    from.n_items = p->n_rows < p->s->n_single ? p->n_rows : p->s->n_single + p->s->n_tiles;
+    note(p, rose_cuda_gather_run(&p->launch, &from, s->dense));
+    a->kv.base = s->dense;
+    a->kv.page_elems = (uint64_t)a->kv.n_heads * 2 * ROSE_KV_PAGE_TOKENS * a->kv.hd_pad;
+    a->tables = s->dense_table;
+}
+
 static void attend(rose_cuda_pass *p, uint32_t layer)
 {
     const rose_cuda *c = p->c;
     const rose_cuda_layer *l = &c->weights.layers[layer];
-    const rose_cuda_attend a = {.q = c->scratch.q,
-                                .kv = rose_cuda_layer_kv(c, layer),
-                                .n_q = c->arch.n_heads,
-                                .tables = table(p, p->at.tables),
-                                .items = table(p, p->at.items),
-                                .scale = l->scale,
-                                .softcap = c->arch.attn_softcap,
-                                .window = l->window,
-                                .out = c->scratch.o,
-                                .out_k_pad = l->out.k_pad};
+    rose_cuda_attend a = {.q = c->scratch.q,
+                          .kv = rose_cuda_layer_kv(c, layer),
+                          .n_q = c->arch.n_heads,
+                          .tables = table(p, p->at.tables),
+                          .items = table(p, p->at.items),
+                          .scale = l->scale,
+                          .softcap = c->arch.attn_softcap,
+                          .window = l->window,
+                          .out = c->scratch.o,
+                          .out_k_pad = l->out.k_pad};
+    gather(p, &a);
     if (p->s->n_single > 0) singles(p, layer, a);
     if (p->s->n_tiles > 0) tiles(p, a);
 }

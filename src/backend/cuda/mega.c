@@ -14,10 +14,16 @@ typedef struct rose_cuda_mega {
 
 /* ---- what fits ---- */
 
+/* What the megakernel cannot leave out. */
+enum {
+    NEEDED = ROSE_CUDA_WITHOUT_OPS | ROSE_CUDA_WITHOUT_MLP | ROSE_CUDA_WITHOUT_SAMPLER |
+             ROSE_CUDA_WITHOUT_KV_APPEND | ROSE_CUDA_WITHOUT_PAGED | ROSE_CUDA_WITHOUT_WIDE
+};
+
 static bool sizes_fit(const rose_cuda *c)
 {
     const rose_arch *a = &c->arch;
-    return c->device.hopper && c->type != ROSE_CUDA_F32 &&
+    return c->device.hopper && (c->without & NEEDED) == 0 && c->type != ROSE_CUDA_F32 &&
            (a->head_dim == 64 || a->head_dim == 128) && c->hd_pad == a->head_dim &&
            a->n_heads % a->n_kv_heads == 0 && a->n_heads / a->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
            a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 && a->d_ff % 16 == 0 &&

@@ -67,8 +67,6 @@ typedef struct rose_mega_places {
     uint32_t kv;          /* T [n_kv][2][head_dim]: the row's own K and V */
     uint32_t inner;       /* [warps][group][head_dim + 2] floats: results of inner blocks */
     uint32_t stage;       /* [warps][head_dim] floats */
-    uint32_t rope;        /* [2][rot_dim / 2] floats: cos and sin of the position */
-    uint32_t qk;          /* [2][head_dim] floats: the layer's weights of QK-norm */
     uint32_t sums;        /* [jobs][8] floats: sums of a GEMM */
     uint32_t end;
 } rose_mega_places;

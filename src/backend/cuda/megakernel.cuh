@@ -323,7 +323,8 @@ typedef struct norm_values {
     float2 w[NORM_PAIRS], b[NORM_PAIRS];
 } norm_values;
 
-ROSE_DEVICE void load_norm(norm_values *v, const rose_cuda_norm_by &by, const mega &m, uint32_t d)
+ROSE_DEVICE void load_norm_values(norm_values *v, const rose_cuda_norm_by &by, const mega &m,
+                                  uint32_t d)
 {
 #pragma unroll
     for (uint32_t i = 0; i < NORM_PAIRS; i++) {

@@ -138,6 +138,18 @@ static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *
     s->rules = rose_bump_take(b, s->rules_bytes);
 }
 
+static void layout_dense(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
+                         const rose_memory_plan *p, uint32_t n_table)
+{
+    const uint64_t page = rose_cuda_kv_page_bytes(a, rose_cuda_type_of(p->dtype)) / a->n_layers;
+    s->dense = NULL;
+    s->dense_table = NULL;
+    s->n_dense = (p->without & ROSE_CUDA_WITHOUT_PAGED) != 0 ? n_table : 0;
+    if (s->n_dense == 0) return;
+    s->dense = rose_bump_take(b, s->n_dense * page);
+    s->dense_table = rose_bump_take(b, s->n_dense * sizeof *s->dense_table);
+}
+
 void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p, uint32_t sms)
 {
@@ -153,6 +165,7 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
         s->arrivals[i] =
             rose_bump_take(b, (uint64_t)p->max_seqs * a->n_kv_heads * sizeof *s->arrivals[i]);
     }
+    layout_dense(s, b, a, p, largest.n_table);
     rose_cuda_layout_header(&header, &largest);
     s->header_bytes = header.end;
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)

@@ -69,10 +69,6 @@ rose_status rose_cuda_switches_read(const rose_cuda_opts *o, uint32_t *without, 
                {o->paged_attn, ROSE_CUDA_WITHOUT_PAGED}};
     const rose_status st = rose_cuda_without_read(o->without, without, err);
     if (st != ROSE_OK) return st;
-    if (!o->paged_attn)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "no-paged-attn: this version cannot attend to gathered rows; leave the "
-                         "option out");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!all[i].on) *without |= all[i].bit;
     return ROSE_OK;

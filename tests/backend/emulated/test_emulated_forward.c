@@ -86,7 +86,7 @@ static void compare(const rose_model *m, const fx_seq *want, fx_seq got, const c
 static void no_fusion(rose_backend_opts *o)
 {
     o->cuda.fused_ops = o->cuda.fused_mlp = o->cuda.fused_sampler = false;
-    o->cuda.fused_kv_append = false;
+    o->cuda.fused_kv_append = o->cuda.paged_attn = false;
 }
 
 static void check_ways(const rose_model *m, const fx_seq *want, const char *family)

@@ -500,8 +500,10 @@ static void test_kinds(void **state)
          true, true, true, ROSE_ACT_SILU, 0, 4, 600},
         {"soft cap, biases", ROSE_CUDA_BF16, 64, 2, 2, 64, 128, 64, 3, ROSE_CUDA_NORM_RMS, true,
          false, true, true, false, ROSE_ACT_GELU_ERF, 30, 7, 0},
-        {"one block", ROSE_CUDA_F16, 64, 2, 1, 64, 64, 40, 2, ROSE_CUDA_NORM_LAYER, false, false,
-         false, false, true, ROSE_ACT_RELU, 0, 1, 77},
+        {"one block", ROSE_CUDA_F16, 64, 4, 2, 64, 64, 40, 2, ROSE_CUDA_NORM_LAYER, false, false,
+         false, false, true, ROSE_ACT_RELU, 0, 1, 700},
+        {"ten splits", ROSE_CUDA_BF16, 64, 2, 2, 64, 64, 20, 1, ROSE_CUDA_NORM_RMS, false, false,
+         true, false, true, ROSE_ACT_RELU, 0, 3, 4700},
     };
     (void)state;
     for (const kind &k : kinds) {
