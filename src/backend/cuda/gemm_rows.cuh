@@ -359,10 +359,13 @@ ROSE_DEVICE void end_logits(unsigned long long best[RB * 2], const rose_cuda_mat
 }
 
 /* Each row's largest of the block's outputs to the largest of all: one atomic a row and block. */
-template <int RB>
+template <typename T, int RB>
 ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gemm_io &io,
-                           unsigned long long *keys, uint32_t warp, uint32_t n_warps, uint32_t lane)
+                           const rows_warp<T> &warp)
 {
+    float *sums = warp.own - warp.id * RB * 8 * ROWS_WIDE(2);
+    unsigned long long *keys = reinterpret_cast<unsigned long long *>(sums);
+    __syncthreads(); /* the keys come in the place of the sums */
 #pragma unroll
     for (uint32_t i = 0; i < RB * 2; i++) {
         unsigned long long key = best[i];
@@ -370,12 +373,12 @@ ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gem
             const unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
             if (other > key) key = other;
         }
-        if (lane % 8 == 0) keys[warp * RB * 8 + lane / 8 + i * 4] = key;
+        if (warp.lane % 8 == 0) keys[warp.id * RB * 8 + warp.lane / 8 + i * 4] = key;
     }
     __syncthreads();
     if (threadIdx.x >= io.rows || threadIdx.x >= RB * 8) return;
     unsigned long long key = 0;
-    for (uint32_t i = 0; i < n_warps; i++)
+    for (uint32_t i = 0; i < blockDim.x / 32; i++)
         if (keys[i * RB * 8 + threadIdx.x] > key) key = keys[i * RB * 8 + threadIdx.x];
     atomicMax(io.key + threadIdx.x, key);
 }
@@ -552,20 +555,12 @@ ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early
         if (tile < p.n_tiles && warp.begin < warp.end) run_chain<T, RB, FROM>(acc, warp, p, ring);
         keep_sums<RB>(warp.own, acc, p.nb, warp.lane);
         meet_parts(m.n_parts);
-        if constexpr (HEAD) {
-            if (tile < p.n_tiles)
-                end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
-        } else {
-            if (tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
-        }
+        if (HEAD && tile < p.n_tiles)
+            end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
+        if (!HEAD && tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
         meet_parts(m.n_parts); /* the next tile's sums come to the same place */
     }
-    if (!HEAD || io.key == NULL) return;
-    __syncthreads();
-    send_best<RB>(
-        best, io,
-        reinterpret_cast<unsigned long long *>(warp.own - warp.id * RB * 8 * ROWS_WIDE(2)), warp.id,
-        blockDim.x / 32, warp.lane);
+    if (HEAD && io.key != NULL) send_best<T, RB>(best, io, warp);
 }
 
 /* Only a matrix of four parts has more than 8 warps in a block. */
