@@ -74,6 +74,7 @@ static const rose_cuda_device *at_gpu(void)
     static rose_cuda_device d;
     const bool large = at_any(2) == 0;
     d.sms = 1 + at_any(12);
+    d.hopper = large;
     d.shared_max = large ? 227 << 10 : 99 << 10;
     d.shared_sm = large ? 228 << 10 : 100 << 10;
     return &d;
@@ -91,6 +92,8 @@ static void test_attend(void **state)
         {{ROSE_CUDA_F16, 80, 1, 1, 0, 0}, 16, 2, 2},
         {{ROSE_CUDA_BF16, 256, 1, 4, 0, 50}, 80, 2, 2},
         {{ROSE_CUDA_F32, 20, 2, 2, 33, 0}, 90, 3, 2},
+        {{ROSE_CUDA_BF16, 64, 1, 4, 0, 0}, 650, 150, 150},
+        {{ROSE_CUDA_F16, 128, 1, 1, 75, 20}, 700, 200, 200},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
