@@ -239,7 +239,7 @@ $(EMULATED)/%.o: src/backend/cuda/%.cu
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
 $(EMULATED)/test_emulated_cuda: $(addprefix $(EMULATED)/,test_emulated_cuda.o machine.o linear.o linear_wide_f16.o linear_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_gather.o attend_wide.o) \
+$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_wide.o) \
     $B/obj/backend/cuda/attend.o
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "backend/attend_cases.h"
+#include "backend/attend_rotary_cases.h"
 #include "model/convert.h"
 
 static void *at_device(const void *from, size_t bytes)
@@ -231,7 +231,7 @@ static void test_graph(void **state)
     const rose_cuda_launch at = {
         .device = &g_gpu, .stream = stream, .type = s.type, .dependent = true};
     assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    for (int i = 0; i < 3; i++) /* one after the other on the same counters and scratch memory */
+    for (int i = 0; i < 3; i++) /* with the same counters and scratch memory */
         assert_int_equal(rose_cuda_decode_run(&at, &a), cudaSuccess);
     assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);

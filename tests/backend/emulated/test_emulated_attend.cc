@@ -32,7 +32,7 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr, in
 }
 }
 
-#include "../attend_cases.h"
+#include "../attend_rotary_cases.h"
 
 static void *at_device(const void *from, size_t bytes)
 {
