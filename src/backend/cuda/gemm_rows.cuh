@@ -27,9 +27,9 @@ enum {
     ROWS_RING_SLOTS = 6,
     ROWS_STAGE = 128, /* most k in a slot */
     ROWS_CHUNK = 256, /* k of a once-only copy of rows */
-    ROWS_CHUNKS = 32,
+    ROWS_CHUNKS = 64,
     ROWS_WARPS = 16,         /* most of a block */
-    ROWS_BARRIERS = 1280,    /* bytes at the beginning of shared memory */
+    ROWS_BARRIERS = 1536,    /* bytes at the beginning of shared memory */
     ROWS_BEYOND = 1024,      /* bytes at its end: the last unit of a chain reads beyond its slot */
     ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
     ROWS_NORM_GROUPS = 8     /* groups of a lane that stay in registers while a row is normed */
@@ -49,6 +49,7 @@ typedef struct rows_plan {
     uint32_t n_tiles; /* of the matrix */
     uint32_t stage;   /* k in a slot */
     uint32_t slot_bytes, ring_bytes;
+    uint32_t shift; /* the rows lie 1 << shift to a block of 8 values of k: 3; fewer rows: less */
     uint32_t x_at, sums_at; /* offsets in shared memory */
     uint32_t grid, warps;
 } rows_plan;
@@ -69,6 +70,7 @@ template <typename T> struct rows_warp {
     float *own, *first;            /* sums of the warp, and of part 0 of its tile */
     uint32_t ring, x;              /* shared addresses */
     uint32_t lane_w;               /* offset of this lane's row of the four matrices of a step */
+    uint32_t lane_x, shift;        /* the same of the rows; as rows_plan.shift */
     uint32_t begin, end;           /* the part */
     uint32_t k_pad, rows;          /* of the matrix, of io */
     uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
@@ -176,12 +178,14 @@ ROSE_DEVICE void load_unit(rows_operands<RB> *o, const rows_warp<T> &warp, const
 #pragma unroll
         for (int b = 0; b < RB; b++) {
             uint32_t x = lane * 16;
-            if (FROM == ROWS_WHOLE) x += warp.x + (b * warp.k_pad + k) * 16;
-            if (FROM == ROWS_RING) x += at + (p.nb + b) * p.stage * 16;
+            if (FROM == ROWS_WHOLE && RB > 1) x += warp.x + (b * warp.k_pad + k) * 16 + u * 512;
+            if (FROM == ROWS_WHOLE && RB == 1)
+                x = warp.x + warp.lane_x + ((k + u * 32) * 2 << warp.shift);
+            if (FROM == ROWS_RING) x += at + (p.nb + b) * p.stage * 16 + u * 512;
             /* Row r of block kb lies at place r ^ kb % 8; k is a multiple of 64. */
             if (FROM == ROWS_NORMED)
-                x = warp.x + k * 16 + block * 128 + (row ^ (block + u * 4)) * 16;
-            load_matrices(o->x[b][u], x + u * 512);
+                x = warp.x + k * 16 + block * 128 + (row ^ (block + u * 4)) * 16 + u * 512;
+            load_matrices(o->x[b][u], x);
         }
     }
 }
@@ -355,10 +359,13 @@ ROSE_DEVICE void end_logits(unsigned long long best[RB * 2], const rose_cuda_mat
 }
 
 /* Each row's largest of the block's outputs to the largest of all: one atomic a row and block. */
-template <int RB>
+template <typename T, int RB>
 ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gemm_io &io,
-                           unsigned long long *keys, uint32_t warp, uint32_t n_warps, uint32_t lane)
+                           const rows_warp<T> &warp)
 {
+    float *sums = warp.own - warp.id * RB * 8 * ROWS_WIDE(2);
+    unsigned long long *keys = reinterpret_cast<unsigned long long *>(sums);
+    __syncthreads(); /* the keys come in the place of the sums */
 #pragma unroll
     for (uint32_t i = 0; i < RB * 2; i++) {
         unsigned long long key = best[i];
@@ -366,12 +373,12 @@ ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gem
             const unsigned long long other = __shfl_xor_sync(ROSE_ALL_LANES, key, x);
             if (other > key) key = other;
         }
-        if (lane % 8 == 0) keys[warp * RB * 8 + lane / 8 + i * 4] = key;
+        if (warp.lane % 8 == 0) keys[warp.id * RB * 8 + warp.lane / 8 + i * 4] = key;
     }
     __syncthreads();
     if (threadIdx.x >= io.rows || threadIdx.x >= RB * 8) return;
     unsigned long long key = 0;
-    for (uint32_t i = 0; i < n_warps; i++)
+    for (uint32_t i = 0; i < blockDim.x / 32; i++)
         if (keys[i * RB * 8 + threadIdx.x] > key) key = keys[i * RB * 8 + threadIdx.x];
     atomicMax(io.key + threadIdx.x, key);
 }
@@ -388,6 +395,37 @@ template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &war
             const uint32_t at = b * warp.k_pad + k;
             ring_copy(warp.x + at * 16, b * 8 < warp.rows ? warp.h + (size_t)at * 8 : NULL,
                       (k1 - k) * 16, warp.once + c, warp.lane);
+        }
+    }
+}
+
+/* Up to 4 rows, 16 bytes for each lane: only these rows, without the others of their blocks. A warp
+ * copies one row of a chunk at a time, and has four of them under way. */
+template <typename T> ROSE_DEVICE void gather_rows(const rows_warp<T> &warp, uint8_t *to)
+{
+    enum { JOBS = 4 };
+    const uint32_t step = blockDim.x / 32, mask = (1u << warp.shift) - 1;
+    const uint32_t n = (warp.k_pad + ROWS_CHUNK - 1) / ROWS_CHUNK << warp.shift;
+    for (uint32_t first = warp.id; first < n; first += step * JOBS) {
+        uint4 v[JOBS];
+#pragma unroll
+        for (uint32_t i = 0; i < JOBS; i++) {
+            const uint32_t job = first + i * step, row = job & mask;
+            const uint32_t k = (job >> warp.shift) * ROWS_CHUNK + warp.lane * 8;
+            v[i] = make_uint4(0, 0, 0, 0);
+            if (job < n && k < warp.k_pad && row < warp.rows)
+                v[i] =
+                    __ldcg(reinterpret_cast<const uint4 *>(warp.h + h_index(row, k, warp.k_pad)));
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < JOBS; i++) {
+            const uint32_t job = first + i * step, row = job & mask;
+            const uint32_t k = (job >> warp.shift) * ROWS_CHUNK + warp.lane * 8;
+            if (job >= n) continue;
+            if (k < warp.k_pad)
+                *reinterpret_cast<uint4 *>(to + ((k / 8 << warp.shift) + row) * 16) = v[i];
+            __syncwarp();
+            ring_copy(0, NULL, 0, warp.once + (job >> warp.shift), warp.lane); /* arrives */
         }
     }
 }
@@ -433,6 +471,8 @@ ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const
     /* Matrices of a step: outputs 0-7 and 8-15, k 0-7; then k 8-15. With one block of outputs its
      * rows come twice, and the second sums are ignored. */
     warp->lane_w = lane / 16 * 128 + lane % 8 * 16 + (p.nb == 2 ? lane / 8 % 2 * p.stage * 16 : 0);
+    warp->shift = p.shift;
+    warp->lane_x = (lane / 8 << p.shift) * 16 + (lane & ((1u << p.shift) - 1)) * 16;
     warp->begin = m.cut[part];
     warp->end =
         last ? (m.k + ROSE_GEMM_GROUP - 1) / ROSE_GEMM_GROUP * ROSE_GEMM_GROUP : m.cut[part + 1];
@@ -487,7 +527,10 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
                             const rose_gemm_io &io, const rows_plan &p, uint8_t *memory)
 {
     if constexpr (FROM == ROWS_WHOLE) {
-        copy_rows<T, RB>(warp);
+        if (RB == 1 && p.shift < 3)
+            gather_rows(warp, memory + p.x_at);
+        else
+            copy_rows<T, RB>(warp);
         ring_meet_once();
     } else if constexpr (FROM == ROWS_RING) {
         start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
@@ -512,20 +555,12 @@ ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early
         if (tile < p.n_tiles && warp.begin < warp.end) run_chain<T, RB, FROM>(acc, warp, p, ring);
         keep_sums<RB>(warp.own, acc, p.nb, warp.lane);
         meet_parts(m.n_parts);
-        if constexpr (HEAD) {
-            if (tile < p.n_tiles)
-                end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
-        } else {
-            if (tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
-        }
+        if (HEAD && tile < p.n_tiles)
+            end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
+        if (!HEAD && tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
         meet_parts(m.n_parts); /* the next tile's sums come to the same place */
     }
-    if (!HEAD || io.key == NULL) return;
-    __syncthreads();
-    send_best<RB>(
-        best, io,
-        reinterpret_cast<unsigned long long *>(warp.own - warp.id * RB * 8 * ROWS_WIDE(2)), warp.id,
-        blockDim.x / 32, warp.lane);
+    if (HEAD && io.key != NULL) send_best<T, RB>(best, io, warp);
 }
 
 /* Only a matrix of four parts has more than 8 warps in a block. */
@@ -551,7 +586,7 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     if (FROM == ROWS_NORMED) touch_parameters(io.norm, m.k);
     if (FROM == ROWS_WHOLE) {
         for (uint32_t i = threadIdx.x; i * ROWS_CHUNK < m.k_pad; i += blockDim.x)
-            ring_init(warp.once + i, RB);
+            ring_init(warp.once + i, p.shift < 3 ? 1u << p.shift : RB);
         __syncthreads();
     }
     const rows_pairs r = pairs_of(io, p, warp.part, m.n_parts, warp.lane);

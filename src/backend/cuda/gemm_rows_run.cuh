@@ -11,15 +11,33 @@ static inline uint32_t rows_up_div(uint32_t x, uint32_t by)
     return (x + by - 1) / by;
 }
 
+/* Bytes of the rows that a block has once. */
+static inline size_t rows_x_bytes(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m)
+{
+    return (size_t)rb * m->k_pad * 2 << p->shift;
+}
+
+/* Slots of a ring. A warp with a single tile needs no more of them than its part has pieces. */
+static inline uint32_t rows_slots(const rows_plan *p, rows_from from, const rose_cuda_matrix *m,
+                                  uint32_t sms)
+{
+    const uint32_t slots = from == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        if (m->cut[i + 1] - m->cut[i] > longest) longest = m->cut[i + 1] - m->cut[i];
+    const uint32_t pieces = rows_up_div(longest, p->stage);
+    return p->n_tiles <= sms * p->tiles && pieces < slots ? pieces : slots;
+}
+
 /* Bytes of shared memory, and the offsets in it. */
 static inline size_t rows_bytes(rows_plan *p, uint32_t rb, rows_from from,
-                                const rose_cuda_matrix *m)
+                                const rose_cuda_matrix *m, uint32_t sms)
 {
     const uint32_t wide = ROWS_WIDE(p->nb), warps = p->tiles * m->n_parts;
     p->slot_bytes = p->stage * 16 * (p->nb + (from == ROWS_RING ? rb : 0));
-    p->ring_bytes = (from == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS) * p->slot_bytes;
+    p->ring_bytes = rows_slots(p, from, m, sms) * p->slot_bytes;
     p->x_at = ROWS_BARRIERS + warps * p->ring_bytes;
-    p->sums_at = p->x_at + (from == ROWS_RING ? 0 : rb * 16 * m->k_pad);
+    p->sums_at = p->x_at + (from == ROWS_RING ? 0 : (uint32_t)rows_x_bytes(p, rb, m));
     return (size_t)p->sums_at + (size_t)warps * rb * 8 * wide * sizeof(float) + ROWS_BEYOND;
 }
 
@@ -32,24 +50,24 @@ static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const r
     const uint32_t turns = rows_up_div(p->n_tiles, sms * most);
     p->tiles = rows_up_div(p->n_tiles, sms * turns);
     p->stage = ROWS_STAGE;
-    while (rows_bytes(p, rb, from, m) > budget && p->stage > ROWS_STAGE / 2)
+    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > ROWS_STAGE / 2)
         p->stage /= 2;
-    while (rows_bytes(p, rb, from, m) > budget && p->tiles > 1)
+    while (rows_bytes(p, rb, from, m, sms) > budget && p->tiles > 1)
         p->tiles = (p->tiles + 1) / 2;
-    while (rows_bytes(p, rb, from, m) > budget && p->stage > (rb == 1 ? 64u : 32u))
+    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > (rb == 1 ? 64u : 32u))
         p->stage /= 2;
     p->grid = rows_up_div(p->n_tiles, p->tiles);
     const uint32_t waves = rows_up_div(p->grid, sms);
     p->grid = rows_up_div(p->grid, waves);
     p->warps = p->tiles * m->n_parts;
-    return rows_bytes(p, rb, from, m);
+    return rows_bytes(p, rb, from, m, sms);
 }
 
 /* Whether the rows lie in shared memory once. They are worth more of it where many tiles follow. */
 static inline bool rows_whole(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m,
                               const rose_cuda_device *d)
 {
-    const size_t bytes = (size_t)rb * 16 * m->k_pad;
+    const size_t bytes = rows_x_bytes(p, rb, m);
     const bool many = p->n_tiles >= 3 * ROWS_WARPS / 2 * d->sms;
     return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 7 * (many ? 4 : 2);
 }
@@ -80,6 +98,7 @@ static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_matrix *
     rows_plan p = {};
     p.nb = m->gated || head || n8 > d->sms * ROWS_WARPS / (m->n_parts > 1 ? 4 : 2) ? 2 : 1;
     p.n_tiles = rows_up_div(n8, p.nb);
+    p.shift = io->rows == 1 ? 0 : io->rows == 2 ? 1 : io->rows <= 4 ? 2 : 3;
     const bool whole = rows_whole(&p, RB, m, d);
     /* The rings of fewer warps read fewer copies of the rows. */
     if (RB > 1 && !whole) p.nb = 2;
@@ -101,6 +120,7 @@ static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_matrix
         return cudaErrorInvalidValue;
     p.nb = m->gated || n8 > at->device->sms * ROWS_WARPS / 2 ? 2 : 1;
     p.n_tiles = rows_up_div(n8, p.nb);
+    p.shift = 3;
     return launch_rows<T, 1, ROWS_NORMED, false>(at, m, io, &p);
 }
 

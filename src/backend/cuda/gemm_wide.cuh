@@ -109,7 +109,8 @@ ROSE_DEVICE void multiply_sum(const rose_cuda_matrix &m, const rose_gemm_io &io,
         if (lag) pair_wait(1, r->group);
         if (part_groups(m, 0) > 0) {
             multiply_part<T, L, 1>(acc, r, part_groups(m, 0), issued, change);
-            add_part(m, w, sum, acc[0], true);
+            bias_sums(m, w, acc[0]);
+            add_part(sum, acc[0]);
         } else {
             change();
             add_empty_part(m, w, sum, true);
@@ -119,7 +120,7 @@ ROSE_DEVICE void multiply_sum(const rose_cuda_matrix &m, const rose_gemm_io &io,
             const uint32_t groups = part_groups(m, p);
             if (groups > 0) {
                 multiply_part<T, L, 1>(acc, r, groups, issued, [] {});
-                add_part(m, w, sum, acc[0], false);
+                add_part(sum, acc[0]);
             } else {
                 add_empty_part(m, w, sum, false);
             }
@@ -182,7 +183,8 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
             part[i * 4 + 2] = v.z;
             part[i * 4 + 3] = v.w;
         }
-        add_part(m, w, sum, part, p == 0);
+        if (p == 0) bias_sums(m, w, part);
+        add_part(sum, part);
     }
     store_residual(io, w, sum);
 }

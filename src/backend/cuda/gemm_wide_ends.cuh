@@ -34,19 +34,44 @@ ROSE_DEVICE wide_lane lane_of(const rose_cuda_matrix &m, const rose_gemm_io &io,
     return w;
 }
 
-/* The lane's pair of row h of its i-th 8 outputs, with the bias. */
-template <int N>
-ROSE_DEVICE float2 biased_pair(const rose_cuda_matrix &m, const wide_lane &w, const float (&sum)[N],
-                               int i, int h)
+/* The pair of row h of the lane's i-th 8 outputs. */
+template <int N> ROSE_DEVICE float2 pair_of(const float (&sum)[N], int i, int h)
 {
-    return end_biased(m, make_float2(sum[i * 4 + h * 2], sum[i * 4 + h * 2 + 1]),
-                      end_bias(m, w.n + i * 8));
+    return make_float2(sum[i * 4 + h * 2], sum[i * 4 + h * 2 + 1]);
 }
+
+template <int N> ROSE_DEVICE void set_pair(float (&sum)[N], int i, int h, float2 v)
+{
+    sum[i * 4 + h * 2] = v.x;
+    sum[i * 4 + h * 2 + 1] = v.y;
+}
+
+/* Add the bias. Loads come several at a time: one after the other, their latency would be longer
+ * than the products of a tile. */
+template <int N>
+ROSE_DEVICE void bias_sums(const rose_cuda_matrix &m, const wide_lane &w, float (&sum)[N])
+{
+    constexpr int ALL = N / 4, BATCH = ALL % 8 == 0 ? 8 : ALL % 4 == 0 ? 4 : ALL;
+    if (m.bias == NULL) return;
+#pragma unroll
+    for (int first = 0; first < ALL; first += BATCH) {
+        float2 bias[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            bias[i] = end_bias(m, w.n + (first + i) * 8);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                set_pair(sum, first + i, h, end_biased(m, pair_of(sum, first + i, h), bias[i]));
+    }
+}
+
+/* ---- ends of matrices of one part; sums have the bias ---- */
 
 /* Row-major out, as OUT. */
 template <typename OUT, int N>
-ROSE_DEVICE void end_wide_rows(const rose_cuda_matrix &m, const rose_gemm_io &io,
-                               const wide_lane &w, const float (&sum)[N])
+ROSE_DEVICE void end_wide_rows(const rose_gemm_io &io, const wide_lane &w, const float (&sum)[N])
 {
     OUT *const out = static_cast<OUT *>(io.out) + w.n;
     OUT *const at[2] = {out + (size_t)w.row[0] * io.out_pitch,
@@ -55,14 +80,13 @@ ROSE_DEVICE void end_wide_rows(const rose_cuda_matrix &m, const rose_gemm_io &io
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float2 y = biased_pair(m, w, sum, i, h);
+            const float2 y = pair_of(sum, i, h);
             if (w.live[h] && i * 8 < w.left) store_pair(at[h] + i * 8, y.x, y.y);
         }
 }
 
 template <typename T, int N>
-ROSE_DEVICE void end_wide_act(const rose_cuda_matrix &m, const rose_gemm_io &io, const wide_lane &w,
-                              const float (&sum)[N])
+ROSE_DEVICE void end_wide_act(const rose_gemm_io &io, const wide_lane &w, const float (&sum)[N])
 {
     T *const out = static_cast<T *>(io.out);
     T *const at[2] = {out + h_index(w.row[0], w.n, io.out_pitch),
@@ -71,15 +95,15 @@ ROSE_DEVICE void end_wide_act(const rose_cuda_matrix &m, const rose_gemm_io &io,
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float2 v = end_act_values(io, biased_pair(m, w, sum, i, h));
+            const float2 v = end_act_values(io, pair_of(sum, i, h));
             if (w.live[h] && i * 8 < w.left) store_pair(at[h] + i * 64, v.x, v.y);
         }
 }
 
 /* n0, the tile's first output, is a multiple of 16. */
 template <typename T, int N>
-ROSE_DEVICE void end_wide_gated(const rose_cuda_matrix &m, const rose_gemm_io &io,
-                                const wide_lane &w, uint32_t n0, const float (&sum)[N])
+ROSE_DEVICE void end_wide_gated(const rose_gemm_io &io, const wide_lane &w, uint32_t n0,
+                                const float (&sum)[N])
 {
     const uint32_t n = n0 / 2 + threadIdx.x % 4 * 2;
     T *const out = static_cast<T *>(io.out);
@@ -89,8 +113,7 @@ ROSE_DEVICE void end_wide_gated(const rose_cuda_matrix &m, const rose_gemm_io &i
     for (int i = 0; i < N / 4; i += 2)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float2 v = end_gated_values(io, biased_pair(m, w, sum, i, h),
-                                              biased_pair(m, w, sum, i + 1, h));
+            const float2 v = end_gated_values(io, pair_of(sum, i, h), pair_of(sum, i + 1, h));
             if (w.live[h] && i * 8 < w.left) store_pair(at[h] + i * 32, v.x, v.y);
         }
 }
@@ -157,16 +180,14 @@ ROSE_DEVICE void end_wide_keys(const rose_gemm_io &io, const wide_lane &w, const
 
 /* sum becomes the logits. */
 template <int N>
-ROSE_DEVICE void end_wide_logits(const rose_cuda_matrix &m, const rose_gemm_io &io,
-                                 const wide_lane &w, float (&sum)[N])
+ROSE_DEVICE void end_wide_logits(const rose_gemm_io &io, const wide_lane &w, float (&sum)[N])
 {
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float2 y = biased_pair(m, w, sum, i, h);
-            sum[i * 4 + h * 2] = end_logit(io, y.x);
-            sum[i * 4 + h * 2 + 1] = end_logit(io, y.y);
+            const float2 y = pair_of(sum, i, h);
+            set_pair(sum, i, h, make_float2(end_logit(io, y.x), end_logit(io, y.y)));
         }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -192,53 +213,45 @@ ROSE_DEVICE void end_wide(const rose_cuda_matrix &m, const rose_gemm_io &io, uin
                           uint32_t n0, float (&sum)[N])
 {
     const wide_lane w = lane_of(m, io, row0, n0);
+    bias_sums(m, w, sum);
     if (io.end == ROSE_END_ROWS) {
         if (io.out_f32)
-            end_wide_rows<float>(m, io, w, sum);
+            end_wide_rows<float>(io, w, sum);
         else
-            end_wide_rows<T>(m, io, w, sum);
+            end_wide_rows<T>(io, w, sum);
     } else if (io.end == ROSE_END_ACT) {
-        with_act(io, [&](const rose_gemm_io &fixed) { end_wide_act<T>(m, fixed, w, sum); });
+        with_act(io, [&](const rose_gemm_io &fixed) { end_wide_act<T>(fixed, w, sum); });
     } else if (io.end == ROSE_END_GATED) {
-        with_act(io, [&](const rose_gemm_io &fixed) { end_wide_gated<T>(m, fixed, w, n0, sum); });
+        with_act(io, [&](const rose_gemm_io &fixed) { end_wide_gated<T>(fixed, w, n0, sum); });
     } else {
-        end_wide_logits(m, io, w, sum);
+        end_wide_logits(io, w, sum);
     }
 }
 
 /* ---- RESIDUAL: a lane's sums begin with x ---- */
 
-/* Of rows and outputs that do not exist it loads others, without a branch. */
+/* Where rows or outputs do not exist, it loads others, without a branch. */
 template <int N>
 ROSE_DEVICE void load_residual(const rose_gemm_io &io, const wide_lane &w, float (&sum)[N])
 {
+    const uint32_t n = w.left > 0 ? w.n : 0;
+    const float2 *const at[2] = {end_residual_at(io, w.live[0] ? w.row[0] : 0, n),
+                                 end_residual_at(io, w.live[1] ? w.row[1] : 0, n)};
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint32_t n = i * 8 < w.left ? w.n + i * 8 : 0;
-            const float2 x = load_now(end_residual_at(io, w.live[h] ? w.row[h] : 0, n));
-            sum[i * 4 + h * 2] = x.x;
-            sum[i * 4 + h * 2 + 1] = x.y;
-        }
+        for (int h = 0; h < 2; h++)
+            set_pair(sum, i, h, load_now(at[h] + (i * 8 < w.left ? i * 4 : 0)));
 }
 
-/* One more part; part 0 with the bias. */
-template <int N>
-ROSE_DEVICE void add_part(const rose_cuda_matrix &m, const wide_lane &w, float (&sum)[N],
-                          const float (&acc)[N], bool first)
+/* One more part. Part 0 has the bias already. */
+template <int N> ROSE_DEVICE void add_part(float (&sum)[N], const float (&part)[N])
 {
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float *at = sum + i * 4 + h * 2;
-            const float2 part = first ? biased_pair(m, w, acc, i, h)
-                                      : make_float2(acc[i * 4 + h * 2], acc[i * 4 + h * 2 + 1]);
-            const float2 x = end_added(make_float2(at[0], at[1]), part);
-            at[0] = x.x;
-            at[1] = x.y;
-        }
+        for (int h = 0; h < 2; h++)
+            set_pair(sum, i, h, end_added(pair_of(sum, i, h), pair_of(part, i, h)));
 }
 
 /* A part without values of k is +0. */
@@ -246,20 +259,20 @@ template <int N>
 ROSE_DEVICE void add_empty_part(const rose_cuda_matrix &m, const wide_lane &w, float (&sum)[N],
                                 bool first)
 {
-    const float nothing[N] = {};
-    add_part(m, w, sum, nothing, first);
+    float part[N] = {};
+    if (first) bias_sums(m, w, part);
+    add_part(sum, part);
 }
 
 template <int N>
 ROSE_DEVICE void store_residual(const rose_gemm_io &io, const wide_lane &w, const float (&sum)[N])
 {
+    float2 *const at[2] = {end_residual_at(io, w.row[0], w.n), end_residual_at(io, w.row[1], w.n)};
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            if (w.live[h] && i * 8 < w.left)
-                *end_residual_at(io, w.row[h], w.n + i * 8) =
-                    make_float2(sum[i * 4 + h * 2], sum[i * 4 + h * 2 + 1]);
+            if (w.live[h] && i * 8 < w.left) at[h][i * 4] = pair_of(sum, i, h);
 }
 
 #endif

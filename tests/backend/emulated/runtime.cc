@@ -100,6 +100,11 @@ cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int)
 {
     return cudaSuccess;
 }
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t)
+{
+    *blocks = 1;
+    return cudaSuccess;
+}
 cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult *)
 {
