@@ -239,7 +239,7 @@ $(EMULATED)/%.o: src/backend/cuda/%.cu
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
 $(EMULATED)/test_emulated_wide: $(addprefix $(EMULATED)/,test_emulated_wide.o machine.o gemm_wide_f16.o gemm_wide_bf16.o)
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_gather.o) \
+$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_wide.o) \
     $B/obj/backend/cuda/attend.o
 	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
 # All GEMM kernels of the table.

@@ -12,6 +12,8 @@
 #include "base/profile.h"
 #include "engine/engine_internal.h"
 
+#define LARGE_FILE_BYTES (UINT64_C(512) << 20)
+
 typedef struct start_args {
     rose_engine *e;
     const rose_model *m;
@@ -35,6 +37,14 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
+/* The load of a large file to a GPU may take less time than one thread needs for the check. */
+static uint32_t check_threads(const rose_model *m)
+{
+    int cpus[16];
+    const uint32_t n = rose_cpus_allowed(cpus, 16) / 4;
+    return m->file_bytes < LARGE_FILE_BYTES || n == 0 ? 1 : n;
+}
+
 /* Starts the thread and waits until that thread has opened the backend. The weights are checked
  * meanwhile, which costs little if a CPU is free. */
 static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *err)
@@ -53,7 +63,7 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
         a.st = rose_fail(err, ROSE_E_IO, "engine thread: %s", strerror(rc));
     } else {
         e->thread_started = true;
-        const rose_status finite = rose_model_check_finite(m, &damaged);
+        const rose_status finite = rose_model_check_finite(m, check_threads(m), &damaged);
         while (sem_wait(&a.opened) != 0) /* EINTR */
             ;
         /* if the backend failed because a weight is NaN or infinite, the tensor's name says more */

@@ -1,6 +1,8 @@
 /* model/finite.c - searches the weights for NaN and infinity, in one pass over the bit patterns.
  * A model with such a weight gives no finite logit, so every request would fail. */
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "model/model.h"
@@ -107,25 +109,59 @@ static rose_status check_blocks(const rose_weights *w, const rose_st_tensor *t, 
                      rose_weights_label(w, t), t->name, bad * block);
 }
 
-rose_status rose_model_check_finite(const rose_model *m, rose_err *err)
+static rose_status check_tensor(const rose_weights *w, const rose_st_tensor *t, rose_err *err)
 {
-    const rose_weights *w = m->weights;
-    if (m->dummy) return ROSE_OK; /* drawn within bounds */
-    for (size_t i = 0; w != NULL && i < w->n_tensors; i++) {
-        const rose_st_tensor *t = w->by_name[i];
-        if (!t->used) continue;
-        if (rose_dtype_block(t->dtype) > 1) {
-            const rose_status st = check_blocks(w, t, err);
-            if (st != ROSE_OK) return st;
-            continue;
-        }
-        const uint64_t n = (t->end - t->begin) / rose_dtype_size(t->dtype), bad = first_bad(t, n);
-        if (bad == n) continue;
-        return rose_fail(err, ROSE_E_FORMAT,
-                         "%s: tensor '%.100s' is %s at element %" PRIu64
-                         ": the weights are damaged, or the training diverged",
-                         rose_weights_label(w, t), t->name, is_nan(t, bad) ? "NaN" : "infinite",
-                         bad);
+    if (!t->used) return ROSE_OK;
+    if (rose_dtype_block(t->dtype) > 1) return check_blocks(w, t, err);
+    const uint64_t n = (t->end - t->begin) / rose_dtype_size(t->dtype), bad = first_bad(t, n);
+    if (bad == n) return ROSE_OK;
+    return rose_fail(err, ROSE_E_FORMAT,
+                     "%s: tensor '%.100s' is %s at element %" PRIu64
+                     ": the weights are damaged, or the training diverged",
+                     rose_weights_label(w, t), t->name, is_nan(t, bad) ? "NaN" : "infinite", bad);
+}
+
+/* ---- several threads ---- */
+
+enum { MAX_THREADS = 8 };
+
+/* Each thread takes the next tensor. The counters order no other data: the end of the threads does.
+ */
+typedef struct search {
+    const rose_weights *w;
+    atomic_size_t next;
+    atomic_size_t bad; /* the first damaged tensor so far; n_tensors: none */
+} search;
+
+static void *search_tensors(void *arg)
+{
+    search *s = arg;
+    for (size_t i;
+         (i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->w->n_tensors;) {
+        size_t bad = atomic_load_explicit(&s->bad, memory_order_relaxed);
+        if (check_tensor(s->w, s->w->by_name[i], NULL) == ROSE_OK) continue;
+        while (i < bad && !atomic_compare_exchange_weak_explicit(
+                              &s->bad, &bad, i, memory_order_relaxed, memory_order_relaxed))
+            ;
     }
-    return ROSE_OK;
+    return NULL;
+}
+
+rose_status rose_model_check_finite(const rose_model *m, uint32_t n_threads, rose_err *err)
+{
+    pthread_t threads[MAX_THREADS];
+    bool created[MAX_THREADS] = {false};
+    search s = {.w = m->weights};
+    if (m->weights == NULL || m->dummy) return ROSE_OK; /* random values are within bounds */
+    atomic_init(&s.next, 0);
+    atomic_init(&s.bad, m->weights->n_tensors);
+    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    for (uint32_t i = 1; i < n_threads; i++)
+        created[i] = pthread_create(&threads[i], NULL, search_tensors, &s) == 0;
+    search_tensors(&s);
+    for (uint32_t i = 1; i < n_threads; i++)
+        if (created[i]) pthread_join(threads[i], NULL);
+    const size_t bad = atomic_load_explicit(&s.bad, memory_order_relaxed);
+    return bad < m->weights->n_tensors ? check_tensor(m->weights, m->weights->by_name[bad], err)
+                                       : ROSE_OK;
 }

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "backend/attend_cases.h"
+#include "backend/attend_rotary_cases.h"
 #include "model/convert.h"
 
 static void *at_device(const void *from, size_t bytes)
@@ -58,19 +58,24 @@ static const rose_cuda_device *at_gpu(void)
     return &g_gpu;
 }
 
+static uint32_t gpu_has(enum cudaDeviceAttr what)
+{
+    int v = 0;
+    assert_int_equal(cudaDeviceGetAttribute(&v, what, 0), cudaSuccess);
+    return (uint32_t)v;
+}
+
 static bool open_gpu(void)
 {
-    int n = 0, v[3];
+    int n = 0;
     if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return false;
-    assert_int_equal(cudaDeviceGetAttribute(&v[0], cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
-    assert_int_equal(cudaDeviceGetAttribute(&v[1], cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-                     cudaSuccess);
-    assert_int_equal(cudaDeviceGetAttribute(&v[2], cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0),
-                     cudaSuccess);
-    g_gpu.sms = (uint32_t)v[0];
-    g_gpu.shared_max = (size_t)v[1];
-    g_gpu.shared_sm = (size_t)v[2];
-    return rose_cuda_attend_prepare() == cudaSuccess;
+    g_gpu.cc = 10 * gpu_has(cudaDevAttrComputeCapabilityMajor) +
+               gpu_has(cudaDevAttrComputeCapabilityMinor);
+    g_gpu.sms = gpu_has(cudaDevAttrMultiProcessorCount);
+    g_gpu.shared_max = gpu_has(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    g_gpu.shared_sm = gpu_has(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    return rose_cuda_device_code(&g_gpu) == cudaSuccess &&
+           rose_cuda_attend_prepare() == cudaSuccess;
 }
 
 static const uint32_t g_dims[] = {128, 64, 48, 80, 96, 256, 36};
@@ -162,6 +167,24 @@ static void test_long(void **state)
     at_case_fused(&r, 0, 2, contexts);
 }
 
+/* Prompts by wgmma, where the GPU has it, have the bits of prompts by mma.sync. */
+static void test_wide(void **state)
+{
+    static const uint32_t windows[] = {0, 0, 1, 64, 500, 513};
+    (void)state;
+    for (uint32_t i = 0; i < 36; i++) {
+        const at_shape s = {i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+                            i / 2 % 2 != 0 ? 64 : 128,
+                            1 + at_any(3),
+                            g_groups[i % N_GROUPS],
+                            windows[i % 6],
+                            i % 4 == 3 ? 30.0f : 0};
+        const uint32_t contexts[] = {64 + at_any(1900), 1 + at_any(600), 513},
+                       rows[] = {1 + at_any(1500), 64 + at_any(500), 513};
+        at_case_wide(&s, 3, contexts, rows, 4);
+    }
+}
+
 /* The append in the decode kernel: lengths at the edges of pages, inner blocks and splits. */
 static void test_fused(void **state)
 {
@@ -208,7 +231,7 @@ static void test_graph(void **state)
     const rose_cuda_launch at = {
         .device = &g_gpu, .stream = stream, .type = s.type, .dependent = true};
     assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    for (int i = 0; i < 3; i++) /* one after the other on the same counters and scratch memory */
+    for (int i = 0; i < 3; i++) /* with the same counters and scratch memory */
         assert_int_equal(rose_cuda_decode_run(&at, &a), cudaSuccess);
     assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     assert_int_equal(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
@@ -371,6 +394,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_batches), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_edges),   cmocka_unit_test(test_long),
         cmocka_unit_test(test_fused),   cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_wide),
     };
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;

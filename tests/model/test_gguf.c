@@ -62,7 +62,7 @@ static void expect_common(const rose_model *m, const char *type)
     assert_true(a->tied_head);      /* no output.weight */
     assert_ptr_equal(m->head.data, m->tok_embed.data);
     expect_shape(&m->tok_embed, GG_VOCAB, GG_D);
-    assert_int_equal(rose_model_check_finite(m, NULL), ROSE_OK);
+    assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
 }
 
 static void expect_parts(const rose_layer *l)
@@ -393,7 +393,7 @@ static void blocks(void **state)
     assert_true(m->has_blocks);
     assert_int_equal(m->layers[0].qkv.w[0].dtype, ROSE_Q8_0);
     expect_shape(&m->layers[0].qkv.w[0], GG_HEADS * GG_HEAD, GG_D);
-    assert_int_equal(rose_model_check_finite(m, NULL), ROSE_OK);
+    assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);
 
     gw *w = gg_model("llama", Q4_0);
@@ -403,7 +403,7 @@ static void blocks(void **state)
     gw_bytes(&w->data, &infinite, 2);
     rose_err err = {{0}};
     m = open_model(w);
-    assert_int_equal(rose_model_check_finite(m, &err), ROSE_E_FORMAT);
+    assert_int_equal(rose_model_check_finite(m, 3, &err), ROSE_E_FORMAT);
     assert_non_null(strstr(err.msg, "'token_embd.weight': a scale of the elements from 32"));
     rose_model_close(m);
 
@@ -661,7 +661,7 @@ static void real_file(void **state)
     assert_int_equal(m->tok_embed.dtype, ROSE_Q8_0);
     assert_int_equal(m->layers[29].fc2.w[0].dtype, ROSE_Q4_1);
     assert_int_equal(m->n_params, 134515008);
-    assert_int_equal(rose_model_check_finite(m, NULL), ROSE_OK);
+    assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);
 }
 

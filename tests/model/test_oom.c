@@ -46,6 +46,15 @@ static rose_status op_open(const char *dir, rose_err *err)
     return st;
 }
 
+static rose_status op_open_dummy(const char *dir, rose_err *err)
+{
+    rose_model *m = NULL;
+    const rose_status st = rose_model_open_dummy(&m, dir, err);
+    if ((st == ROSE_OK) == (m == NULL)) return ROSE_E_INTERNAL;
+    rose_model_close(m);
+    return st;
+}
+
 static rose_random_opts small(void)
 {
     rose_random_opts o;
@@ -75,20 +84,21 @@ static rose_status op_write(const char *dir, rose_err *err)
 static void opening(void **state)
 {
     (void)state;
-    static const char *const names[] = {"whole", "sharded", "phi3"};
+    static const char *const names[] = {"whole", "sharded", "phi3", "dummy"};
     char path[1024], config[1024];
     put_text(scratch, "phi3.json", PHI3);
     join(config, sizeof config, scratch, "phi3.json");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         rose_random_opts o = small();
         o.max_shard_bytes = i == 1 ? 2000 : 0;
-        o.config = i == 2 ? config : NULL;
+        o.config = i >= 2 ? config : NULL;
+        o.no_weights = i == 3;
         join(path, sizeof path, scratch, names[i]);
         assert_int_equal(rose_random_model_write(&o, path, NULL), ROSE_OK);
         for (int persist = 0; persist < 2; persist++) {
             long k = 1, refused = 0;
             for (outcome r = {.injected = true}; r.injected; k++) {
-                r = run(op_open, path, k, persist != 0);
+                r = run(i == 3 ? op_open_dummy : op_open, path, k, persist != 0);
                 if (r.st != ROSE_OK && r.st != ROSE_E_NOMEM)
                     fail_msg("allocation %ld refused: %s", k, r.err.msg);
                 assert_true(r.st == ROSE_OK || r.err.msg[0] != '\0');

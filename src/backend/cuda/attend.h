@@ -87,11 +87,14 @@ typedef struct rose_cuda_attend {
     const rose_attend_cutting *cutting;
     const rose_attend_unit *units; /* [cutting->n_units] */
     const rose_attend_fold *folds; /* [cutting->n_folds] */
-    uint32_t
-        grid_units; /* the grid has blocks for so many units at most; blocks take more in turn */
-    float *parts;   /* scratch memory of rose_attend_limits.bytes, aligned to 16 bytes */
-    uint32_t *arrivals; /* [max_seqs][KV heads] zeros, which the kernel leaves as zeros: the last
-                           block of an item folds its partial results */
+    /* The grid has blocks for so many units, but no more than are resident; blocks take further
+     * units in turn. UINT32_MAX in a captured graph. */
+    uint32_t grid_units;
+    /* Scratch memory of rose_attend_limits.bytes, aligned to 16 bytes; and counters, [max_seqs][KV
+     * heads] zeros, which the kernel leaves as zeros: the last block of an item folds its partial
+     * results. Launches that may run at the same time have their own of both. */
+    float *parts;
+    uint32_t *arrivals;
     /* Decode: the kernel does the work of rose_cuda_rotary_run itself, and q above is not used. The
      * rows of the items are rows of `fused`, whose q is not used either. Two items must not belong
      * to the same sequence, because one would need what the other appends. NULL:

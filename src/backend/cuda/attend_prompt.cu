@@ -5,106 +5,20 @@
  *
  * 256 dims need 160 KB of shared memory. Where a GPU has less, blocks have two warps with 16 rows
  * each, and room for one tile at a time. */
-#include "backend/cuda/attend.cuh"
+#include "backend/cuda/attend_prompt.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { WARPS = 4, FEWER_WARPS = 2 };
+enum { WARPS = 4, FEWER_WARPS = 2, WIDE_ROWS = 64 /* of an item, from which wgmma is faster */ };
 
 template <int HD, int W> /* of K or V in the ring; W: warps */
 constexpr int TILES = HD <= 128    ? 3
                       : W == WARPS ? 2
                                    : 1;
-template <int HD> constexpr uint32_t TILE = INNER_PAGES *PIECE<HD>; /* bytes */
 /* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
 template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
 /* The ring, q, and O of the splits before the current one. */
 template <int HD, int W>
 constexpr uint32_t SHARED = TILES<HD, W> *TILE<HD> + W *(PIECE<HD> + 16 * HD * 4);
-
-/* Positions that a row sees. */
-typedef struct prompt_row {
-    uint32_t lo, end; /* equal: there is no such row */
-} prompt_row;
-
-ROSE_DEVICE prompt_row row_of(const rose_cuda_attend &a, const rose_cuda_item &item, uint32_t r,
-                              uint32_t group)
-{
-    prompt_row p = {0, 0};
-    if (r >= item.n_rows * group) return p;
-    p.end = item.pos + r / group + 1;
-    if (a.window != 0 && p.end > a.window) p.lo = p.end - a.window;
-    return p;
-}
-
-/* The positions that pairs r0 .. r1 - 1 of an item see together; none if there are no such pairs.
- */
-ROSE_DEVICE prompt_row rows_of(const rose_cuda_attend &a, const rose_cuda_item &item, uint32_t r0,
-                               uint32_t r1, uint32_t group)
-{
-    prompt_row p = row_of(a, item, r0, group);
-    if (p.end != 0) p.end = row_of(a, item, min(r1, item.n_rows * group) - 1, group).end;
-    return p;
-}
-
-/* M, L and O of a split, and O of the splits before it, which lie in shared memory. */
-template <int HD> struct prompt_sums {
-    float o[HD / 8][4], m[2], l[2], M[2], L[2];
-    float *before; /* [HD / 2][threads] */
-    bool any;      /* there was a split before */
-};
-
-template <int HD> ROSE_DEVICE void clear_split(prompt_sums<HD> *s)
-{
-#pragma unroll
-    for (int d = 0; d < HD / 8; d++)
-        s->o[d][0] = s->o[d][1] = s->o[d][2] = s->o[d][3] = 0;
-    s->m[0] = s->m[1] = -INFINITY;
-    s->l[0] = s->l[1] = 0;
-}
-
-template <int HD> ROSE_DEVICE void begin_sums(prompt_sums<HD> *s, float *before)
-{
-    s->M[0] = s->M[1] = -INFINITY;
-    s->L[0] = s->L[1] = 0;
-    s->before = before;
-    s->any = false;
-    clear_split(s);
-}
-
-/* Merges the maxima and sums of an inner block into the split. */
-template <int HD>
-ROSE_DEVICE void merge_block(prompt_sums<HD> *s, const float m[2], const float l[2], float a[2],
-                             float b[2])
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        s->m[h] = merge_factors(s->m[h], m[h], &a[h], &b[h]);
-        s->l[h] = fmaf(l[h], b[h], s->l[h] * a[h]);
-    }
-}
-
-/* Merges the split into the context. last: O of the context comes to s->o instead of memory. */
-template <int HD, int W> ROSE_DEVICE void end_split(prompt_sums<HD> *s, bool last)
-{
-    float a[2], b[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        s->M[h] = merge_factors(s->M[h], s->m[h], &a[h], &b[h]);
-        s->L[h] = fmaf(s->l[h], b[h], s->L[h] * a[h]);
-    }
-#pragma unroll
-    for (int i = 0; i < HD / 2; i++) {
-        float *at = s->before + i * (W * 32) + threadIdx.x;
-        const int h = i / 2 % 2;
-        const float sum = fmaf(s->o[i / 4][i % 4], b[h], (s->any ? *at : 0.0f) * a[h]);
-        if (last)
-            s->o[i / 4][i % 4] = sum;
-        else
-            *at = sum;
-    }
-    s->any = true;
-    if (!last) clear_split(s);
-}
 
 /* Sums over head_dim of the warp's rows with pages j0 .. j1 - 1 of K. */
 template <typename T, int HD>
@@ -139,27 +53,6 @@ ROSE_DEVICE void merge_values(prompt_sums<HD> *s, const uint32_t prob[INNER_PAGE
         for (int i = 0; i < N * 4; i++) {
             float *to = &s->o[first + i / 4][i % 4];
             *to = fmaf(o[i / 4][i % 4], b[i / 2 % 2], *to * a[i / 2 % 2]);
-        }
-    }
-}
-
-template <typename T, int HD>
-ROSE_DEVICE void put_rows(const rose_cuda_attend &a, const rose_cuda_item &item,
-                          const prompt_sums<HD> &s, uint32_t r0, uint32_t head, uint32_t group,
-                          uint32_t lane)
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t r = r0 + lane / 4 + h * 8;
-        if (r >= item.n_rows * group) continue;
-        const uint32_t row = item.row + r / group, q = head * group + r % group;
-        const float inv = __frcp_rn(s.L[h]);
-#pragma unroll
-        for (int d = 0; d < HD / 8; d++) {
-            const uint32_t dim = d * 8 + lane % 4 * 2;
-            if (dim >= a.kv.head_dim) continue;
-            store_pair(static_cast<T *>(a.out) + h_index(row, q * a.kv.head_dim + dim, a.out_k_pad),
-                       s.o[d][h * 2] * inv, s.o[d][h * 2 + 1] * inv);
         }
     }
 }
@@ -318,6 +211,9 @@ extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const ros
     if (a->n_items == 0 || a->item_rows == 0) return cudaSuccess;
     if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
         return cudaErrorNotSupported;
+    if (l->device->hopper && (l->without & ROSE_CUDA_WITHOUT_WIDE) == 0 &&
+        (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) && a->item_rows >= WIDE_ROWS)
+        return rose_cuda_prompt_wide(l, a);
     return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
 
@@ -339,6 +235,7 @@ template <typename T, int HD> static cudaError_t prepare(void)
 extern "C" cudaError_t rose_cuda_attend_prepare(void)
 {
     cudaError_t e = rose_cuda_decode_prepare();
+    if (e == cudaSuccess) e = rose_cuda_prompt_wide_prepare();
 #define CASE(HD)                                                                                   \
     if (e == cudaSuccess) e = prepare<__half, HD>();                                               \
     if (e == cudaSuccess) e = prepare<__nv_bfloat16, HD>();

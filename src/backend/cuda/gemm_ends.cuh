@@ -1,6 +1,7 @@
 /* backend/cuda/gemm_ends.cuh - what happens to the sums of a GEMM (rose_gemm_end), for two
  * neighbouring outputs of a row at a time. Every kernel uses these functions, so that all give the
- * same bits; a kernel may store in its own way what the *_values functions return. Device code only.
+ * same bits; a kernel may store in its own way what the *_values functions return. Device code
+ * only.
  */
 #ifndef ROSE_BACKEND_CUDA_GEMM_ENDS_CUH
 #define ROSE_BACKEND_CUDA_GEMM_ENDS_CUH
@@ -79,7 +80,8 @@ ROSE_DEVICE unsigned long long end_pair(const rose_cuda_matrix &m, const rose_ge
     return 0;
 }
 
-/* The end GATED of a row: outputs n (even) and n + 1 of the MLP, n < m.n / 2. Both have the bias. */
+/* The end GATED of a row: outputs n (even) and n + 1 of the MLP, n < m.n / 2. Both have the bias.
+ */
 template <typename T>
 ROSE_DEVICE void end_gated(const rose_cuda_matrix &m, const rose_gemm_io &io, uint32_t row,
                            uint32_t n, float2 gate, float2 up)

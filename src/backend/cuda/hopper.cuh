@@ -1,6 +1,6 @@
-/* backend/cuda/hopper.cuh - what sm_90a has and no other chip: products of a warpgroup (wgmma) with
- * one operand or both in shared memory, bulk copies that end in a barrier there. Code that uses it
- * stands under ROSE_HOPPER; other chips get an empty kernel, which is never launched.
+/* backend/cuda/hopper.cuh - instructions that only sm_90a has: GEMMs of a warpgroup (wgmma) with
+ * both operands in shared memory, and copies by TMA that a barrier counts. Code that uses them is
+ * under ROSE_HOPPER. Other GPUs get an empty kernel, which is never launched.
  *
  * Device code only. "Shared" addresses are 32 bits, of the shared window. */
 #ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
@@ -63,10 +63,8 @@ ROSE_DEVICE void barrier_wait_cluster(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-/* ---- copies from global memory by a map of blocks (linear_team.cuh, linear_wide.cuh and what
- * includes it), counted by a barrier: all of a box, from core `core` of block `block` on; what lies
- * outside the map is zeros
- * ---- */
+/* ---- TMA: copies of a box from core `core` of block `block` on, which a barrier counts. What lies
+ * outside the map is zeros. ---- */
 
 ROSE_DEVICE void copy_box(uint32_t to, const CUtensorMap *map, uint32_t core, uint32_t block,
                           uint32_t barrier)
@@ -102,13 +100,6 @@ ROSE_DEVICE uint32_t cluster_rank(void)
     return r;
 }
 
-ROSE_DEVICE uint32_t cluster_blocks(void)
-{
-    uint32_t n;
-    asm volatile("mov.u32 %0,%%cluster_nctarank;" : "=r"(n));
-    return n;
-}
-
 /* As send1 of instructions.cuh: 16 bytes. */
 ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
 {
@@ -118,39 +109,14 @@ ROSE_DEVICE void send4(uint32_t to, const float4 &v, uint32_t barrier)
                  : "memory");
 }
 
-/* ---- copies from shared memory: a warp writes and calls copies_ready, one lane starts them.
- * copies_begun ends a group; what was read may be written again when copies_read of that lane says
- * that all but the N youngest groups have been. ---- */
+/* ---- shared memory ---- */
 
+/* What this warp has written to shared memory is visible to wgmma and to TMA, after a barrier also
+ * for other warps. */
 ROSE_DEVICE void copies_ready(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
-}
-
-/* Adds the box to what is there, from `row` and `column` of the map on. What lies outside the map
- * is left out. */
-ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t column, uint32_t from)
-{
-    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
-                 "[%0,{%1,%2}],[%3];" ::"l"(map),
-                 "r"(column), "r"(row), "r"(from)
-                 : "memory");
-}
-
-ROSE_DEVICE void copies_begun(void)
-{
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-template <int N> ROSE_DEVICE void copies_read(void)
-{
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
-}
-
-ROSE_DEVICE void copies_done(void)
-{
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
@@ -166,44 +132,6 @@ ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
                  : "=f"(v->x), "=f"(v->y), "=f"(v->z), "=f"(v->w)
                  : "r"(at)
                  : "memory");
-}
-
-ROSE_DEVICE void put_shared(uint32_t at, const uint2 &v)
-{
-    asm volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(at), "r"(v.x), "r"(v.y) : "memory");
-}
-
-ROSE_DEVICE void get_shared(uint2 *v, uint32_t at)
-{
-    asm volatile("ld.shared.v2.b32 {%0,%1},[%2];" : "=r"(v->x), "=r"(v->y) : "r"(at) : "memory");
-}
-
-ROSE_DEVICE float2 get_shared2(uint32_t at)
-{
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-    return v;
-}
-
-/* What lanes have of 8 rows of 8 values, a pair each, of the columns instead. */
-ROSE_DEVICE uint32_t transpose8(uint32_t u)
-{
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(u));
-    return r;
-}
-
-/* As one store: nvcc makes four of a uint4 whose parts it has apart. */
-ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    asm volatile("st.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
-/* Among the 128 threads that name the same of 15 barriers. */
-ROSE_DEVICE void group_sync(uint32_t barrier)
-{
-    asm volatile("bar.sync %0,128;" ::"r"(barrier) : "memory");
 }
 
 /* Of 256 threads 128 wait where `there` is not 0, and 128 arrive unless `away` is not 0. Without
@@ -222,9 +150,9 @@ ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
         : "memory");
 }
 
-/* ---- wgmma: d (64 x N) = a (64 x 16, registers or shared memory) b (16 x N, shared memory) + d
- * ---- Of d a lane has, for each 8 columns, row g columns 2t and 2t + 1, then row g + 8. b, and a
- * in shared memory, lie in cores of 8 columns (rows) x 16 bytes of k, 128 bytes each. */
+/* ---- wgmma: d (64 x N) = a (64 x 16) b (16 x N) + d ----
+ * Of each 8 columns of d, lane 4 g + t has columns 2 t and 2 t + 1 of row g, then of row g + 8. a
+ * and b are in shared memory, in cores of 8 rows or columns x 16 bytes of k, 128 bytes each. */
 
 /* Cores that follow in k lie 128 bytes apart, cores that follow in the columns `stride` bytes. The
  * next 16 values of k: + 16. Of the address only the place in this block's memory counts. */
@@ -264,14 +192,8 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D64 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
     "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define D80 D64 "," \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define D24 D16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define D48 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define D88 D64 "," \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
-    "%83,%84,%85,%86,%87"
 #define D96 D64 "," \
     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
     "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
@@ -280,31 +202,11 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define O16(d) F16(d, 0)
 #define O32(d) O16(d), F16(d, 16)
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
-#define O24(d) O16(d), F4(d, 16), F4(d, 20)
 #define O48(d) O32(d), F16(d, 32)
-#define O80(d) O64(d), F16(d, 64)
-#define O88(d) O64(d), F16(d, 64), F4(d, 80), F4(d, 84)
 #define O96(d) O64(d), F16(d, 64), F16(d, 80)
 
 /* keep 0: d is overwritten. */
 #define WGMMA(N, REGS, OUT, A, B, KEEP, T, NAME)                                                   \
-    ROSE_DEVICE void wgmma(float (&d)[N / 2], const uint32_t *a, uint64_t b, int keep, const T *)  \
-    {                                                                                              \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p," KEEP ",0;\n"                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGS     \
-                     "}, {" A "}, " B ", p, 1, 1, 0;\n}"                                           \
-                     : OUT(d)                                                                      \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));             \
-    }
-#define WGMMA_TYPES(N, REGS, OUT, A, B, KEEP)                                                      \
-    WGMMA(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                 \
-    WGMMA(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
-
-WGMMA_TYPES(32, D16, O16, "%16,%17,%18,%19", "%20", "%21")
-WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
-
-/* Both operands in shared memory. */
-#define WGMMA2(N, REGS, OUT, A, B, KEEP, T, NAME)                                                  \
     ROSE_DEVICE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int keep, const T *)         \
     {                                                                                              \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p," KEEP ",0;\n"                               \
@@ -313,18 +215,15 @@ WGMMA_TYPES(64, D32, O32, "%32,%33,%34,%35", "%36", "%37")
                      : OUT(d)                                                                      \
                      : "l"(a), "l"(b), "r"(keep));                                                 \
     }
-#define WGMMA2_TYPES(N, REGS, OUT, A, B, KEEP)                                                     \
-    WGMMA2(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                \
-    WGMMA2(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
+#define WGMMA_TYPES(N, REGS, OUT, A, B, KEEP)                                                      \
+    WGMMA(N, REGS, OUT, A, B, KEEP, __half, "f16")                                                 \
+    WGMMA(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
 
-WGMMA2_TYPES(32, D16, O16, "%16", "%17", "%18")
-WGMMA2_TYPES(48, D24, O24, "%24", "%25", "%26")
-WGMMA2_TYPES(64, D32, O32, "%32", "%33", "%34")
-WGMMA2_TYPES(96, D48, O48, "%48", "%49", "%50")
-WGMMA2_TYPES(128, D64, O64, "%64", "%65", "%66")
-WGMMA2_TYPES(160, D80, O80, "%80", "%81", "%82")
-WGMMA2_TYPES(176, D88, O88, "%88", "%89", "%90")
-WGMMA2_TYPES(192, D96, O96, "%96", "%97", "%98")
+WGMMA_TYPES(32, D16, O16, "%16", "%17", "%18")
+WGMMA_TYPES(64, D32, O32, "%32", "%33", "%34")
+WGMMA_TYPES(96, D48, O48, "%48", "%49", "%50")
+WGMMA_TYPES(128, D64, O64, "%64", "%65", "%66")
+WGMMA_TYPES(192, D96, O96, "%96", "%97", "%98")
 /* clang-format on */
 
 #endif

@@ -117,7 +117,7 @@ static cudaError_t time_kernel(const tuning *t, const rose_gemm_kernel *g, uint3
     return cudaSuccess;
 }
 
-/* Times all kernels of a shape and number of rows. *best stays NULL if the time is up. */
+/* Times the kernels of a shape and number of rows, as many as the time allows. */
 static cudaError_t tune_rows(const tuning *t, const rose_gemm_kernel **best)
 {
     const rose_cuda_matrix *m = t->matrix[0];
@@ -135,7 +135,8 @@ static cudaError_t tune_rows(const tuning *t, const rose_gemm_kernel **best)
         if (g == guess || !rose_gemm_takes(g, &at, m, &t->io) ||
             rose_gemm_cost(g, &at, m, &t->io) > HOPELESS * least)
             continue;
-        if (rose_now_ns() >= t->until) return e;
+        if (rose_now_ns() >= t->until)
+            break; /* what is fastest so far is not slower than the guess */
         e = time_kernel(t, g, launches, &us);
         if (e != cudaSuccess || us >= fastest_us) continue;
         fastest = g;
@@ -161,12 +162,11 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
     if (limit < t->until) t->until = limit;
     for (size_t i = 0; i < sizeof g_buckets / sizeof *g_buckets; i++) {
         line.bucket = g_buckets[i];
-        line.kernel = NULL;
         t->io.rows = line.bucket < most_rows ? line.bucket : most_rows;
         if (rose_now_ns() >= t->until || !place(t)) break;
         const cudaError_t e = tune_rows(t, &line.kernel);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
-        if (line.kernel != NULL && rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
+        if (rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
             return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         if (line.bucket >= most_rows) break;
     }

@@ -1,11 +1,11 @@
 /* tests/backend/emulated/machine.h - emulates a GPU of sm_90a for kernels compiled as C++, one
  * thread after the other. Each CUDA thread is a fiber. Each block of a cluster is a thread of the
- * host, and one of them runs at a time. The emulation has what the GEMM kernels that include
- * linear_wide.cuh use: barriers in shared memory, tensor copies, wgmma with both operands in shared
+ * host, and one of them runs at a time. The emulation has what the GEMM kernels of
+ * gemm_wide.cuh use: barriers in shared memory, tensor copies, wgmma with both operands in shared
  * memory, clusters, named barriers, warps.
  *
  * If the hardware may do something at any time within a period, the emulation does it at the start
- * or at the end. Copies (also stores to other blocks, and additions by TMA) happen when they are
+ * or at the end. Copies (also stores to other blocks) happen when they are
  * requested. Or they happen when nothing else can run or a thread waits for them. Tensor-core
  * products happen when they are issued or when they are waited for. So a place that is written too
  * early, or read before its data is there, gives wrong values. If no thread can run and no copy is
@@ -82,8 +82,6 @@ struct fiber {
     bool done = false;
     std::vector<std::vector<product>> groups; /* of wgmma, committed */
     std::vector<product> open;
-    std::deque<std::vector<std::function<void()>>> added; /* groups of additions, begun */
-    std::vector<std::function<void()>> adding;
     uint32_t cluster_turn = 0;
 };
 
@@ -252,15 +250,6 @@ inline void start_copy(std::function<void()> copy)
         now().copies.push_back(std::move(copy));
     else
         copy();
-}
-
-/* Waits until all of the thread's groups of additions are done, except for the youngest `left`. */
-inline void wait_added(size_t left)
-{
-    auto &g = me().added;
-    for (; g.size() > left; g.pop_front())
-        for (auto &add : g.front())
-            add();
 }
 
 inline void issue(std::function<void()> run)

@@ -181,10 +181,12 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
 {
     return cudaSuccess;
 }
-/* Emulated kernels all take the same time. */
+/* Times that mean nothing: the tuner then chooses any of the kernels. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
 {
-    *ms = 1;
+    static uint32_t any = 1;
+    any = any * 1664525 + 1013904223;
+    *ms = 1 + (float)(any >> 24) / 64;
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t)

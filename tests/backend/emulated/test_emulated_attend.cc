@@ -32,7 +32,7 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr, in
 }
 }
 
-#include "../attend_cases.h"
+#include "../attend_rotary_cases.h"
 
 static void *at_device(const void *from, size_t bytes)
 {
@@ -74,6 +74,7 @@ static const rose_cuda_device *at_gpu(void)
     static rose_cuda_device d;
     const bool large = at_any(2) == 0;
     d.sms = 1 + at_any(12);
+    d.hopper = true;
     d.shared_max = large ? 227 << 10 : 99 << 10;
     d.shared_sm = large ? 228 << 10 : 100 << 10;
     return &d;
@@ -110,6 +111,21 @@ static void test_alone(void **state)
     machine::g_manner = {true, false};
     at_alone(&shape, 4, contexts);
     assert_false(machine::g_hung);
+}
+
+static void test_wide(void **state)
+{
+    static const at_shape shapes[] = {{ROSE_CUDA_BF16, 64, 1, 4, 0, 0},
+                                      {ROSE_CUDA_F16, 128, 1, 1, 75, 20},
+                                      {ROSE_CUDA_BF16, 128, 2, 2, 0, 0}};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t contexts[] = {560 + at_any(60), 1 + at_any(200)};
+        const uint32_t rows[] = {64 + at_any(80), 1 + at_any(60)};
+        machine::g_manner = {at_any(2) != 0, at_any(2) != 0};
+        at_case_wide(&shapes[i], 2, contexts, rows, 3);
+        assert_false(machine::g_hung);
+    }
 }
 
 static void test_fused(void **state)
@@ -152,7 +168,8 @@ static void test_rotary(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend),
-                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fused)};
+                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fused),
+                                       cmocka_unit_test(test_wide)};
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);

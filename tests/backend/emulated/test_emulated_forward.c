@@ -134,14 +134,64 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
+static const char g_tune_dir[] = "/tmp/rose-emulated-tune";
+
+static void tune(rose_backend_opts *o)
+{
+    o->cuda.tune = true;
+    o->cuda.tune_dir = g_tune_dir;
+}
+
+static void read_tuned(rose_backend_opts *o)
+{
+    o->cuda.tune_dir = g_tune_dir;
+}
+
+static uint32_t n_tuned(const fx_backend *f)
+{
+    return ((const rose_cuda *)(const void *)f->cpu)->tuned.n_lines;
+}
+
+/* Whatever the tuner chooses, the bits are the same; the next start reads the choice. */
+static void test_tuned(void **state)
+{
+    golden g;
+    char path[128];
+    (void)state;
+    rose_model *m = family_model("families/qwen3", &g);
+    snprintf(path, sizeof path, "%s/tune-emulated.txt", g_tune_dir);
+    remove(path);
+    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+    fx_seq want = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30);
+    assert_int_equal(n_tuned(&f), 0);
+    fx_close(&f);
+    fx_change = tune;
+    f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+    const uint32_t n = n_tuned(&f);
+    assert_true(n >= 5); /* at least a bucket of each matrix */
+    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30), "qwen3", "tuned");
+    fx_close(&f);
+    fx_change = read_tuned;
+    f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+    fx_change = NULL;
+    assert_int_equal(n_tuned(&f), n);
+    compare(m, &want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30), "qwen3", "tuned before");
+    fx_close(&f);
+    fx_seq_free(&want);
+    rose_model_close(m);
+    golden_close(&g);
+    assert_int_equal(remove(path), 0);
+}
+
 /* An argument runs the tests whose names match it: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[N_FAMILIES];
+    struct CMUnitTest tests[N_FAMILIES + 1];
     for (int i = 0; i < N_FAMILIES; i++)
         tests[i] = (struct CMUnitTest){.name = g_families[i],
                                        .test_func = test_family,
                                        .initial_state = (void *)(uintptr_t)g_families[i]};
+    tests[N_FAMILIES] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,13 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab)
     return 4 * (uint64_t)vocab;
 }
 
+/* In place of cuda_backend.c, which backend.c would bring into the program. */
+rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
+{
+    *out = NULL;
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "no GPU");
+}
+
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
 {
     return rose_fail(err, ROSE_E_BACKEND, "%s: error %d", what, (int)e);

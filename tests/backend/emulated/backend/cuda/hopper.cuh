@@ -1,5 +1,5 @@
 /* tests/backend/emulated/backend/cuda/hopper.cuh - in place of the one of src: the same on
- * machine.h, as far as linear_wide.cuh and what includes it use it. */
+ * machine.h. */
 #ifndef ROSE_BACKEND_CUDA_HOPPER_CUH
 #define ROSE_BACKEND_CUDA_HOPPER_CUH
 
@@ -58,10 +58,6 @@ ROSE_DEVICE void peer_arrive(uint32_t at)
 ROSE_DEVICE uint32_t cluster_rank(void)
 {
     return machine::t_block->rank;
-}
-ROSE_DEVICE uint32_t cluster_blocks(void)
-{
-    return (uint32_t)machine::now().blocks.size();
 }
 ROSE_DEVICE void send4(uint32_t to, float4 v, uint32_t barrier)
 {
@@ -155,32 +151,6 @@ ROSE_DEVICE void copies_ready(void)
 {
     __syncwarp();
 }
-ROSE_DEVICE void add_box(const CUtensorMap *map, uint32_t row, uint32_t column, uint32_t from)
-{
-    const float *at = static_cast<const float *>(machine::pointer_at(from));
-    if (from % 128 != 0) machine::die("an addition from place %u", from);
-    machine::me().adding.push_back([=] {
-        each_of_box(map, column, row, 0, [&](uint8_t *to, size_t i, uint32_t) {
-            if (to != NULL) *reinterpret_cast<float *>(to) += at[i];
-        });
-    });
-}
-ROSE_DEVICE void copies_begun(void)
-{
-    machine::fiber &f = machine::me();
-    f.added.push_back(std::move(f.adding));
-    f.adding.clear();
-    if (!machine::now().how.late_copies) machine::wait_added(0);
-}
-template <int N> ROSE_DEVICE void copies_read(void)
-{
-    machine::wait_added(N);
-}
-ROSE_DEVICE void copies_done(void)
-{
-    machine::wait_added(0);
-}
-
 /* ---- shared memory, threads ---- */
 
 template <typename T> void put_shared(uint32_t at, const T &v)
@@ -192,27 +162,6 @@ template <typename T> void get_shared(T *v, uint32_t at)
 {
     if (at % sizeof *v != 0) machine::die("%zu bytes at place %u", sizeof *v, at);
     memcpy(v, machine::pointer_at(at), sizeof *v);
-}
-ROSE_DEVICE float2 get_shared2(uint32_t at)
-{
-    float2 v;
-    get_shared(&v, at);
-    return v;
-}
-ROSE_DEVICE uint32_t transpose8(uint32_t u)
-{
-    const uint64_t *all = machine::exchange(u);
-    const uint32_t lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-    uint32_t r = 0;
-    for (uint32_t i = 0; i < 2; i++) /* of row column + i the value of column `row` */
-        r |= (uint32_t)(all[(column + i) * 4 + row / 2] >> (row % 2 * 16) & 0xffff) << (i * 16);
-    return r;
-}
-ROSE_DEVICE void store16(void *at, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    const uint32_t v[4] = {a, b, c, d};
-    if (reinterpret_cast<uintptr_t>(at) % 16 != 0) machine::die("a store of 16 bytes at %p", at);
-    memcpy(at, v, sizeof v);
 }
 ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
 {

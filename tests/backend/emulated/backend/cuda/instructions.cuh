@@ -1,5 +1,5 @@
 /* tests/backend/emulated/backend/cuda/instructions.cuh - in place of the one of src: the same on
- * machine.h, as far as linear_wide.cuh and what includes it use it. */
+ * machine.h. */
 #ifndef ROSE_BACKEND_CUDA_INSTRUCTIONS_CUH
 #define ROSE_BACKEND_CUDA_INSTRUCTIONS_CUH
 
