@@ -191,7 +191,6 @@ static void take_cut(const rose_cuda_pass *p, uint32_t window, rose_cuda_attend 
 {
     const rose_cuda *c = p->c;
     const rose_cuda_shape *s = p->s;
-    const uint32_t sms = c->device.sms, n_kv = c->arch.n_kv_heads;
     uint32_t i = 0;
     while (i + 1 < c->n_windows && c->windows[i] != window)
         i++;
@@ -201,10 +200,7 @@ static void take_cut(const rose_cuda_pass *p, uint32_t window, rose_cuda_attend 
     a->folds = (rose_attend_fold *)table(p, p->at.folds) + (size_t)i * s->n_single;
     a->parts = c->scratch.parts[p->half];
     a->arrivals = c->scratch.arrivals[p->half];
-    /* All blocks are on the GPU at the same time if there are two for each SM. */
-    const uint32_t fill = ((p->launch.beside ? 1 : 2) * sms + n_kv - 1) / n_kv;
-    a->grid_units = a->n_items > fill ? a->n_items : fill;
-    if (a->grid_units > s->n_units) a->grid_units = s->n_units;
+    a->grid_units = s->n_units; /* the launch has no more blocks than the SMs hold */
 }
 
 static void singles(rose_cuda_pass *p, uint32_t layer, rose_cuda_attend a)
