@@ -4,6 +4,7 @@
  *
  *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
  *
+ * ROSE_LOAD_FORMAT=dummy opens a folder that has only config.json, with random weights.
  * PART: decode, prefill or prompt alone. -> one JSON object on stdout, a table on stderr. Each WAY
  * is a value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
  * no-megakernel, or naive (--prefill-backend); all are open at once and take every measurement in
@@ -277,7 +278,8 @@ static void open_backend(bench *b, int way, const char *dir, const char *dtype)
     o.max_step_tokens = STEP_TOKENS;
     o.kv_pages = MAX_SEQS * b->stride;
     uint64_t start = rose_now_ns();
-    if (rose_model_open(&m, dir, &err) != ROSE_OK) die("model", &err);
+    if (rose_model_open_as(&m, dir, getenv("ROSE_LOAD_FORMAT"), &err) != ROSE_OK)
+        die("model", &err);
     if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
     uint64_t planned = rose_now_ns();
     if (b->ops->open(&b->ctx[way], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
