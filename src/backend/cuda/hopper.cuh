@@ -126,6 +126,11 @@ ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
                  : "memory");
 }
 
+ROSE_DEVICE void get_shared(uint2 *v, uint32_t at)
+{
+    asm volatile("ld.shared.v2.b32 {%0,%1},[%2];" : "=r"(v->x), "=r"(v->y) : "r"(at) : "memory");
+}
+
 ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
 {
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
