@@ -82,6 +82,8 @@ struct fiber {
     bool done = false;
     std::vector<std::vector<product>> groups; /* of wgmma, committed */
     std::vector<product> open;
+    std::deque<std::vector<std::function<void()>>> added; /* groups of cp.async, begun */
+    std::vector<std::function<void()>> adding;
     uint32_t cluster_turn = 0;
 };
 
@@ -250,6 +252,15 @@ inline void start_copy(std::function<void()> copy)
         now().copies.push_back(std::move(copy));
     else
         copy();
+}
+
+/* Waits until all of the thread's groups of cp.async are done, except for the youngest `left`. */
+inline void wait_added(size_t left)
+{
+    auto &g = me().added;
+    for (; g.size() > left; g.pop_front())
+        for (auto &add : g.front())
+            add();
 }
 
 inline void issue(std::function<void()> run)
