@@ -234,7 +234,7 @@ $(BENCH_TESTS): BENCH_LIBS = $B/librose_bench.a
 $(LOAD_TESTS): $B/librose_load.a
 $(LOAD_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
 
-EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
+EMULATED_FLAGS := -std=c++20 -O2 -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
     -Itests/backend/emulated -Isrc -isystem $(CUDA_HOME)/include
 $E/%.o: tests/backend/emulated/%.cc
