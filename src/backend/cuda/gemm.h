@@ -83,8 +83,6 @@ typedef struct rose_gemm_io {
     /* [rows] key of the row's largest logit: the upper half orders logits, the lower half is ~id,
      * so the maximum is the largest logit with the lowest id. Or NULL. */
     unsigned long long *key;
-    /* The next kernel may start only when this one finishes, not while it runs. */
-    bool late;
 } rose_gemm_io;
 
 typedef enum rose_gemm_family { ROSE_GEMM_ROWS, ROSE_GEMM_TILES, ROSE_GEMM_WIDE } rose_gemm_family;

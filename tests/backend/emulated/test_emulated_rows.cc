@@ -255,7 +255,6 @@ template <typename T> struct outcome {
         io.ld_logits = p.s.n + 5;
         io.softcap = p.s.act == ROSE_ACT_SILU ? 30.0f : 0;
         io.key = key.data();
-        io.late = p.s.act == ROSE_ACT_SILU;
         if (p.s.end == ROSE_END_RESIDUAL)
             for (uint32_t r = 0; r < p.s.rows; r++)
                 for (uint32_t n = 0; n < p.s.n; n++)
