@@ -261,9 +261,9 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
- * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Call
- * after rose_cuda_load and before the first step. A file that cannot be read or written is a
- * warning. */
+ * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Then
+ * add the choices that ship with the program, where there is none yet. Call after rose_cuda_load
+ * and before the first step. A file that cannot be read or written is a warning. */
 rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only

@@ -193,13 +193,15 @@ const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const ros
 static const rose_gemm_kernel *tuned(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                                      const rose_gemm_io *io)
 {
-    const rose_gemm_tuning key = {.n = m->n,
-                                  .k = m->k,
-                                  .bucket = rose_gemm_bucket(io->rows),
-                                  .type = at->type,
-                                  .end = io->end,
-                                  .n_parts = m->n_parts};
+    rose_gemm_tuning key = {.n = m->n,
+                            .k = m->k,
+                            .bucket = rose_gemm_bucket(io->rows),
+                            .type = at->type,
+                            .end = io->end,
+                            .n_parts = m->n_parts};
     const rose_gemm_tuning *line = rose_gemm_tuned_find(at->tuned, &key);
+    key.type = at->type == ROSE_CUDA_F16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    if (line == NULL) line = rose_gemm_tuned_find(at->tuned, &key);
     return line != NULL && rose_gemm_takes(line->kernel, at, m, io) ? line->kernel : NULL;
 }
 
