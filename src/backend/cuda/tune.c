@@ -16,9 +16,10 @@
 #include "base/log.h"
 
 enum {
-    COPIES = 128, /* of a matrix, and launches in a run, at most */
+    COPIES = 128, /* of a matrix, at most */
+    FEW = 16,     /* launches in a run of RUN_US, at most */
+    RUN_US = 600,
     RUNS = 5,
-    RUN_US = 600, /* the least time of a run, if COPIES launches take so long */
     SHAPE_MS = 5000,
     MODEL_MS = 25000
 };
@@ -136,11 +137,12 @@ static cudaError_t time_kernel(const tuning *t, const rose_gemm_kernel *g, uint3
     return cudaSuccess;
 }
 
-/* Launches of a run: all copies, and enough for RUN_US. */
+/* Launches of a run: all copies, or a few of one that is large. */
 static uint32_t launches_of(const tuning *t, double least)
 {
-    const double fit = RUN_US / least < COPIES ? RUN_US / least : COPIES;
-    return fit > t->n ? (uint32_t)fit : t->n > 1 ? t->n : 2;
+    const double fit = RUN_US / least < FEW ? RUN_US / least : FEW;
+    const uint32_t few = fit < 2 ? 2 : (uint32_t)fit;
+    return t->n > few ? t->n : few;
 }
 
 /* Times the kernels of a shape and number of rows, as many as the time allows. */
