@@ -31,7 +31,8 @@ enum {
     ROWS_BARRIERS = 1536,    /* bytes at the beginning of shared memory */
     ROWS_BEYOND = 1024,      /* bytes at its end: the last step of a chain reads beyond its slot */
     ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
-    ROWS_NORM_GROUPS = 8     /* groups of a lane that stay in registers while a row is normed */
+    ROWS_NORM_GROUPS = 8,    /* most groups of a lane while a row is normed */
+    ROWS_NORM_BATCH = 4
 };
 static_assert((ROWS_WARPS * ROWS_SLOTS + ROWS_CHUNKS) * 8 <= ROWS_BARRIERS, "barriers");
 
@@ -441,17 +442,46 @@ template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &war
     ring_close();
 }
 
-/* Norm all rows, a warp each. */
+/* Parameters of the norm for the groups `first` .. first + ROWS_NORM_BATCH - 1 of a lane. */
+ROSE_DEVICE void load_batch(float w[ROWS_NORM_BATCH][8], float b[ROWS_NORM_BATCH][8],
+                            const rose_cuda_norm_by &by, uint32_t first, uint32_t d, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_NORM_BATCH; i++) {
+        const uint32_t k = ((first + i) * 32 + lane) * 8;
+        if (k < d && by.kind != ROSE_CUDA_NORM_NONE) load_parameters(w[i], by.w + k);
+        if (k < d && by.kind != ROSE_CUDA_NORM_NONE && by.b != NULL)
+            load_parameters(b[i], by.b + k);
+    }
+}
+
+/* Norm all rows, a warp each. The parameters of the first groups are under way while the sums of
+ * the row are found. */
 template <typename T>
 ROSE_DEVICE void norm_rows(uint8_t *to, const rose_gemm_io &io, uint32_t d, uint32_t id,
                            uint32_t lane)
 {
     const float zeros[8] = {0};
     for (uint32_t row = id; row < io.rows; row += blockDim.x / 32) {
+        const float *x = io.x + (size_t)row * io.ld_x;
+        float v[ROWS_NORM_GROUPS][8], w[ROWS_NORM_BATCH][8], b[ROWS_NORM_BATCH][8];
         auto put = [&](uint32_t k, const float y[8]) {
             store_group(reinterpret_cast<T *>(to + k * 16 + (row ^ k / 8 % 8) * 16), y);
         };
-        norm_row<ROWS_NORM_GROUPS>(io.x + (size_t)row * io.ld_x, io.norm, d, lane, put);
+        load_groups<ROWS_NORM_GROUPS>(v, x, 0, d, lane);
+        load_batch(w, b, io.norm, 0, d, lane);
+        const float2 moments = norm_moments<ROWS_NORM_GROUPS>(v, x, io.norm, d, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS_NORM_GROUPS; i++) {
+            const uint32_t k = (i * 32 + lane) * 8, of = i % ROWS_NORM_BATCH;
+            if (i > 0 && of == 0) {
+                if (i * NORM_GROUP >= d) break;
+                load_batch(w, b, io.norm, i, d, lane);
+            }
+            float y[8];
+            norm_values(y, v[i], w[of], b[of], io.norm, moments);
+            if (k < d) put(k, y);
+        }
         if (d % 16 != 0 && lane == 0) put(d, zeros);
     }
 }

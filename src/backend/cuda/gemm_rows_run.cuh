@@ -119,7 +119,7 @@ static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_matrix *
     p.n_tiles = rows_up_div(n8, p.nb);
     const bool whole = rows_whole(&p, RB, m, d);
     /* The rings of fewer warps read fewer copies of the rows. */
-    if (RB > 1 && !whole) p.nb = 2;
+    if (RB > 1 && !whole && n8 > d->sms) p.nb = 2;
     p.n_tiles = rows_up_div(n8, p.nb);
     if (whole && head) return launch_rows<T, RB, ROWS_WHOLE, true>(at, m, io, &p);
     if (whole) return launch_rows<T, RB, ROWS_WHOLE, false>(at, m, io, &p);
@@ -134,7 +134,7 @@ static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_matrix
     const uint32_t n8 = rows_up_div(m->n, 8);
     rows_plan p = {};
     if (io->rows > ROSE_GEMM_NORM_ROWS || m->n_parts != 1 || io->end == ROSE_END_LOGITS ||
-        m->k % 8 != 0)
+        m->k % 8 != 0 || m->k > ROWS_NORM_GROUPS * NORM_GROUP)
         return cudaErrorInvalidValue;
     p.nb = rows_nb(m, false, at->device);
     p.n_tiles = rows_up_div(n8, p.nb);
