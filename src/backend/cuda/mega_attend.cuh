@@ -180,8 +180,9 @@ ROSE_DEVICE void merge_inner(const rose_mega &a, const mega &m, const unit &u, c
         }
         add(&all, split);
         const float inv = __frcp_rn(all.l);
-        publish(a.attended + (q * HD + d) / 2, pair_f32(all.o[0] * inv, all.o[1] * inv, type),
-                pair_f32(all.o[2] * inv, all.o[3] * inv, type), m.number);
+        publish_copies(a.attended + (q * HD + d) / 2, a.attended_apart,
+                       pair_f32(all.o[0] * inv, all.o[1] * inv, type),
+                       pair_f32(all.o[2] * inv, all.o[3] * inv, type), m.number);
     }
 }
 
@@ -213,7 +214,8 @@ ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uin
     const float inv = __frcp_rn(all.l);
     const uint32_t u = pair_f32(all.o[0] * inv, all.o[1] * inv, static_cast<const T *>(NULL));
     const uint32_t other = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
-    if (m.lane % 2 == 0) publish(a.attended + (q * HD + dim) / 2, u, other, m.number);
+    if (m.lane % 2 == 0)
+        publish_copies(a.attended + (q * HD + dim) / 2, a.attended_apart, u, other, m.number);
 }
 
 /* A unit is a split of a KV head. The warps of a block take its inner blocks, so contexts of up to
