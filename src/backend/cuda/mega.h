@@ -18,10 +18,10 @@ extern "C" {
 
 enum {
     ROSE_MEGA_MAX_D = 2048,
-    ROSE_MEGA_MAX_GROUP = 8, /* query heads that share a KV head */
-    ROSE_MEGA_WARPS = 8,     /* that compute; one more warp copies */
-    ROSE_MEGA_PIECE = 4096,  /* bytes of a place in a warp's ring */
-    ROSE_MEGA_MIN_PIECES = 2,
+    ROSE_MEGA_MAX_GROUP = 8,  /* query heads that share a KV head */
+    ROSE_MEGA_WARPS = 8,      /* that compute; one more warp copies */
+    ROSE_MEGA_PIECE = 4096,   /* bytes of a place in a warp's ring */
+    ROSE_MEGA_MIN_PIECES = 4, /* K or V of an inner block of attention */
     ROSE_MEGA_MAX_PIECES = 16,
     /* of slots that all blocks read: each block polls one copy, so that fewer meet at a line */
     ROSE_MEGA_COPIES = 4
