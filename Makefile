@@ -52,7 +52,9 @@ WITH_CUDA  := $(if $(filter auto,$(CUDA)),$(CUDA_FOUND),$(CUDA))
 # The machine code in the program, and PTX for chips newer than all of it.
 CUDA_ARCHS ?= 80 86 89 90a
 CUDA_PTX   ?= 90
-NVFLAGS    := -std=c++17 -O3 -fmad=false $(if $(LINEINFO),-lineinfo) -Isrc -Werror all-warnings -diag-suppress 177 \
+# Without this nvcc compresses so little that the kernels of all architectures take 28 MB.
+NVSMALL    := $(if $(filter 1,$(WITH_CUDA)),$(if $(shell $(NVCC) --help | grep -o compress-mode),--compress-mode=size))
+NVFLAGS    := -std=c++17 -O3 -fmad=false $(NVSMALL) $(if $(LINEINFO),-lineinfo) -Isrc -Werror all-warnings -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
               $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a$(comma)code=compute_$a)
@@ -90,9 +92,13 @@ say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
            "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
-# Kernels of sm_90a as C++ on an emulated GPU: what tests them where there is none.
+# Kernels as C++ on an emulated GPU: what tests them where there is none. Their objects serve all variants, so the debug
+# variant runs only the test of the whole backend. ROSE_TEST_LONG=1 runs all cases; `make cuda-compile` does.
 EMULATED := $B/tests/backend/emulated
-TESTBIN  += $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/,test_emulated_wide test_emulated_attend test_emulated_gemm test_emulated_rows test_emulated_load test_emulated_forward test_emulated_mega))
+E        := build/emulated
+EMULATED_TESTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/test_emulated_,forward \
+                  $(if $(filter debug,$(VARIANT)),,wide attend gemm rows load mega)))
+TESTBIN  += $(EMULATED_TESTS)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
@@ -112,7 +118,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -133,7 +139,7 @@ help:
 	@echo "make bench         throughput of a random GPT-2 124M on this machine"
 	@echo "make clang         everything compiled by clang, warnings as errors"
 	@echo "make asan-units    the unit tests and the fuzz corpus under ASAN and UBSAN"
-	@echo "make cuda-compile  the program with its CUDA kernels for one architecture; fetches nvcc where there is none"
+	@echo "make cuda-compile  the program with its CUDA kernels for one architecture, and the emulated GPU; fetches nvcc where there is none"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-routers  vllm-router and smg in front of two servers (installs both)"
@@ -229,44 +235,42 @@ $(BENCH_TESTS): BENCH_LIBS = $B/librose_bench.a
 $(LOAD_TESTS): $B/librose_load.a
 $(LOAD_TESTS): BENCH_LIBS = $B/librose_load.a $B/librose_bench.a
 
-EMULATED_FLAGS := -std=c++20 -O2 -g -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
+EMULATED_FLAGS := -std=c++20 -O2 -ffp-contract=off -fno-strict-aliasing -pthread -Wall -Wextra \
     -Wno-unknown-pragmas -Wno-sign-compare -Wno-missing-field-initializers -Wno-deprecated-enum-enum-conversion -Wno-maybe-uninitialized -Wno-psabi \
     -Itests/backend/emulated -Isrc -isystem $(CUDA_HOME)/include
-$(EMULATED)/%.o: tests/backend/emulated/%.cc
+$E/%.o: tests/backend/emulated/%.cc
 	@mkdir -p $(@D)
+	$(call say,CXX $<)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -c $< -o $@
-$(EMULATED)/%.o: src/backend/cuda/%.cu
+$E/%.o: src/backend/cuda/%.cu
 	@mkdir -p $(@D)
+	$(call say,CXX $<)
 	$(Q)$(CXX) $(EMULATED_FLAGS) -MMD -MP -x c++ -c $< -o $@
-$(EMULATED)/test_emulated_wide: $(addprefix $(EMULATED)/,test_emulated_wide.o machine.o gemm_wide_f16.o gemm_wide_bf16.o)
-	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_attend: $(addprefix $(EMULATED)/,test_emulated_attend.o machine.o attend_decode.o attend_prompt.o attend_plain.o attend_rotary.o attend_wide.o) \
-    $B/obj/backend/cuda/attend.o
-	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-# All GEMM kernels of the table.
-$(EMULATED)/test_emulated_gemm: $(addprefix $(EMULATED)/,test_emulated_gemm.o machine.o fp32.o norm.o) \
-    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(sort $(wildcard src/backend/cuda/gemm_*.cu))) $(addprefix $B/obj/backend/cuda/,gemm_table.o gemm_choose.o)
-	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-
-$(EMULATED)/test_emulated_load.o: tests/backend/emulated/test_emulated_load.c
+# One kernel family each; `gemm` has all GEMM kernels of the table.
+EMULATED_gemm   := fp32 norm $(patsubst src/backend/cuda/%.cu,%,$(wildcard src/backend/cuda/gemm_*.cu))
+EMULATED_wide   := $(filter gemm_wide%,$(EMULATED_gemm))
+EMULATED_rows   := norm $(filter gemm_rows%,$(EMULATED_gemm))
+EMULATED_attend := $(patsubst src/backend/cuda/%.cu,%,$(wildcard src/backend/cuda/attend_*.cu))
+EMULATED_mega   := megakernel
+EMULATED_C_attend := attend
+EMULATED_C_gemm   := gemm_table gemm_choose
+.SECONDEXPANSION:
+$(addprefix $(EMULATED)/test_emulated_,wide attend gemm rows mega): $(EMULATED)/test_emulated_%: $E/test_emulated_%.o $E/machine.o \
+    $$(addprefix $E/,$$(addsuffix .o,$$(EMULATED_$$*))) $$(addprefix $B/obj/backend/cuda/,$$(addsuffix .o,$$(EMULATED_C_$$*)))
 	@mkdir -p $(@D)
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -lcmocka
+
+$(EMULATED)/%.o: tests/backend/emulated/%.c
+	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
-$(EMULATED)/test_emulated_load: $(addprefix $(EMULATED)/,test_emulated_load.o machine.o pack.o) \
+$(EMULATED)/test_emulated_load: $(EMULATED)/test_emulated_load.o $E/machine.o $E/pack.o \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
-	$(Q)$(CXX) -pthread -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
-
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
 # The whole backend: its host files, its kernels but for sampler.cu and rules.cu, and a runtime in host memory.
-$(EMULATED)/test_emulated_forward.o: tests/backend/emulated/test_emulated_forward.c
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
-$(EMULATED)/test_emulated_forward: $(addprefix $(EMULATED)/,test_emulated_forward.o runtime.o machine.o) \
-    $(patsubst src/backend/cuda/%.cu,$(EMULATED)/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
-	$(Q)$(CXX) -pthread -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
-
-$(EMULATED)/test_emulated_rows: $(addprefix $(EMULATED)/,test_emulated_rows.o machine.o gemm_rows_f16.o gemm_rows_bf16.o norm.o)
-	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
-$(EMULATED)/test_emulated_mega: $(addprefix $(EMULATED)/,test_emulated_mega.o machine.o megakernel.o)
-	$(Q)$(CXX) -pthread -o $@ $^ -lcmocka
+$(EMULATED)/test_emulated_forward: $(EMULATED)/test_emulated_forward.o $E/runtime.o $E/machine.o \
+    $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
 # to (tests/backend/test_cuda_serve.py).
@@ -284,6 +288,9 @@ list-tests:
 	@echo $(TESTBIN)
 list-faults:
 	@echo $(FAULTS)
+# Tests of the CUDA backend that need no GPU.
+list-cuda-tests:
+	@echo $(EMULATED_TESTS) $(addprefix $B/tests/backend/test_cuda_,tuned without)
 list-replay:
 	@echo $(FUZZ)
 
@@ -343,7 +350,7 @@ clang: deps-test
 asan-units:
 	@$(MAKE) --no-print-directory -j2 VARIANT=asan tests
 	@$(MAKE) --no-print-directory VARIANT=asan units
-cuda-compile:
+cuda-compile: deps-test
 	@sh tools/cuda_compile
 
 format:
@@ -424,4 +431,4 @@ install: all
 clean:
 	rm -rf build
 
--include $(wildcard $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(LOAD_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d
+-include $(wildcard $E/*.d $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(LOAD_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d

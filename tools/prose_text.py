@@ -5,8 +5,6 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = (".c", ".h", ".cu", ".cuh")
-# The GEMM and attention kernels of the CUDA backend, whose comments are rewritten together with the kernels.
-KERNELS = re.compile(r"src/backend/cuda/(linear|wide|hopper|attention|mega|joined|instructions\.cuh|device\.cuh|layout\.cuh)")
 # Strings come first, so that a comment sign inside a string is no comment.
 TOKENS = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 ABBREVIATIONS = re.compile(r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|No|St|p|pp|[A-Z])\.$")
@@ -23,9 +21,8 @@ def tracked():
     return sorted(n for n in set(names) if (ROOT / n).is_file())
 
 
-def source_files(folders, kernels):
-    return [n for n in tracked() if n.startswith(tuple(f + "/" for f in folders)) and n.endswith(SOURCES)
-            and (kernels or not KERNELS.match(n))]
+def source_files(folders):
+    return [n for n in tracked() if n.startswith(tuple(f + "/" for f in folders)) and n.endswith(SOURCES)]
 
 
 def doc_files():

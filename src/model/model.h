@@ -208,8 +208,8 @@ typedef struct rose_kept {
 } rose_kept;
 
 /* Returns ROSE_E_FORMAT, which names the tensor, if a weight that the model uses is NaN or
- * infinite. It reads all weights once with so many threads (1 .. 8, the calling one included). Call
- * it while another thread works. */
+ * infinite. It reads all weights once with this many threads (1 .. 8, the calling one included).
+ * Call it while another thread works. */
 rose_status rose_model_check_finite(const rose_model *m, uint32_t n_threads, rose_err *err);
 
 /* Every tensor of the files, used or not, for `inspect`: i in 0 .. n-1, borrowed. shape_out gets

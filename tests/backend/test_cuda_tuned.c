@@ -88,7 +88,7 @@ static void test_file(void **state)
     rose_gemm_tuned_free(&t);
 }
 
-/* Of a file with wrong lines the good ones count. */
+/* The good lines of a file count, and its wrong lines do not. */
 static void test_wrong_lines(void **state)
 {
     rose_gemm_tuned t = {0};

@@ -43,7 +43,7 @@ static void package_file(void **state)
     bool flag = false;
     rose_gguf_str s = {0};
     const rose_gguf_value *v;
-    if (rose_gguf_open(&g, "fuzz/corpus/gguf/values", &err) != ROSE_OK) fail_msg("%s", err.msg);
+    if (rose_gguf_open(&g, "tests/golden/values.gguf", &err) != ROSE_OK) fail_msg("%s", err.msg);
     assert_int_equal(g.version, 3);
     assert_int_equal(g.alignment, 32);
     assert_int_equal(rose_gguf_get_u32(&g, "a.u8", &n, &err), ROSE_OK);

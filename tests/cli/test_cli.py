@@ -26,7 +26,7 @@ import urllib.request
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "inspect", "random-model"]
+COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "inspect", "random-model", "tune"]
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
@@ -184,6 +184,7 @@ def test_devices():
     for flag, value in (("--prefill-backend", "flash"), ("--cuda-without", "wide")):
         one_line_error(f"{flag} on a CPU is refused by name", run("serve", MODEL, "--port", "0", "--device", "cpu", flag, value),
                        1, value)
+    one_line_error("tune on a CPU is refused", run("tune", MODEL, "--device", "cpu"), 1, "tune measures GPU kernels", "cpu")
     if not os.path.exists("/dev/nvidia0"):
         rc, _, err = run("generate", MODEL, "-n", "1", "--device", "cuda", stdin=b"x")
         check("cuda without a GPU is refused by name", rc == 1 and "device cuda: " in err and err.count("\n") == 1, (rc, err))

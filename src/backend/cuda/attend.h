@@ -87,7 +87,7 @@ typedef struct rose_cuda_attend {
     const rose_attend_cutting *cutting;
     const rose_attend_unit *units; /* [cutting->n_units] */
     const rose_attend_fold *folds; /* [cutting->n_folds] */
-    /* The grid has blocks for so many units, but no more than are resident; blocks take further
+    /* The grid has blocks for this many units, but no more than are resident; blocks take further
      * units in turn. UINT32_MAX in a captured graph. */
     uint32_t grid_units;
     /* Scratch memory of rose_attend_limits.bytes, aligned to 16 bytes; and counters, [max_seqs][KV

@@ -2,7 +2,7 @@
  * more. TMA copies both operands to shared memory (gemm_wide_ring.cuh), wgmma multiplies them
  * there, and gemm_wide_ends.cuh stores the sums. One kernel template has three modes:
  *
- * - TURNS, for matrices of one part. The two warpgroups of a block take whole tiles by turns: one
+ * - TURNS, for matrices of one part. The two warpgroups of a block take whole tiles in turn: one
  *   multiplies while the other is in its epilogue. One chain over k leaves a warpgroup registers
  * for a tile of 128 x 192.
  * - SUM, for the residual. The two warpgroups share a tile of 128 rows. A second set of registers

@@ -22,7 +22,7 @@ enum {
 
 /* How a kernel divides its work. */
 typedef enum wide_mode {
-    WIDE_TURNS, /* two warpgroups take whole tiles by turns; one part */
+    WIDE_TURNS, /* two warpgroups take whole tiles in turn; one part */
     WIDE_SUM,   /* two warpgroups share a tile of 128 rows; x and the parts are summed */
     WIDE_SPLIT  /* the four blocks of a cluster multiply a part each */
 } wide_mode;
@@ -36,7 +36,7 @@ template <int MODE_, int ROWS_, int TN_, int STAGES_, int SHARE_, bool ACROSS_> 
     static constexpr int HIGH = ACROSS ? 1 : SHARE, WIDTH = ACROSS ? SHARE : 1; /* in tiles */
     static constexpr int CLUSTER = MODE == WIDE_SPLIT ? ROSE_GEMM_PARTS : SHARE;
     static constexpr int GROUPS = MODE == WIDE_SPLIT ? ROWS / 64 : 2; /* warpgroups that multiply */
-    /* Those that read a stage. */
+    /* Warpgroups that read a stage. */
     static constexpr int READERS = MODE == WIDE_TURNS ? 1 : GROUPS;
     static constexpr int BLOCKS = GROUPS == 1 ? 2 : 1; /* of an SM */
     static constexpr int THREADS = (GROUPS + 1) * 128;

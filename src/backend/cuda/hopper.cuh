@@ -46,7 +46,7 @@ ROSE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals)
     asm volatile("mbarrier.init.shared.b64 [%0],%1;" ::"r"(at), "r"(arrivals) : "memory");
 }
 
-/* After all barrier_init, before another thread or the copy engine sees them. */
+/* Call it after all barrier_init, before another thread or TMA uses the barriers. */
 ROSE_DEVICE void barrier_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::
@@ -139,8 +139,8 @@ ROSE_DEVICE void get_shared(float4 *v, uint32_t at)
                  : "memory");
 }
 
-/* Of 256 threads 128 wait where `there` is not 0, and 128 arrive unless `away` is not 0. Without
- * branches. */
+/* A barrier of 256 threads, without branches: 128 threads wait if `there` is not 0, and 128 arrive
+ * if `away` is 0. */
 ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p bar.sync %0, 256;\n}" ::"r"(barrier),
@@ -160,7 +160,7 @@ ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
  * and b are in shared memory, in cores of 8 rows or columns x 16 bytes of k, 128 bytes each. */
 
 /* Cores that follow in k lie 128 bytes apart, cores that follow in the columns `stride` bytes. The
- * next 16 values of k: + 16. Of the address only the place in this block's memory counts. */
+ * next 16 values of k: + 16. `at` counts only as a place in this block's memory. */
 ROSE_DEVICE uint64_t core_matrices(uint32_t at, uint32_t stride)
 {
     return (uint64_t)(at << 14 >> 18) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(stride >> 4) << 32;

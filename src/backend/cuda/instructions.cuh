@@ -37,8 +37,8 @@ ROSE_DEVICE uint4 load_early(const uint4 *p)
     return r;
 }
 
-/* Loads that stay where they are written: else the compiler moves each to its use, behind the
- * barrier, one wait after the other. */
+/* Loads that stay where they are written. Without this the compiler moves each load to its use,
+ * after the barrier, so that the loads wait one after the other. */
 ROSE_DEVICE float4 load_now(const float4 *p)
 {
     float4 v;
@@ -106,7 +106,7 @@ ROSE_DEVICE void bulk_init(uint64_t *barrier, uint32_t arrivals)
                  : "memory");
 }
 
-/* One arrival, and the phase also waits for so many bytes. */
+/* One arrival, and the phase also waits for this many bytes. */
 ROSE_DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes)

@@ -121,8 +121,8 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      (double)p->available / mib, advice);
 }
 
-/* The scratch memory with so many KV pages: the longer the contexts together, the more partial
- * results of attention. */
+/* The scratch memory for this number of KV pages: the longer the contexts together, the more
+ * partial results of attention. */
 static uint64_t scratch_bytes(const rose_arch *a, const rose_memory_plan *p, uint32_t sms,
                               uint64_t kv_pages)
 {
