@@ -157,6 +157,7 @@ build/cuda/%.o: src/%.cu
 
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
+$B/obj/backend/cuda/gemm_tuned.o: src/backend/cuda/tuned.txt
 $B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)

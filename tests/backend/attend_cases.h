@@ -253,8 +253,7 @@ static void at_undivide(at_step *step)
 static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, uint32_t n,
                        uint32_t item_rows, uint32_t unit, uint32_t parts)
 {
-    const rose_cuda_launch at = {
-        .device = at_gpu(), .stream = NULL, .type = p->shape.type, .beside = at_any(4) == 0};
+    const rose_cuda_launch at = {.device = at_gpu(), .stream = NULL, .type = p->shape.type};
     const size_t bytes = p->out_bytes + AT_CANARY;
     uint8_t *out = (uint8_t *)malloc(bytes);
     rose_cuda_attend a = p->a;

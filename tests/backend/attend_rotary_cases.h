@@ -52,8 +52,8 @@ static void at_case_rotary(const at_rotary *r)
     const size_t page = (size_t)r->n_kv * 2 * 16 * pad, n_kv = PAGES * page;
     const rose_cuda_type in = r->f32 ? ROSE_CUDA_F32 : r->type;
     const size_t q_bytes = (size_t)r->rows * n_q * pad * elem, kv_bytes = n_kv * elem;
-    float *qkv = (float *)malloc(n * 4), *cos = (float *)malloc(2 * POSITIONS * (half + 1) * 4);
-    float *sin = cos + POSITIONS * (half + 1), *w = (float *)malloc(2 * hd * 4);
+    float *qkv = (float *)malloc(n * 4), *cos = (float *)malloc(2 * POSITIONS * (half + 4) * 4);
+    float *sin = cos + POSITIONS * (half + 4), *w = (float *)malloc(2 * hd * 4);
     uint32_t *slot = (uint32_t *)malloc(r->rows * 8), *where = slot + r->rows;
     uint8_t *raw = (uint8_t *)malloc(n * 4), *want = (uint8_t *)malloc(q_bytes + kv_bytes);
     uint8_t *got = (uint8_t *)malloc(q_bytes + kv_bytes);
@@ -63,7 +63,7 @@ static void at_case_rotary(const at_rotary *r)
         at_put(in, raw, i, at_float() * (r->norm && big > 4 ? 3 : big));
         qkv[i] = at_value(in, raw, i);
     }
-    for (uint32_t i = 0; i < 2 * POSITIONS * (half + 1); i++)
+    for (uint32_t i = 0; i < 2 * POSITIONS * (half + 4); i++)
         cos[i] = at_float();
     for (uint32_t i = 0; i < 2 * hd; i++)
         w[i] = at_float() + 1;
@@ -73,7 +73,7 @@ static void at_case_rotary(const at_rotary *r)
     }
     memset(want, 0x7a, q_bytes + kv_bytes);
     void *dev[7] = {at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2)),
-                    at_device(cos, 2 * POSITIONS * (half + 1) * 4),
+                    at_device(cos, 2 * POSITIONS * (half + 4) * 4),
                     at_device(w, 2 * hd * 4),
                     at_device(slot, r->rows * 8),
                     at_device(want, q_bytes),
@@ -121,7 +121,7 @@ static void at_case_rotary(const at_rotary *r)
     a.k_norm = r->norm ? (const float *)dev[2] + hd : NULL;
     a.eps = 1e-6f;
     a.cos = half != 0 ? (const float *)dev[1] : NULL;
-    a.sin = half != 0 ? (const float *)dev[1] + POSITIONS * (half + 1) : NULL;
+    a.sin = half != 0 ? (const float *)dev[1] + POSITIONS * (half + 4) : NULL;
     a.rot_dim = r->rot_dim;
     a.q = dev[4];
     assert_int_equal(rose_cuda_rotary_run(&at, &a), cudaSuccess);

@@ -196,10 +196,10 @@ static float *last_logits(const game *g, fx_backend *f, seq *seqs)
     return logits;
 }
 
-/* 128 and 100 sequences of 12 heads, in halves. Each half writes K and V while the next step
- * waits to read them. First there are more (row, head) pairs than warps attend to at once, then
- * fewer (run_ahead). With 2,560 tokens more before each sequence, in pages that all read, the
- * tables of a step of 100 are over 64 KiB. Compared with the simplest way, one step at a time. */
+/* 128 and 100 sequences of 12 heads. First there are more (row, head) pairs than warps attend to at
+ * once, then fewer (run_ahead). With 2,560 tokens more before each sequence, in pages that all
+ * read, the tables of a step of 100 are over 64 KiB. Compared with the simplest way, one step at a
+ * time. */
 static void test_crowd(void **state)
 {
     static const struct {

@@ -268,7 +268,6 @@ static void no_fusion(rose_backend_opts *o)
 static const left_out g_ways[] = {{"all left out", FX_WITHOUT_ALL, no_fusion},
                                   {"no fusion", NULL, no_fusion},
                                   {"wide", "wide", NULL},
-                                  {"halves", "halves", NULL},
                                   {"carveout", "carveout", NULL},
                                   {"prompts", "prompts", NULL},
                                   {"fused-ops", NULL, no_ops},
@@ -559,8 +558,7 @@ static void test_little_single(void **state)
     compare_graphs(768, (const uint32_t[]){1}, 1);
 }
 
-/* Steps as a whole, in halves, and in halves whose attention leaves room for GEMMs; of an MLP that
- * is no multiple of 192. */
+/* Steps of few and of many sequences; of an MLP that is no multiple of 192. */
 static void test_little_crowds(void **state)
 {
     (void)state;

@@ -93,27 +93,78 @@ static void test_wrong_lines(void **state)
 {
     rose_gemm_tuned t = {0};
     (void)state;
-    write_file("roseinfer tune 1: Some GPU\n"
-               "bf16 1024 512 1 0 8 tiles-64x64\n"
-               "bf16 1024 512 1 0 16 a-kernel-that-is-gone\n"
-               "f32 1024 512 1 0 32 tiles-64x64\n"
-               "bf16 1024 512 1 9 32 tiles-64x64\n"
-               "bf16 1024 512 1 0 33 tiles-64x64\n"
-               "bf16 1024 512 1 0 0 tiles-64x64\n"
-               "bf16 1024 512 1 0 32 tiles-64x64 more\n"
+    write_file("roseinfer tune 2: Some GPU\n"
+               "bf16 1024 512 1 0 8 tiles-64x64 1.5 2\n"
+               "bf16 1024 512 1 0 16 a-kernel-that-is-gone 1 1\n"
+               "f32 1024 512 1 0 32 tiles-64x64 1 1\n"
+               "bf16 1024 512 1 9 32 tiles-64x64 1 1\n"
+               "bf16 1024 512 1 0 33 tiles-64x64 1 1\n"
+               "bf16 1024 512 1 0 0 tiles-64x64 1 1\n"
+               "bf16 1024 512 1 0 32 tiles-64x64\n"
+               "bf16 1024 512 1 0 32 tiles-64x64 1 1 more\n"
                "\n"
                "nonsense\n"
-               "f16 64 512 4 1 2048 tiles-128x128\n");
+               "f16 64 512 4 1 2048 tiles-128x128 3.25 4\n");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
     assert_int_equal(t.n_lines, 2);
     assert_int_equal(t.lines[0].type, ROSE_CUDA_F16);
     assert_int_equal(t.lines[1].bucket, 8);
+    assert_true(t.lines[0].us == 3.25f && t.lines[0].guess_us == 4);
     rose_gemm_tuned_free(&t);
     write_file("");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
-    write_file("roseinfer tune 0: Some GPU\nbf16 1024 512 1 0 8 tiles-64x64\n");
+    write_file("roseinfer tune 1: Some GPU\nbf16 1024 512 1 0 8 tiles-64x64 1 1\n");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
     assert_int_equal(t.n_lines, 0);
+}
+
+/* Lines of another GPU are passed over, and those that are there already stay. */
+static void test_add(void **state)
+{
+    static const char text[] = "roseinfer tune 2: A\n"
+                               "bf16 8 1024 1 0 1 tiles-128x128 1 1\n"
+                               "bf16 16 1024 1 0 1 tiles-128x128 1 1\n"
+                               "roseinfer tune 2: B\n"
+                               "bf16 24 1024 1 0 1 tiles-128x128 1 1\n"
+                               "nonsense\n"
+                               "roseinfer tune 2: A\n"
+                               "bf16 32 1024 1 0 1 tiles-128x128 1 1";
+    rose_gemm_tuned t = {0};
+    const rose_gemm_tuning own = line_of(16, 1, "tiles-64x64");
+    (void)state;
+    assert_int_equal(rose_gemm_tuned_set(&t, &own), ROSE_OK);
+    assert_int_equal(rose_gemm_tuned_add(&t, text, "A"), 0);
+    assert_int_equal(t.n_lines, 3);
+    assert_string_equal(rose_gemm_tuned_find(&t, &own)->kernel->name, "tiles-64x64");
+    assert_int_equal(rose_gemm_tuned_add(&t, text, "B"), 1);
+    assert_int_equal(t.n_lines, 4);
+    assert_int_equal(rose_gemm_tuned_add(&t, text, "C"), 0);
+    assert_int_equal(t.n_lines, 4);
+    rose_gemm_tuned_free(&t);
+}
+
+/* Every line that ships is one of this version, and each shape of a GPU is there once. */
+static void test_shipped(void **state)
+{
+    (void)state;
+    uint32_t n_gpus = 0;
+    for (const char *at = rose_gemm_shipped; (at = strstr(at, "roseinfer tune 2: ")) != NULL;
+         n_gpus++) {
+        char gpu[100];
+        rose_gemm_tuned t = {0};
+        at += strlen("roseinfer tune 2: ");
+        snprintf(gpu, sizeof gpu, "%.*s", (int)strcspn(at, "\n"), at);
+        const char *end = strstr(at, "roseinfer tune ");
+        uint32_t n = 0;
+        for (const char *p = at; *p != '\0' && p != end; p++)
+            n += *p == '\n';
+        assert_int_equal(rose_gemm_tuned_add(&t, rose_gemm_shipped, gpu), 0);
+        assert_int_equal(t.n_lines + 1, n);
+        for (uint32_t i = 0; i < t.n_lines; i++)
+            assert_true(t.lines[i].us <= 0.97f * t.lines[i].guess_us + 0.01f);
+        rose_gemm_tuned_free(&t);
+    }
+    assert_true(n_gpus > 0);
 }
 
 /* The tuned kernel comes before the cheapest, the forced one before it; one that does not take the
@@ -147,13 +198,39 @@ static void test_choice(void **state)
     rose_gemm_tuned_free(&t);
 }
 
+/* A line of one type serves the other one, unless that has its own. */
+static void test_other_type(void **state)
+{
+    static const rose_cuda_device device = {.sms = 132, .cc = 90, .bytes_us = 3e6, .mhz = 1700};
+    static const float one = 1;
+    rose_gemm_tuned t = {0};
+    rose_cuda_launch at = {.device = &device, .type = ROSE_CUDA_F16, .tuned = &t};
+    rose_cuda_matrix m = {.w = NULL};
+    const rose_gemm_io io = {.end = ROSE_END_ROWS, .rows = 2000, .h = &one};
+    (void)state;
+    rose_cuda_matrix_shape(&m, 1024, 4096, 1, 0, false);
+    for (int i = 0; i < 2; i++) {
+        const rose_gemm_tuning l = line_of(4096, 2048, i == 0 ? "tiles-64x64" : "tiles-128x128");
+        assert_int_equal(rose_gemm_tuned_set(&t, &l), ROSE_OK);
+        assert_ptr_equal(rose_gemm_choose(&at, &m, &io), l.kernel);
+    }
+    rose_gemm_tuning own = line_of(4096, 2048, "tiles-64x64");
+    own.type = ROSE_CUDA_F16;
+    assert_int_equal(rose_gemm_tuned_set(&t, &own), ROSE_OK);
+    assert_ptr_equal(rose_gemm_choose(&at, &m, &io), own.kernel);
+    rose_gemm_tuned_free(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_buckets),
         cmocka_unit_test_setup_teardown(test_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wrong_lines, setup, teardown),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_shipped),
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_other_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

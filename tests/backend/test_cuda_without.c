@@ -32,10 +32,9 @@ static void test_without(void **state)
     reads("all", all);
     reads("wide", ROSE_CUDA_WITHOUT_WIDE);
     reads("fetch,prompts", ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH);
-    reads("halves,halves", ROSE_CUDA_WITHOUT_HALVES);
-    reads(FX_WITHOUT_ALL, ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_HALVES |
-                              ROSE_CUDA_WITHOUT_CARVEOUT | ROSE_CUDA_WITHOUT_PROMPTS |
-                              ROSE_CUDA_WITHOUT_FETCH);
+    reads("carveout,carveout", ROSE_CUDA_WITHOUT_CARVEOUT);
+    reads(FX_WITHOUT_ALL, ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_CARVEOUT |
+                              ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH);
 }
 
 static void test_refused(void **state)
@@ -44,8 +43,8 @@ static void test_refused(void **state)
     char name[400];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
-    refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, halves, carveout, "
-                   "prompts, fetch");
+    refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, carveout, prompts, "
+                   "fetch");
     refuses("wide-192", "wide-192");
     refuses("fetch2", "fetch2");
     refuses(",", "cuda-without '': expected");

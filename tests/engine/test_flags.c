@@ -104,7 +104,8 @@ static void test_switches(void **state)
     assert_false(with("--no-pdl", NULL).backend.cuda.pdl);
     assert_true(with("--profiler-kernels", NULL).backend.cuda.profiler_kernels);
     assert_null(with("--pdl", NULL).backend.cuda.without);
-    assert_string_equal(with("--cuda-without", "wide,halves").backend.cuda.without, "wide,halves");
+    assert_string_equal(with("--cuda-without", "wide,carveout").backend.cuda.without,
+                        "wide,carveout");
     assert_int_equal(with("--prefill-backend", "flash").backend.cuda.prefill, ROSE_PREFILL_FLASH);
     assert_int_equal(with("--prefill-backend", "naive").backend.cuda.prefill, ROSE_PREFILL_NAIVE);
     assert_int_equal(with("--prefill-backend", "auto2").backend.cuda.prefill, ROSE_PREFILL_AUTO2);

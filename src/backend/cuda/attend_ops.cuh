@@ -56,6 +56,20 @@ ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64
     copy_piece(to, from, bytes, shared_address(barrier));
 }
 
+/* The same in parts: ring_expect once with all bytes, ring_part for each, ring_close. */
+ROSE_DEVICE void ring_expect(uint64_t *barrier, uint32_t bytes, uint32_t lane)
+{
+    if (lane == 0) bulk_expect(barrier, bytes);
+}
+ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                           uint32_t lane)
+{
+    if (lane == 0) copy_piece(to, from, bytes, shared_address(barrier));
+}
+ROSE_DEVICE void ring_close(void)
+{
+}
+
 template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *barrier, uint32_t parity)
 {
     bulk_wait(barrier, parity);
@@ -65,13 +79,26 @@ ROSE_DEVICE void ring_init(uint64_t *, uint32_t)
 {
 }
 
-ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64_t *, uint32_t lane)
+ROSE_DEVICE void ring_expect(uint64_t *, uint32_t, uint32_t)
+{
+}
+ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64_t *, uint32_t lane)
 {
     const uint8_t *p = static_cast<const uint8_t *>(from);
-    for (uint32_t i = lane * 16; from != NULL && i < bytes; i += 512)
+    for (uint32_t i = lane * 16; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + i), "l"(p + i)
                      : "memory");
+}
+ROSE_DEVICE void ring_close(void)
+{
     asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                           uint32_t lane)
+{
+    if (from != NULL) ring_part(to, from, bytes, barrier, lane);
+    ring_close();
 }
 
 /* What this thread has copied is there. */

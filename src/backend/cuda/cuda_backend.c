@@ -96,8 +96,6 @@ static void cuda_close(void *ctx)
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     }
     if (c->staged != NULL) cudaEventDestroy(c->staged);
-    if (c->fork != NULL) cudaEventDestroy(c->fork);
-    if (c->join != NULL) cudaEventDestroy(c->join);
     if (c->side != NULL) cudaStreamDestroy(c->side);
     rose_cuda_mega_close(c);
     cudaFree(c->weights_base);
@@ -141,13 +139,11 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
-/* The second stream, and the events that order the two streams. */
+/* The second stream, and the event that orders the two streams. */
 static cudaError_t create_side(rose_cuda *c)
 {
     cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
-    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming);
-    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming);
     return e;
 }
 
@@ -286,7 +282,7 @@ static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const r
         if (n > 1) s.n_tiles += (n - 1) / item_rows + 1;
         s.n_table += pages_of(b, i);
     }
-    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms, false);
+    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms);
     if (g != NULL) {
         const uint32_t n_table = s.n_table;
         s = g->shape;
@@ -363,25 +359,21 @@ static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch
         *tile++ = (rose_cuda_item){0};
 }
 
-/* How attention divides the contexts of the single items: a cut for each half and window. */
+/* How attention divides the contexts of the single items: a cut for each window. */
 static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
                       const rose_cuda_shape *s)
 {
     const rose_cuda_item *items = (void *)(to + at->items);
     const rose_attend_limits limits =
         rose_cuda_attend_limits(&c->arch, &c->plan, c->device.sms, s->n_single);
-    const uint32_t half = s->n_halves == 2 ? rose_cuda_half_row(s->n_rows) : s->n_single;
 
     for (uint32_t i = 0; i < s->n_cuts; i++) {
-        const bool second = i >= c->n_windows;
         rose_attend_cutting *cutting = (rose_attend_cutting *)(void *)(to + at->cuttings) + i;
         rose_attend_unit *units =
             (rose_attend_unit *)(void *)(to + at->units) + (size_t)i * s->n_units;
         rose_attend_fold *folds =
             (rose_attend_fold *)(void *)(to + at->folds) + (size_t)i * s->n_single;
-        *cutting = rose_attend_cut(&limits, items + (second ? half : 0),
-                                   second ? s->n_single - half : half, c->windows[i % c->n_windows],
-                                   units, folds);
+        *cutting = rose_attend_cut(&limits, items, s->n_single, c->windows[i], units, folds);
     }
 }
 

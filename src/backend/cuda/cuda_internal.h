@@ -2,10 +2,9 @@
  * files share.
  *
  * device.c opens the GPU; plan.c and scratch.c compute sizes and places; load.c uploads the
- * weights; forward.c launches the kernels of a step; schedule.c decides how they run side by side;
- * graphs.c captures steps; switches.c reads which optimisations to leave out; rules.c handles logit
- * rules and log-probability reports; warm.c runs the warm-up; cuda_backend.c implements the
- * interface of backend.h.
+ * weights; forward.c launches the kernels of a step; graphs.c captures steps; switches.c reads
+ * which optimisations to leave out; rules.c handles logit rules and log-probability reports; warm.c
+ * runs the warm-up; cuda_backend.c implements the interface of backend.h.
  *
  * Words that these files use:
  *
@@ -17,8 +16,7 @@
  * - item: the unit of work of attention, some rows of one sequence. An item of one row is "single";
  *   an item of several rows is a "tile".
  * - cut: how the contexts of the single items are divided over thread blocks (attend.h). There is
- *   one for each window, and one for each half of the rows.
- * - half: a captured decode step may run its layers as two halves of the rows, on two streams.
+ *   one for each window.
  *
  * Threads: the engine thread; rose_cuda_plan may run on any thread. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
@@ -80,10 +78,8 @@ typedef struct rose_cuda_scratch {
     unsigned long long *key;
     uint32_t
         *sampled; /* ids of the last step's outputs; tokens of the next step may refer to them */
-    /* Partial results of decode attention and its counters; for each half of the rows, because both
-     * run at the same time. [1] is NULL if no step runs in halves. */
-    float *parts[2];
-    uint32_t *arrivals[2]; /* [max_seqs][n_kv_heads] */
+    float *parts; /* partial results of decode attention */
+    uint32_t *arrivals; /* [max_seqs][n_kv_heads] its counters */
     /* With --paged-attn off: the pages of a layer that the step sees, one for each entry of the
      * page tables, and page tables that hold 0, 1, 2, ...; else NULL. */
     void *dense;
@@ -109,8 +105,7 @@ typedef struct rose_cuda_header {
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
-    uint32_t n_halves;          /* 1, or 2: a captured decode step in two halves */
-    uint32_t n_cuts;            /* n_halves times the windows; 0 without single items */
+    uint32_t n_cuts;            /* one for each window; 0 without single items */
     uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
     uint32_t n_table;           /* entries of all page tables together */
 } rose_cuda_shape;
@@ -184,27 +179,24 @@ struct rose_cuda {
     uint32_t without; /* bits of rose_cuda_without */
     const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
     rose_gemm_tuned tuned;          /* owned; empty: the cost model chooses */
-    bool naive;         /* true: the plain kernel (not flash) computes the attention of prompts */
-    uint32_t timeout;   /* milliseconds that the device may take to answer; 0 = no limit */
-    bool lost;          /* the device did not answer in time, so nothing may wait for it again */
-    cudaEvent_t staged; /* event: the last copy of a slot's `rules` has finished */
-    cudaStream_t side;  /* second stream: the second half of a captured step, and copies of headers
-                           and rules */
-    cudaEvent_t fork, join;
+    bool naive;           /* true: the plain kernel (not flash) computes the attention of prompts */
+    uint32_t timeout;     /* milliseconds that the device may take to answer; 0 = no limit */
+    bool lost;            /* the device did not answer in time, so nothing may wait for it again */
+    cudaEvent_t staged;   /* event: the last copy of a slot's `rules` has finished */
+    cudaStream_t side;    /* second stream: copies of headers and rules */
     rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
     struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
     uint64_t ticket,
         collected; /* number of the last step enqueued, and of the last one collected */
 };
 
-/* The launches for all rows of a step, or for one half of them. */
+/* The launches of a step. */
 typedef struct rose_cuda_pass {
     rose_cuda *c;
     const rose_cuda_shape *s;
     rose_cuda_header at;
     rose_cuda_launch launch;
-    uint32_t half, first, n_rows; /* which rows of the step this pass computes */
-    cudaError_t e;                /* the first error */
+    cudaError_t e; /* the first error */
 } rose_cuda_pass;
 
 /* Fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out of memory,
@@ -247,9 +239,9 @@ uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
 /* How decode attention of n sequences may be divided. */
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
                                            uint32_t sms, uint32_t n);
-/* Fill n_halves, n_cuts and n_units, from n_single and the plan. halves: run as two halves. */
+/* Fill n_cuts and n_units, from n_single and the plan. */
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
-                          uint32_t sms, bool halves);
+                          uint32_t sms);
 /* switches.c: turn names, separated by commas, into bits of rose_cuda_without. NULL, "" and "none"
  * give no bit, "all" gives all bits. Errors: UNSUPPORTED: the message names the unknown word and
  * lists the known ones. */
@@ -269,9 +261,9 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
- * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Call
- * after rose_cuda_load and before the first step. A file that cannot be read or written is a
- * warning. */
+ * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Then
+ * add the choices that ship with the program, where there is none yet. Call after rose_cuda_load
+ * and before the first step. A file that cannot be read or written is a warning. */
 rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
@@ -281,26 +273,12 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
  * logits: rules, reports, and the copy of the logits. */
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer);
-/* The parts of a step, for schedule.c. */
+/* A step that graphs.c launches itself: its tables, and the sampler of outputs first .. first + n -
+ * 1. */
 rose_cuda_pass rose_cuda_pass_begin(rose_cuda *c, const rose_cuda_shape *s);
-void rose_cuda_pass_embed(rose_cuda_pass *p);
-void rose_cuda_pass_before(rose_cuda_pass *p, uint32_t layer); /* norm, qkv, rope */
-void rose_cuda_pass_attend(rose_cuda_pass *p, uint32_t layer);
-void rose_cuda_pass_after(rose_cuda_pass *p, uint32_t layer); /* out, mlp */
-/* Outputs first .. first + n - 1, at most one block of logits. */
-void rose_cuda_pass_outputs(rose_cuda_pass *p, uint32_t first, uint32_t n);
 void rose_cuda_pass_sample(rose_cuda_pass *p, uint32_t first, uint32_t n);
-
-/* schedule.c: whether all of the L1 is shared memory in a step of n rows. */
+/* Whether all of the L1 is shared memory in a step of n rows. */
 bool rose_cuda_carveout(uint32_t without, uint32_t n_rows);
-/* Whether a captured decode step of n sequences runs as two halves; may_halve: on some model and
- * GPU. */
-bool rose_cuda_halves(const rose_cuda *c, uint32_t n);
-bool rose_cuda_may_halve(uint32_t n);
-/* The first row of the second half. */
-uint32_t rose_cuda_half_row(uint32_t n_rows);
-/* Enqueue a step that is being captured. */
-cudaError_t rose_cuda_forward_captured(rose_cuda *c, const rose_cuda_shape *s);
 
 /* graphs.c: capture the steps. */
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);

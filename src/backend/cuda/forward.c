@@ -1,11 +1,18 @@
 /* backend/cuda/forward.c - launches the kernels of one step in order, for every model family.
  *
  * A layer is: norm, qkv, rope, attend, out, mlp. All tables of a step are in the header on the
- * device, and their offsets depend only on the shape of the step. schedule.c decides which rows run
- * side by side, and graphs.c captures steps.
- *
- * A pass is the launches for all rows of a step, or for one half of them. */
+ * device, and their offsets depend only on the shape of the step. graphs.c captures steps. */
 #include "backend/cuda/cuda_internal.h"
+
+/* In steps of up to this many rows all of the L1 is shared memory, so that the next kernel can
+ * already be on the SM. Kernels are so short there that this saves 2 to 3 % (2 to 16 rows). From 32
+ * rows on it costs 1 to 2 % (H100). */
+enum { SHARED_ROWS = 16 };
+
+bool rose_cuda_carveout(uint32_t without, uint32_t n_rows)
+{
+    return n_rows <= SHARED_ROWS && (without & ROSE_CUDA_WITHOUT_CARVEOUT) == 0;
+}
 
 /* ---- a pass ---- */
 
@@ -13,7 +20,6 @@ rose_cuda_pass rose_cuda_pass_begin(rose_cuda *c, const rose_cuda_shape *s)
 {
     rose_cuda_pass p = {.c = c,
                         .s = s,
-                        .n_rows = s->n_rows,
                         .launch = {.device = &c->device,
                                    .stream = c->stream,
                                    .type = c->type,
@@ -36,30 +42,6 @@ static void *table(const rose_cuda_pass *p, uint64_t at)
     return p->c->header + at;
 }
 
-/* The first entry for this pass in a table with one entry for each row. */
-static uint32_t *row_table(const rose_cuda_pass *p, uint64_t at)
-{
-    return (uint32_t *)table(p, at) + p->first;
-}
-
-/* The pass's first row of x or y. */
-static float *floats_of(const rose_cuda_pass *p, float *base)
-{
-    return base + (size_t)p->first * p->c->arch.d_model;
-}
-
-/* Address of the pass's first row in a buffer whose rows have that many values of `size` bytes.
- * Blocked buffers work too, because `first` is a multiple of 8. */
-static void *rows_of(const rose_cuda_pass *p, void *base, uint32_t values, size_t size)
-{
-    return (uint8_t *)base + (size_t)p->first * values * size;
-}
-
-static void *typed_rows_of(const rose_cuda_pass *p, void *base, uint32_t values)
-{
-    return rows_of(p, base, values, rose_cuda_type_size(p->c->type));
-}
-
 static void gemm(rose_cuda_pass *p, const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     note(p, rose_gemm_run(&p->launch, m, io));
@@ -72,17 +54,17 @@ static void norm(rose_cuda_pass *p, const rose_cuda_norm_by *by, const rose_cuda
                  rose_gemm_io *io)
 {
     rose_cuda *c = p->c;
-    io->rows = p->n_rows;
+    io->rows = p->s->n_rows;
     io->norm = *by;
-    io->x = floats_of(p, c->scratch.x);
+    io->x = c->scratch.x;
     io->ld_x = c->arch.d_model;
     if (rose_gemm_norms(&p->launch, m, io)) return;
     const rose_cuda_norm a = {.x = io->x,
                               .by = *by,
-                              .out = typed_rows_of(p, c->scratch.h, m->k_pad),
+                              .out = c->scratch.h,
                               .out_k_pad = m->k_pad,
                               .d = c->arch.d_model,
-                              .rows = p->n_rows};
+                              .rows = p->s->n_rows};
     note(p, rose_cuda_norm_run(&p->launch, &a));
     io->h = a.out;
 }
@@ -93,16 +75,16 @@ static void add(rose_cuda_pass *p, const rose_cuda_matrix *m, void *h,
 {
     rose_cuda *c = p->c;
     const bool normed = post->w != NULL;
-    float *x = floats_of(p, c->scratch.x);
+    float *x = c->scratch.x;
     const rose_gemm_io io = {.end = ROSE_END_RESIDUAL,
-                             .rows = p->n_rows,
-                             .h = typed_rows_of(p, h, m->k_pad),
-                             .x = normed ? floats_of(p, c->scratch.y) : x,
+                             .rows = p->s->n_rows,
+                             .h = h,
+                             .x = normed ? c->scratch.y : x,
                              .ld_x = c->arch.d_model};
     gemm(p, m, &io);
     if (!normed) return;
     const rose_cuda_norm_add a = {
-        .x = x, .y = io.x, .by = *post, .d = c->arch.d_model, .rows = p->n_rows};
+        .x = x, .y = io.x, .by = *post, .d = c->arch.d_model, .rows = p->s->n_rows};
     note(p, rose_cuda_norm_add_run(&p->launch, &a));
 }
 
@@ -123,14 +105,8 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
 {
     rose_cuda *c = p->c;
     const uint32_t width = qkv_width(&c->arch);
-    const bool f32 = qkv_f32(l);
-    rose_gemm_io io = {.end = ROSE_END_ROWS,
-                       .out = rows_of(p, c->scratch.qkv, width,
-                                      f32 ? sizeof(float) : rose_cuda_type_size(c->type)),
-                       .out_pitch = width,
-                       .out_f32 = f32,
-                       /* Every SM also runs a block of the other half's attention. */
-                       .late = p->launch.beside};
+    rose_gemm_io io = {
+        .end = ROSE_END_ROWS, .out = c->scratch.qkv, .out_pitch = width, .out_f32 = qkv_f32(l)};
     norm(p, &l->ln1, &l->qkv, &io);
     gemm(p, &l->qkv, &io);
 }
@@ -146,31 +122,26 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
                           .n_heads = c->arch.n_kv_heads};
 }
 
-/* From row `first` of the step on. */
-static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer, uint32_t first,
-                                  uint32_t rows)
+static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer)
 {
     const rose_cuda *c = p->c;
     const rose_cuda_weights *w = &c->weights;
     const rose_cuda_layer *l = &w->layers[layer];
-    const size_t size = rose_cuda_type_size(c->type);
-    const bool f32 = qkv_f32(l), turns = l->rope >= 0;
-    return (rose_cuda_rotary){
-        .qkv = (const uint8_t *)c->scratch.qkv +
-               (size_t)first * qkv_width(&c->arch) * (f32 ? sizeof(float) : size),
-        .qkv_f32 = f32,
-        .rows = rows,
-        .n_q = c->arch.n_heads,
-        .kv = rose_cuda_layer_kv(c, layer),
-        .slot = (const uint32_t *)table(p, p->at.slot) + first,
-        .where = turns ? (const uint32_t *)table(p, p->at.where) + first : NULL,
-        .q_norm = l->q_norm,
-        .k_norm = l->k_norm,
-        .eps = c->arch.norm_eps,
-        .cos = turns ? w->cos[l->rope] : NULL,
-        .sin = turns ? w->sin[l->rope] : NULL,
-        .rot_dim = turns ? w->rot_dim[l->rope] : 0,
-        .q = (uint8_t *)c->scratch.q + (size_t)first * c->arch.n_heads * c->hd_pad * size};
+    const bool turns = l->rope >= 0;
+    return (rose_cuda_rotary){.qkv = c->scratch.qkv,
+                              .qkv_f32 = qkv_f32(l),
+                              .rows = p->s->n_rows,
+                              .n_q = c->arch.n_heads,
+                              .kv = rose_cuda_layer_kv(c, layer),
+                              .slot = table(p, p->at.slot),
+                              .where = turns ? table(p, p->at.where) : NULL,
+                              .q_norm = l->q_norm,
+                              .k_norm = l->k_norm,
+                              .eps = c->arch.norm_eps,
+                              .cos = turns ? w->cos[l->rope] : NULL,
+                              .sin = turns ? w->sin[l->rope] : NULL,
+                              .rot_dim = turns ? w->rot_dim[l->rope] : 0,
+                              .q = c->scratch.q};
 }
 
 /* Whether the decode kernel does the work of rose_cuda_rotary_run: every row is single. */
@@ -182,11 +153,11 @@ static bool appends(const rose_cuda_pass *p)
 
 static void rope(rose_cuda_pass *p, uint32_t layer)
 {
-    const rose_cuda_rotary a = rotary_of(p, layer, p->first, p->n_rows);
+    const rose_cuda_rotary a = rotary_of(p, layer);
     if (!appends(p)) note(p, rose_cuda_rotary_run(&p->launch, &a));
 }
 
-/* The cut for the layer's window and the rows of this pass. */
+/* The cut for the layer's window. */
 static void take_cut(const rose_cuda_pass *p, uint32_t window, rose_cuda_attend *a)
 {
     const rose_cuda *c = p->c;
@@ -194,21 +165,18 @@ static void take_cut(const rose_cuda_pass *p, uint32_t window, rose_cuda_attend 
     uint32_t i = 0;
     while (i + 1 < c->n_windows && c->windows[i] != window)
         i++;
-    i += p->half * c->n_windows;
     a->cutting = (rose_attend_cutting *)table(p, p->at.cuttings) + i;
     a->units = (rose_attend_unit *)table(p, p->at.units) + (size_t)i * s->n_units;
     a->folds = (rose_attend_fold *)table(p, p->at.folds) + (size_t)i * s->n_single;
-    a->parts = c->scratch.parts[p->half];
-    a->arrivals = c->scratch.arrivals[p->half];
+    a->parts = c->scratch.parts;
+    a->arrivals = c->scratch.arrivals;
     a->grid_units = s->n_units; /* the launch has no more blocks than the SMs hold */
 }
 
 static void singles(rose_cuda_pass *p, uint32_t layer, rose_cuda_attend a)
 {
     rose_cuda_rotary fused;
-    /* Items and `fused` name a row by its number in the step. */
-    a.items += p->first;
-    a.n_items = p->n_rows < p->s->n_single ? p->n_rows : p->s->n_single;
+    a.n_items = p->s->n_single;
     a.item_rows = 1;
     if (p->c->plain) {
         note(p, rose_cuda_attend_plain(&p->launch, &a));
@@ -216,7 +184,7 @@ static void singles(rose_cuda_pass *p, uint32_t layer, rose_cuda_attend a)
     }
     take_cut(p, a.window, &a);
     if (appends(p)) {
-        fused = rotary_of(p, layer, 0, p->s->n_rows);
+        fused = rotary_of(p, layer);
         a.fused = &fused;
     }
     note(p, rose_cuda_decode_run(&p->launch, &a));
@@ -237,8 +205,7 @@ static void gather(rose_cuda_pass *p, rose_cuda_attend *a)
     const rose_cuda_scratch *s = &p->c->scratch;
     rose_cuda_attend from = *a;
     if (s->dense == NULL) return;
-    from.items += p->first;
-    from.n_items = p->n_rows < p->s->n_single ? p->n_rows : p->s->n_single + p->s->n_tiles;
+    from.n_items = p->s->n_single + p->s->n_tiles;
     note(p, rose_cuda_gather_run(&p->launch, &from, s->dense));
     a->kv.base = s->dense;
     a->kv.page_elems = (uint64_t)a->kv.n_heads * 2 * ROSE_KV_PAGE_TOKENS * a->kv.hd_pad;
@@ -264,7 +231,7 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
     if (p->s->n_tiles > 0) tiles(p, a);
 }
 
-/* ---- out, mlp ---- */
+/* ---- mlp ---- */
 
 /* The activation in a kernel of its own (--fused-mlp off). `y` are the rows of the GEMM. */
 static void activate(rose_cuda_pass *p, const rose_cuda_layer *l, const float *y, void *to)
@@ -275,7 +242,7 @@ static void activate(rose_cuda_pass *p, const rose_cuda_layer *l, const float *y
                              .act = (uint32_t)p->c->arch.act,
                              .out = to,
                              .out_k_pad = l->down.k_pad,
-                             .rows = p->n_rows};
+                             .rows = p->s->n_rows};
     note(p, rose_cuda_act_run(&p->launch, &a));
 }
 
@@ -283,8 +250,8 @@ static void mlp(rose_cuda_pass *p, const rose_cuda_layer *l)
 {
     rose_cuda *c = p->c;
     const bool fused = (c->without & ROSE_CUDA_WITHOUT_MLP) == 0;
-    void *to = typed_rows_of(p, c->scratch.ff, l->down.k_pad);
-    float *y = fused ? NULL : rows_of(p, c->scratch.up, l->up.n, sizeof(float));
+    void *to = c->scratch.ff;
+    float *y = fused ? NULL : c->scratch.up;
     rose_gemm_io io = {.end = l->up.gated ? ROSE_END_GATED : ROSE_END_ACT,
                        .out = to,
                        .out_pitch = l->down.k_pad,
@@ -297,46 +264,21 @@ static void mlp(rose_cuda_pass *p, const rose_cuda_layer *l)
     add(p, &l->down, c->scratch.ff, &l->post2);
 }
 
-static void out(rose_cuda_pass *p, const rose_cuda_layer *l)
-{
-    add(p, &l->out, p->c->scratch.o, &l->post1);
-}
-
-/* ---- a layer ---- */
-
-void rose_cuda_pass_before(rose_cuda_pass *p, uint32_t layer)
-{
-    qkv(p, &p->c->weights.layers[layer]);
-    rope(p, layer);
-}
-
-void rose_cuda_pass_attend(rose_cuda_pass *p, uint32_t layer)
-{
-    attend(p, layer);
-}
-
-void rose_cuda_pass_after(rose_cuda_pass *p, uint32_t layer)
-{
-    const rose_cuda_layer *l = &p->c->weights.layers[layer];
-    out(p, l);
-    mlp(p, l);
-}
-
 /* ---- embedding and outputs ---- */
 
-void rose_cuda_pass_embed(rose_cuda_pass *p)
+static void embed(rose_cuda_pass *p)
 {
     rose_cuda *c = p->c;
     const rose_cuda_embed a = {.tok = c->weights.tok,
                                .pos = c->weights.pos,
                                .scale = c->arch.embed_scale,
-                               .ids = row_table(p, p->at.tokens),
+                               .ids = table(p, p->at.tokens),
                                .sampled = c->scratch.sampled,
-                               .where = row_table(p, p->at.where),
-                               .x = floats_of(p, c->scratch.x),
+                               .where = table(p, p->at.where),
+                               .x = c->scratch.x,
                                .d = c->arch.d_model,
                                .k_pad = c->weights.head.k_pad,
-                               .rows = p->n_rows,
+                               .rows = p->s->n_rows,
                                .vocab = c->arch.vocab_size};
     note(p, rose_cuda_embed_run(&p->launch, &a));
 }
@@ -380,7 +322,8 @@ static void head(rose_cuda_pass *p, uint32_t first, uint32_t n)
     note(p, rose_cuda_largest_run(&p->launch, &a));
 }
 
-void rose_cuda_pass_outputs(rose_cuda_pass *p, uint32_t first, uint32_t n)
+/* Outputs first .. first + n - 1, at most one block of logits. */
+static void outputs(rose_cuda_pass *p, uint32_t first, uint32_t n)
 {
     rose_cuda *c = p->c;
     const rose_cuda_scratch *s = &c->scratch;
@@ -417,16 +360,19 @@ cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t f
 cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step)
 {
     rose_cuda_pass p = rose_cuda_pass_begin(c, s);
-    rose_cuda_pass_embed(&p);
+    embed(&p);
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
-        rose_cuda_pass_before(&p, i);
-        rose_cuda_pass_attend(&p, i);
-        rose_cuda_pass_after(&p, i);
+        const rose_cuda_layer *l = &c->weights.layers[i];
+        qkv(&p, l);
+        rope(&p, i);
+        attend(&p, i);
+        add(&p, &l->out, c->scratch.o, &l->post1);
+        mlp(&p, l);
     }
     for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {
         const uint32_t left = s->n_outputs - first;
         const uint32_t n = left < c->scratch.out_block ? left : c->scratch.out_block;
-        rose_cuda_pass_outputs(&p, first, n);
+        outputs(&p, first, n);
         if (step != NULL && p.e == cudaSuccess) p.e = rose_cuda_after(c, step, first, n);
     }
     return p.e;

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t row0 = blockIdx.x * TILE, n0 = blockIdx.y * TILE;
     const uint32_t row = row0 + threadIdx.x / 16 * 2, n = n0 + threadIdx.x % 16 * 2;
 
-    if (!io.late) pdl_launch();
+    pdl_launch();
     pdl_wait();
     for (uint32_t part = 0; part < m.n_parts; part++) {
         float acc[2][2] = {};

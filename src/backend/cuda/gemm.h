@@ -83,8 +83,6 @@ typedef struct rose_gemm_io {
     /* [rows] key of the row's largest logit: the upper half orders logits, the lower half is ~id,
      * so the maximum is the largest logit with the lowest id. Or NULL. */
     unsigned long long *key;
-    /* The next kernel may start only when this one finishes, not while it runs. */
-    bool late;
 } rose_gemm_io;
 
 typedef enum rose_gemm_family { ROSE_GEMM_ROWS, ROSE_GEMM_TILES, ROSE_GEMM_WIDE } rose_gemm_family;
@@ -127,13 +125,15 @@ const rose_gemm_kernel *rose_gemm_named(const char *name); /* or NULL */
 /* Whether a GEMM of this shape norms its rows itself (io.h NULL), and should. */
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
 
-/* What the tuner (tune.c) measured: the fastest kernel of a shape and a bucket of rows. */
+/* What the tuner (tune.c) measured: the fastest kernel of a shape and a bucket of rows. The lines
+ * of one type also serve the other one. */
 typedef struct rose_gemm_tuning {
     uint32_t n, k, bucket;
     rose_cuda_type type;
     rose_gemm_end end;
     uint32_t n_parts;
     const rose_gemm_kernel *kernel;
+    float us, guess_us; /* its time, and that of the estimate's choice */
 } rose_gemm_tuning;
 
 struct rose_gemm_tuned {
@@ -154,6 +154,10 @@ rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line
 /* Add the lines of a file for a GPU of this name. Lines that do not fit this version or GPU are
  * ignored with one warning; no file is no error. */
 void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu);
+/* Add those lines of a text for a GPU of this name whose shapes are not there yet. The text holds
+ * one file after the other. Returns how many lines of that GPU were ignored. */
+uint32_t rose_gemm_tuned_add(rose_gemm_tuned *t, const char *text, const char *gpu);
+extern const char rose_gemm_shipped[]; /* tuned.txt: such a text, for GPUs that were measured */
 /* Errors: IO, NOMEM, INVAL (path); the file is then as it was. */
 rose_status rose_gemm_tuned_write(const rose_gemm_tuned *t, const char *path, const char *gpu,
                                   rose_err *err);

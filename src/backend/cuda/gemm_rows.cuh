@@ -23,24 +23,21 @@
 #include "backend/cuda/norm.cuh"
 
 enum {
-    ROWS_SLOTS = 8, /* of a warp's ring */
-    ROWS_RING_SLOTS = 6,
-    ROWS_STAGE = 128, /* most k in a slot */
+    ROWS_SLOTS = 4,   /* of a warp's ring */
+    ROWS_STAGE = 256, /* most k in a slot */
     ROWS_CHUNK = 256, /* k of a once-only copy of rows */
     ROWS_CHUNKS = 64,
     ROWS_WARPS = 16,         /* most of a block */
     ROWS_BARRIERS = 1536,    /* bytes at the beginning of shared memory */
-    ROWS_BEYOND = 1024,      /* bytes at its end: the last unit of a chain reads beyond its slot */
+    ROWS_BEYOND = 1024,      /* bytes at its end: the last step of a chain reads beyond its slot */
     ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
-    ROWS_NORM_GROUPS = 8     /* groups of a lane that stay in registers while a row is normed */
+    ROWS_NORM_GROUPS = 8,    /* most groups of a lane while a row is normed */
+    ROWS_NORM_BATCH = 4
 };
 static_assert((ROWS_WARPS * ROWS_SLOTS + ROWS_CHUNKS) * 8 <= ROWS_BARRIERS, "barriers");
 
 /* Where the activation rows are. */
 typedef enum rows_from { ROWS_WHOLE, ROWS_RING, ROWS_NORMED } rows_from;
-
-template <int FROM>
-constexpr uint32_t ROWS_SLOTS_OF = FROM == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS;
 
 /* How a block works. */
 typedef struct rows_plan {
@@ -49,9 +46,9 @@ typedef struct rows_plan {
     uint32_t n_tiles; /* of the matrix */
     uint32_t stage;   /* k in a slot */
     uint32_t slot_bytes, ring_bytes;
-    uint32_t shift; /* the rows lie 1 << shift to a block of 8 values of k: 3; fewer rows: less */
     uint32_t x_at, sums_at; /* offsets in shared memory */
     uint32_t grid, warps;
+    uint32_t mode;
 } rows_plan;
 
 /* Sums of a row lie ROWS_WIDE(nb) floats apart: lanes that store meet no bank twice. */
@@ -70,15 +67,15 @@ template <typename T> struct rows_warp {
     float *own, *first;            /* sums of the warp, and of part 0 of its tile */
     uint32_t ring, x;              /* shared addresses */
     uint32_t lane_w;               /* offset of this lane's row of the four matrices of a step */
-    uint32_t lane_x, shift;        /* the same of the rows; as rows_plan.shift */
     uint32_t begin, end;           /* the part */
-    uint32_t k_pad, rows;          /* of the matrix, of io */
+    uint32_t k_pad;
+    uint32_t blocks; /* of 8 rows, that there are */
     uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
     uint32_t stride;
 };
 
-/* Steps of 32 values of k that a warp loads at once: as many as registers allow. */
-template <int RB> constexpr int ROWS_UNIT = RB == 1 ? 2 : 1;
+/* A unit of a chain is so many times 32 values of k. */
+template <int RB> constexpr int ROWS_UNIT = RB == 4 ? 1 : 2;
 
 /* Operands of a unit: of weights in each 16 values of k, of rows in each block of 8. */
 template <int RB> struct rows_operands {
@@ -99,19 +96,23 @@ ROSE_DEVICE uint32_t piece_end(uint32_t k, uint32_t stage, uint32_t end)
     return k + stage < end ? k + stage : end;
 }
 
-/* Request the weights of a piece; nothing if no tile is left. */
-template <typename T>
+/* Request the weights of a piece, and announce all that comes to its slot. */
+template <typename T, int FROM>
 ROSE_DEVICE void request_weights(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
                                  uint32_t slot)
 {
-    const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
-    const uint32_t to = warp.ring + slot * p.slot_bytes;
-#pragma unroll
-    for (uint32_t b = 0; b < 2; b++) {
-        const T *from = warp.w + ((size_t)(at.tile * p.nb + b) * warp.k_pad + at.k) * 8;
-        const bool there = b < p.nb && at.tile < p.n_tiles;
-        ring_copy(to + b * p.stage * 16, there ? from : NULL, bytes, warp.full + slot, warp.lane);
+    if (at.tile < p.n_tiles) {
+        const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
+        const uint32_t to = warp.ring + slot * p.slot_bytes;
+        const T *from = warp.w + ((size_t)at.tile * p.nb * warp.k_pad + at.k) * 8;
+        ring_expect(warp.full + slot, bytes * (p.nb + (FROM == ROWS_RING ? warp.blocks : 0)),
+                    warp.lane);
+        ring_part(to, from, bytes, warp.full + slot, warp.lane);
+        if (p.nb == 2)
+            ring_part(to + p.stage * 16, from + (size_t)warp.k_pad * 8, bytes, warp.full + slot,
+                      warp.lane);
     }
+    ring_close();
 }
 
 /* RING: request the piece's activation rows as well. */
@@ -119,14 +120,16 @@ template <typename T, int RB>
 ROSE_DEVICE void request_rows(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
                               uint32_t slot)
 {
-    const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
-    const uint32_t to = warp.ring + slot * p.slot_bytes + p.nb * p.stage * 16;
+    if (at.tile < p.n_tiles) {
+        const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
+        const uint32_t to = warp.ring + slot * p.slot_bytes + p.nb * p.stage * 16;
 #pragma unroll
-    for (uint32_t b = 0; b < RB; b++) {
-        const T *from = warp.h + ((size_t)b * warp.k_pad + at.k) * 8;
-        const bool there = b * 8 < warp.rows && at.tile < p.n_tiles;
-        ring_copy(to + b * p.stage * 16, there ? from : NULL, bytes, warp.full + slot, warp.lane);
+        for (uint32_t b = 0; b < RB; b++)
+            if (b < warp.blocks)
+                ring_part(to + b * p.stage * 16, warp.h + ((size_t)b * warp.k_pad + at.k) * 8,
+                          bytes, warp.full + slot, warp.lane);
     }
+    ring_close();
 }
 
 /* The position of a warp in its ring. */
@@ -134,6 +137,7 @@ typedef struct rows_ring {
     uint32_t slot, parity;
     rows_place ahead; /* the piece that the slot that is read next becomes */
     bool fresh;       /* the once-only rows may be under way */
+    bool more;        /* ahead is a piece of a tile that there is */
 } rows_ring;
 
 /* The slot's piece of the tile is used up: request the next piece. Before sm_90 an empty request
@@ -143,102 +147,138 @@ ROSE_DEVICE void refill_slot(const rows_warp<T> &warp, const rows_plan &p, rows_
                              uint32_t slot)
 {
 #if __CUDA_ARCH__ >= 900
-    if (ring->ahead.tile >= p.n_tiles) return;
+    if (!ring->more) return;
 #endif
     __syncwarp();
-    request_weights(warp, p, ring->ahead, slot);
+    request_weights<T, FROM>(warp, p, ring->ahead, slot);
     if (FROM == ROWS_RING) request_rows<T, RB>(warp, p, ring->ahead, slot);
     next_place(&ring->ahead, warp, p);
+    ring->more = ring->ahead.tile < p.n_tiles;
 }
 
-/* Wait for the slot that is read next; it has values k .. k1 - 1. */
-template <typename T, int RB, int FROM>
-ROSE_DEVICE void open_slot(const rows_warp<T> &warp, const rows_ring &ring, uint32_t k, uint32_t k1)
+/* A warp on its way along a chain. */
+typedef struct rows_walk {
+    uint32_t at;   /* the shared address of k in its slot */
+    uint32_t k;    /* the next value */
+    uint32_t in;   /* values of the slot that remain, of k on */
+    uint32_t left; /* values of the part that remain */
+} rows_walk;
+
+/* Wait for the slot that is read next. */
+template <typename T, int FROM>
+ROSE_DEVICE void open_slot(rows_walk *walk, const rows_warp<T> &warp, const rows_plan &p,
+                           const rows_ring &ring)
 {
-    /* So many of the youngest pieces may be under way: the slot before is not requested anew yet.
-     */
-    constexpr int PIECES = (int)(ROWS_SLOTS_OF<FROM> - 2) * (FROM == ROWS_RING ? RB : 2);
-    ring_wait<PIECES + 1>(warp.full + ring.slot, ring.parity);
+    walk->at = warp.ring + ring.slot * p.slot_bytes;
+    walk->in = p.stage;
+    /* The slot before is not requested anew yet. */
+    ring_wait<ROWS_SLOTS - 1>(warp.full + ring.slot, ring.parity);
     ring_meet_warp();
-    if (FROM == ROWS_WHOLE && ring.fresh)
-        for (uint32_t c = k / ROWS_CHUNK; c * ROWS_CHUNK < k1; c++)
+    if (FROM == ROWS_WHOLE && ring.fresh) {
+        const uint32_t k1 = piece_end(walk->k, p.stage, warp.end);
+        for (uint32_t c = walk->k / ROWS_CHUNK; c * ROWS_CHUNK < k1; c++)
             ring_wait_once(warp.once + c);
+    }
 }
 
-/* at: the shared address of the unit in its slot. */
+ROSE_DEVICE void leave_slot(rows_ring *ring)
+{
+    if (++ring->slot < ROWS_SLOTS) return;
+    ring->slot = 0;
+    ring->parity ^= 1;
+}
+
+ROSE_DEVICE void walk_on(rows_walk *walk, uint32_t by)
+{
+    walk->at += by * 16;
+    walk->k += by;
+    walk->in -= by;
+    walk->left -= by;
+}
+
+/* The shared address of this lane's row for 32 values of k, of the block b of 8 rows. */
+template <typename T, int FROM>
+ROSE_DEVICE uint32_t rows_at(const rows_warp<T> &warp, const rows_plan &p, const rows_walk &walk,
+                             uint32_t b, uint32_t u)
+{
+    const uint32_t lane = warp.lane;
+    if (FROM == ROWS_RING) return walk.at + lane * 16 + (p.nb + b) * p.stage * 16 + u * 512;
+    if (FROM == ROWS_WHOLE) return warp.x + lane * 16 + (b * warp.k_pad + walk.k) * 16 + u * 512;
+    /* Row r of the block kb of 8 values lies at place r ^ kb % 8. */
+    const uint32_t kb = walk.k / 8 + u * 4 + lane / 8;
+    return warp.x + kb * 128 + ((lane ^ kb) % 8) * 16;
+}
+
+/* The operands of step i of a unit; an even step loads the rows of the step after as well. */
 template <typename T, int RB, int FROM>
-ROSE_DEVICE void load_unit(rows_operands<RB> *o, const rows_warp<T> &warp, const rows_plan &p,
-                           uint32_t at, uint32_t k)
+ROSE_DEVICE void load_step(rows_operands<RB> *o, const rows_warp<T> &warp, const rows_plan &p,
+                           const rows_walk &walk, int i)
 {
-    const uint32_t lane = warp.lane, row = lane % 8, block = lane / 8;
+    load_matrices(o->w[i], walk.at + warp.lane_w + i * 256);
+    if (i % 2 != 0) return;
 #pragma unroll
-    for (int u = 0; u < ROWS_UNIT<RB>; u++) {
-        load_matrices(o->w[u * 2], at + warp.lane_w + u * 512);
-        load_matrices(o->w[u * 2 + 1], at + warp.lane_w + u * 512 + 256);
-#pragma unroll
-        for (int b = 0; b < RB; b++) {
-            uint32_t x = lane * 16;
-            if (FROM == ROWS_WHOLE && RB > 1) x += warp.x + (b * warp.k_pad + k) * 16 + u * 512;
-            if (FROM == ROWS_WHOLE && RB == 1)
-                x = warp.x + warp.lane_x + ((k + u * 32) * 2 << warp.shift);
-            if (FROM == ROWS_RING) x += at + (p.nb + b) * p.stage * 16 + u * 512;
-            /* Row r of block kb lies at place r ^ kb % 8; k is a multiple of 64. */
-            if (FROM == ROWS_NORMED)
-                x = warp.x + k * 16 + block * 128 + (row ^ (block + u * 4)) * 16 + u * 512;
-            load_matrices(o->x[b][u], x);
-        }
-    }
+    for (int b = 0; b < RB; b++)
+        load_matrices(o->x[b][i / 2], rows_at<T, FROM>(warp, p, walk, b, i / 2));
 }
 
-/* Steps FIRST .. LAST - 1 of a unit. left: values of k that remain, of this unit on. */
-template <typename T, int RB, int FIRST, int LAST>
-ROSE_DEVICE void multiply_steps(float acc[RB][4], const rows_operands<RB> &o, uint32_t left)
+template <typename T, int RB>
+ROSE_DEVICE void multiply_step(float acc[RB][4], const rows_operands<RB> &o, int i)
 {
 #pragma unroll
-    for (int i = FIRST; i < LAST; i++) {
-        if (i > 0 && (uint32_t)i * 16 >= left) continue;
-#pragma unroll
-        for (int b = 0; b < RB; b++)
-            mma(acc[b], o.w[i], o.x[b][i / 2][i % 2 * 2], o.x[b][i / 2][i % 2 * 2 + 1],
-                static_cast<const T *>(NULL));
-    }
+    for (int b = 0; b < RB; b++)
+        mma(acc[b], o.w[i], o.x[b][i / 2][i % 2 * 2], o.x[b][i / 2][i % 2 * 2 + 1],
+            static_cast<const T *>(NULL));
 }
 
-/* The chain of the warp's part of a tile. The operands of the next unit are loaded between the two
- * halves of this unit's products: the products hide the loads, and what it takes to find them. */
+/* The chain of the warp's part of a tile. The operands of the next unit are loaded between the
+ * products of this one. */
 template <typename T, int RB, int FROM>
 ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const rows_plan &p,
                            rows_ring *ring)
 {
-    constexpr uint32_t UNIT = ROWS_UNIT<RB> * 32;
-    constexpr int HALF = ROWS_UNIT<RB>;
-    uint32_t k = warp.begin, k1 = piece_end(k, p.stage, warp.end), at;
+    constexpr int STEPS = ROWS_UNIT<RB> * 2;
+    constexpr uint32_t UNIT = STEPS * 16;
+    rows_walk walk = {0, warp.begin, 0, warp.end - warp.begin};
     rows_operands<RB> even, odd;
-    auto open = [&]() {
-        k1 = piece_end(k, p.stage, warp.end);
-        open_slot<T, RB, FROM>(warp, *ring, k, k1);
-        at = warp.ring + ring->slot * p.slot_bytes;
-    };
     auto turn = [&](const rows_operands<RB> &now, rows_operands<RB> &next) {
-        const uint32_t left = warp.end - k, old = ring->slot;
-        const bool ends = k + UNIT >= k1, more = left > UNIT;
-        multiply_steps<T, RB, 0, HALF>(acc, now, left);
-        k += UNIT;
-        at += UNIT * 16;
-        if (ends && ++ring->slot == ROWS_SLOTS_OF<FROM>) {
-            ring->slot = 0;
-            ring->parity ^= 1;
+        const bool more = walk.left >= 2 * UNIT;
+        const uint32_t old = ring->slot;
+        walk_on(&walk, UNIT);
+        const bool ends = walk.in == 0 && walk.left > 0;
+        if (ends) {
+            leave_slot(ring);
+            open_slot<T, FROM>(&walk, warp, p, *ring);
         }
-        if (ends && more) open();
-        if (more) load_unit<T, RB, FROM>(&next, warp, p, at, k);
-        multiply_steps<T, RB, HALF, HALF * 2>(acc, now, left);
+        if (more) {
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                multiply_step<T, RB>(acc, now, i);
+                load_step<T, RB, FROM>(&next, warp, p, walk, i);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                multiply_step<T, RB>(acc, now, i);
+        }
         if (ends) refill_slot<T, RB, FROM>(warp, p, ring, old);
         return more;
     };
-    open();
-    load_unit<T, RB, FROM>(&even, warp, p, at, k);
-    while (turn(even, odd) && turn(odd, even)) {
+    open_slot<T, FROM>(&walk, warp, p, *ring);
+    if (walk.left >= UNIT) {
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            load_step<T, RB, FROM>(&even, warp, p, walk, i);
+        while (turn(even, odd) && turn(odd, even)) {
+        }
     }
+#pragma unroll 1
+    for (; walk.left > 0; walk_on(&walk, 16)) { /* k of the part is no multiple of a unit */
+        load_step<T, RB, FROM>(&even, warp, p, walk, 0);
+        multiply_step<T, RB>(acc, even, 0);
+    }
+    const uint32_t old = ring->slot;
+    leave_slot(ring);
+    refill_slot<T, RB, FROM>(warp, p, ring, old);
     ring->fresh = false;
 }
 
@@ -389,58 +429,59 @@ ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gem
 template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &warp)
 {
     for (uint32_t c = warp.id; c * ROWS_CHUNK < warp.k_pad; c += blockDim.x / 32) {
-        const uint32_t k = c * ROWS_CHUNK, k1 = piece_end(k, ROWS_CHUNK, warp.k_pad);
+        const uint32_t k = c * ROWS_CHUNK, bytes = (piece_end(k, ROWS_CHUNK, warp.k_pad) - k) * 16;
+        ring_expect(warp.once + c, bytes * warp.blocks, warp.lane);
 #pragma unroll
         for (uint32_t b = 0; b < RB; b++) {
             const uint32_t at = b * warp.k_pad + k;
-            ring_copy(warp.x + at * 16, b * 8 < warp.rows ? warp.h + (size_t)at * 8 : NULL,
-                      (k1 - k) * 16, warp.once + c, warp.lane);
+            if (b < warp.blocks)
+                ring_part(warp.x + at * 16, warp.h + (size_t)at * 8, bytes, warp.once + c,
+                          warp.lane);
         }
     }
+    ring_close();
 }
 
-/* Up to 4 rows, 16 bytes for each lane: only these rows, without the others of their blocks. A warp
- * copies one row of a chunk at a time, and has four of them under way. */
-template <typename T> ROSE_DEVICE void gather_rows(const rows_warp<T> &warp, uint8_t *to)
+/* Parameters of the norm for the groups `first` .. first + ROWS_NORM_BATCH - 1 of a lane. */
+ROSE_DEVICE void load_batch(float w[ROWS_NORM_BATCH][8], float b[ROWS_NORM_BATCH][8],
+                            const rose_cuda_norm_by &by, uint32_t first, uint32_t d, uint32_t lane)
 {
-    enum { JOBS = 4 };
-    const uint32_t step = blockDim.x / 32, mask = (1u << warp.shift) - 1;
-    const uint32_t n = (warp.k_pad + ROWS_CHUNK - 1) / ROWS_CHUNK << warp.shift;
-    for (uint32_t first = warp.id; first < n; first += step * JOBS) {
-        uint4 v[JOBS];
 #pragma unroll
-        for (uint32_t i = 0; i < JOBS; i++) {
-            const uint32_t job = first + i * step, row = job & mask;
-            const uint32_t k = (job >> warp.shift) * ROWS_CHUNK + warp.lane * 8;
-            v[i] = make_uint4(0, 0, 0, 0);
-            if (job < n && k < warp.k_pad && row < warp.rows)
-                v[i] =
-                    __ldcg(reinterpret_cast<const uint4 *>(warp.h + h_index(row, k, warp.k_pad)));
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < JOBS; i++) {
-            const uint32_t job = first + i * step, row = job & mask;
-            const uint32_t k = (job >> warp.shift) * ROWS_CHUNK + warp.lane * 8;
-            if (job >= n) continue;
-            if (k < warp.k_pad)
-                *reinterpret_cast<uint4 *>(to + ((k / 8 << warp.shift) + row) * 16) = v[i];
-            __syncwarp();
-            ring_copy(0, NULL, 0, warp.once + (job >> warp.shift), warp.lane); /* arrives */
-        }
+    for (uint32_t i = 0; i < ROWS_NORM_BATCH; i++) {
+        const uint32_t k = ((first + i) * 32 + lane) * 8;
+        if (k < d && by.kind != ROSE_CUDA_NORM_NONE) load_parameters(w[i], by.w + k);
+        if (k < d && by.kind != ROSE_CUDA_NORM_NONE && by.b != NULL)
+            load_parameters(b[i], by.b + k);
     }
 }
 
-/* Norm all rows, a warp each. */
+/* Norm all rows, a warp each. The parameters of the first groups are under way while the sums of
+ * the row are found. */
 template <typename T>
 ROSE_DEVICE void norm_rows(uint8_t *to, const rose_gemm_io &io, uint32_t d, uint32_t id,
                            uint32_t lane)
 {
     const float zeros[8] = {0};
     for (uint32_t row = id; row < io.rows; row += blockDim.x / 32) {
+        const float *x = io.x + (size_t)row * io.ld_x;
+        float v[ROWS_NORM_GROUPS][8], w[ROWS_NORM_BATCH][8], b[ROWS_NORM_BATCH][8];
         auto put = [&](uint32_t k, const float y[8]) {
             store_group(reinterpret_cast<T *>(to + k * 16 + (row ^ k / 8 % 8) * 16), y);
         };
-        norm_row<ROWS_NORM_GROUPS>(io.x + (size_t)row * io.ld_x, io.norm, d, lane, put);
+        load_groups<ROWS_NORM_GROUPS>(v, x, 0, d, lane);
+        load_batch(w, b, io.norm, 0, d, lane);
+        const float2 moments = norm_moments<ROWS_NORM_GROUPS>(v, x, io.norm, d, lane);
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS_NORM_GROUPS; i++) {
+            const uint32_t k = (i * 32 + lane) * 8, of = i % ROWS_NORM_BATCH;
+            if (i > 0 && of == 0) {
+                if (i * NORM_GROUP >= d) break;
+                load_batch(w, b, io.norm, i, d, lane);
+            }
+            float y[8];
+            norm_values(y, v[i], w[of], b[of], io.norm, moments);
+            if (k < d) put(k, y);
+        }
         if (d % 16 != 0 && lane == 0) put(d, zeros);
     }
 }
@@ -451,7 +492,9 @@ template <typename T, int RB>
 ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const rose_gemm_io &io,
                             const rows_plan &p, uint8_t *memory)
 {
-    const uint32_t lane = threadIdx.x % 32, id = threadIdx.x / 32, part = id % m.n_parts;
+    const uint32_t lane = threadIdx.x % 32;
+    /* ptxas shall see that all lanes have the same. */
+    const uint32_t id = __shfl_sync(ROSE_ALL_LANES, threadIdx.x / 32, 0), part = id % m.n_parts;
     const bool last = part + 1 == m.n_parts;
     uint64_t *barriers = reinterpret_cast<uint64_t *>(memory);
     float *sums = reinterpret_cast<float *>(memory + p.sums_at);
@@ -471,13 +514,11 @@ ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const
     /* Matrices of a step: outputs 0-7 and 8-15, k 0-7; then k 8-15. With one block of outputs its
      * rows come twice, and the second sums are ignored. */
     warp->lane_w = lane / 16 * 128 + lane % 8 * 16 + (p.nb == 2 ? lane / 8 % 2 * p.stage * 16 : 0);
-    warp->shift = p.shift;
-    warp->lane_x = (lane / 8 << p.shift) * 16 + (lane & ((1u << p.shift) - 1)) * 16;
     warp->begin = m.cut[part];
     warp->end =
         last ? (m.k + ROSE_GEMM_GROUP - 1) / ROSE_GEMM_GROUP * ROSE_GEMM_GROUP : m.cut[part + 1];
     warp->k_pad = m.k_pad;
-    warp->rows = io.rows;
+    warp->blocks = (io.rows + 7) / 8;
     warp->stride = gridDim.x * p.tiles;
 }
 
@@ -489,15 +530,16 @@ ROSE_DEVICE void start_ring(rows_ring *ring, const rows_warp<T> &warp, const row
     ring->slot = ring->parity = 0;
     ring->fresh = true;
     ring->ahead = {works && warp.begin < warp.end ? tile : p.n_tiles, warp.begin};
+    ring->more = false;
     if (!works) return;
-    if (warp.lane < ROWS_SLOTS_OF<FROM>)
-        ring_init(warp.full + warp.lane, FROM == ROWS_RING ? 2 + RB : 2);
+    if (warp.lane < ROWS_SLOTS) ring_init(warp.full + warp.lane, 1);
     __syncwarp();
 #pragma unroll 1
-    for (uint32_t i = 0; i < ROWS_SLOTS_OF<FROM>; i++) {
-        request_weights(warp, p, ring->ahead, i);
+    for (uint32_t i = 0; i < ROWS_SLOTS; i++) {
+        request_weights<T, FROM>(warp, p, ring->ahead, i);
         next_place(&ring->ahead, warp, p);
     }
+    ring->more = ring->ahead.tile < p.n_tiles;
 }
 
 /* RING: the rows of the first pieces. */
@@ -506,7 +548,7 @@ ROSE_DEVICE void start_rows(const rows_warp<T> &warp, const rows_plan &p, uint32
 {
     rows_place at = {warp.begin < warp.end ? tile : p.n_tiles, warp.begin};
 #pragma unroll 1
-    for (uint32_t i = 0; i < ROWS_RING_SLOTS; i++) {
+    for (uint32_t i = 0; i < ROWS_SLOTS; i++) {
         request_rows<T, RB>(warp, p, at, i);
         next_place(&at, warp, p);
     }
@@ -527,10 +569,35 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
                             const rose_gemm_io &io, const rows_plan &p, uint8_t *memory)
 {
     if constexpr (FROM == ROWS_WHOLE) {
-        if (RB == 1 && p.shift < 3)
-            gather_rows(warp, memory + p.x_at);
-        else
-            copy_rows<T, RB>(warp);
+#if defined ROWS_TRIAL && defined __CUDA_ARCH__
+        if (p.mode & 1) {
+            const uint8_t *h = static_cast<const uint8_t *>(io.h);
+            for (uint32_t i = threadIdx.x; i < warp.blocks * m.k_pad; i += blockDim.x)
+                asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(warp.x + i * 16),
+                             "l"(h + (size_t)i * 16)
+                             : "memory");
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+            __syncthreads();
+            return;
+        }
+        if (p.mode & 2) {
+            const uint4 *h = static_cast<const uint4 *>(io.h);
+            uint4 *to = reinterpret_cast<uint4 *>(memory + p.x_at);
+            for (uint32_t i = threadIdx.x; i < warp.blocks * m.k_pad; i += blockDim.x * 8) {
+                uint4 v[8];
+#pragma unroll
+                for (uint32_t j = 0; j < 8; j++)
+                    if (i + j * blockDim.x < warp.blocks * m.k_pad) v[j] = __ldcg(h + i + j * blockDim.x);
+#pragma unroll
+                for (uint32_t j = 0; j < 8; j++)
+                    if (i + j * blockDim.x < warp.blocks * m.k_pad) to[i + j * blockDim.x] = v[j];
+            }
+            __syncthreads();
+            return;
+        }
+#endif
+        copy_rows<T, RB>(warp);
         ring_meet_once();
     } else if constexpr (FROM == ROWS_RING) {
         start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
@@ -578,7 +645,7 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     rows_warp<T> warp;
     rows_ring ring;
     rows_early in = {};
-    if (!io.late) pdl_launch();
+    pdl_launch();
     place_warp<T, RB>(&warp, m, io, p, memory);
     const bool works = warp.mine < p.tiles; /* the others only norm */
     const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
@@ -586,13 +653,16 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     if (FROM == ROWS_NORMED) touch_parameters(io.norm, m.k);
     if (FROM == ROWS_WHOLE) {
         for (uint32_t i = threadIdx.x; i * ROWS_CHUNK < m.k_pad; i += blockDim.x)
-            ring_init(warp.once + i, p.shift < 3 ? 1u << p.shift : RB);
+            ring_init(warp.once + i, 1);
         __syncthreads();
     }
     const rows_pairs r = pairs_of(io, p, warp.part, m.n_parts, warp.lane);
     load_bias(&in, m, io, tile * p.nb * 8 + r.col);
     pdl_wait();
     bring_rows<T, RB, FROM>(warp, m, io, p, memory);
+#ifdef ROWS_TRIAL
+    if (p.mode & 3) ring.fresh = false;
+#endif
     if (works) run_tiles<T, RB, FROM, HEAD>(warp, &ring, in, r, m, io, p);
 }
 

@@ -6,22 +6,28 @@
 #include "backend/cuda/gemm_rows.cuh"
 #include "backend/cuda/launch.cuh"
 
+#ifdef ROWS_TRIAL
+extern uint32_t rows_try[16];
+#define ROWS_TRY(i, normal) (rows_try[i] != 0 ? rows_try[i] : (normal))
+#else
+#define ROWS_TRY(i, normal) (normal)
+#endif
+
 static inline uint32_t rows_up_div(uint32_t x, uint32_t by)
 {
     return (x + by - 1) / by;
 }
 
 /* Bytes of the rows that a block has once. */
-static inline size_t rows_x_bytes(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m)
+static inline size_t rows_x_bytes(uint32_t rb, const rose_cuda_matrix *m)
 {
-    return (size_t)rb * m->k_pad * 2 << p->shift;
+    return (size_t)rb * m->k_pad * 16;
 }
 
 /* Slots of a ring. A warp with a single tile needs no more of them than its part has pieces. */
-static inline uint32_t rows_slots(const rows_plan *p, rows_from from, const rose_cuda_matrix *m,
-                                  uint32_t sms)
+static inline uint32_t rows_slots(const rows_plan *p, const rose_cuda_matrix *m, uint32_t sms)
 {
-    const uint32_t slots = from == ROWS_RING ? ROWS_RING_SLOTS : ROWS_SLOTS;
+    const uint32_t slots = ROWS_SLOTS;
     uint32_t longest = 0;
     for (uint32_t i = 0; i < m->n_parts; i++)
         if (m->cut[i + 1] - m->cut[i] > longest) longest = m->cut[i + 1] - m->cut[i];
@@ -35,9 +41,9 @@ static inline size_t rows_bytes(rows_plan *p, uint32_t rb, rows_from from,
 {
     const uint32_t wide = ROWS_WIDE(p->nb), warps = p->tiles * m->n_parts;
     p->slot_bytes = p->stage * 16 * (p->nb + (from == ROWS_RING ? rb : 0));
-    p->ring_bytes = rows_slots(p, from, m, sms) * p->slot_bytes;
+    p->ring_bytes = rows_slots(p, m, sms) * p->slot_bytes;
     p->x_at = ROWS_BARRIERS + warps * p->ring_bytes;
-    p->sums_at = p->x_at + (from == ROWS_RING ? 0 : (uint32_t)rows_x_bytes(p, rb, m));
+    p->sums_at = p->x_at + (from == ROWS_RING ? 0 : (uint32_t)rows_x_bytes(rb, m));
     return (size_t)p->sums_at + (size_t)warps * rb * 8 * wide * sizeof(float) + ROWS_BEYOND;
 }
 
@@ -46,15 +52,15 @@ static inline size_t rows_bytes(rows_plan *p, uint32_t rb, rows_from from,
 static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const rose_cuda_matrix *m,
                               uint32_t sms, size_t budget)
 {
-    const uint32_t most = m->n_parts > 1 ? ROWS_WARPS / ROSE_GEMM_PARTS : ROWS_WARPS / 2;
+    const uint32_t most = m->n_parts > 1 ? ROWS_WARPS / ROSE_GEMM_PARTS : ROWS_TRY(4, ROWS_WARPS / 2);
     const uint32_t turns = rows_up_div(p->n_tiles, sms * most);
     p->tiles = rows_up_div(p->n_tiles, sms * turns);
-    p->stage = ROWS_STAGE;
-    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > ROWS_STAGE / 2)
+    p->stage = ROWS_TRY(1, ROWS_STAGE);
+    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > 64)
         p->stage /= 2;
     while (rows_bytes(p, rb, from, m, sms) > budget && p->tiles > 1)
         p->tiles = (p->tiles + 1) / 2;
-    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > (rb == 1 ? 64u : 32u))
+    while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > (rb == 4 ? 32u : 64u))
         p->stage /= 2;
     p->grid = rows_up_div(p->n_tiles, p->tiles);
     const uint32_t waves = rows_up_div(p->grid, sms);
@@ -63,13 +69,13 @@ static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const r
     return rows_bytes(p, rb, from, m, sms);
 }
 
-/* Whether the rows lie in shared memory once. They are worth more of it where many tiles follow. */
+/* Whether the rows lie in shared memory once: where they leave room for rings. */
 static inline bool rows_whole(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m,
                               const rose_cuda_device *d)
 {
-    const size_t bytes = rows_x_bytes(p, rb, m);
-    const bool many = p->n_tiles >= 3 * ROWS_WARPS / 2 * d->sms;
-    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 7 * (many ? 4 : 2);
+    const size_t bytes = rows_x_bytes(rb, m), rings = m->n_parts * p->nb * ROWS_SLOTS * 1024;
+    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 14 * 8 &&
+           bytes + rings <= d->shared_max / 4 * 3;
 }
 
 template <typename T, int RB, int FROM, bool HEAD>
@@ -78,14 +84,27 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_matri
 {
     const rose_cuda_device *d = at->device;
     const bool one = FROM != ROWS_NORMED && m->n_parts == 1 && p->n_tiles > d->sms * ROWS_WARPS;
-    const size_t room = d->shared_max / 8 * 7, budget = ROWS_BUDGET;
-    const size_t most = one || room < budget ? room : budget;
+    const size_t room = d->shared_max / 8 * 7, budget = ROWS_TRY(2, ROWS_BUDGET >> 10) << 10;
+    const bool wide = FROM == ROWS_WHOLE && rows_x_bytes(RB, m) > budget / 2;
+    const size_t most = one || wide || room < budget ? room : budget;
     const size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
     if (bytes > d->shared_max) return cudaErrorInvalidConfiguration;
     uint32_t warps = p->warps;
     if (FROM == ROWS_NORMED && warps < io->rows) warps = io->rows;
+#ifdef ROWS_TRIAL
+    p->mode = FROM == ROWS_WHOLE ? rows_try[7] : 0;
+    if (FROM == ROWS_WHOLE && m->n_parts == 1 && !HEAD && warps < rows_try[6]) warps = rows_try[6];
+    if (rows_try[15]) printf("  rb %d from %d nb %u tiles %u stage %u grid %u warps %u bytes %zu\n", RB, FROM, p->nb, p->tiles, p->stage, p->grid, warps, bytes);
+#endif
     return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), warps * 32, bytes, *m,
                          *io, *p);
+}
+
+/* Blocks of 8 outputs in a tile. */
+static inline uint32_t rows_nb(const rose_cuda_matrix *m, bool head, const rose_cuda_device *d)
+{
+    const uint32_t one = m->n_parts > 1 ? ROWS_TRY(3, 1) : ROWS_TRY(0, 4);
+    return m->gated || head || rows_up_div(m->n, 8) > d->sms * one ? 2 : 1;
 }
 
 template <typename T, int RB>
@@ -96,12 +115,11 @@ static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_matrix *
     const bool head = io->end == ROSE_END_LOGITS;
     const uint32_t n8 = rows_up_div(m->n, 8);
     rows_plan p = {};
-    p.nb = m->gated || head || n8 > d->sms * ROWS_WARPS / (m->n_parts > 1 ? 4 : 2) ? 2 : 1;
+    p.nb = rows_nb(m, head, d);
     p.n_tiles = rows_up_div(n8, p.nb);
-    p.shift = io->rows == 1 ? 0 : io->rows == 2 ? 1 : io->rows <= 4 ? 2 : 3;
     const bool whole = rows_whole(&p, RB, m, d);
     /* The rings of fewer warps read fewer copies of the rows. */
-    if (RB > 1 && !whole) p.nb = 2;
+    if (RB > 1 && !whole && n8 > d->sms) p.nb = 2;
     p.n_tiles = rows_up_div(n8, p.nb);
     if (whole && head) return launch_rows<T, RB, ROWS_WHOLE, true>(at, m, io, &p);
     if (whole) return launch_rows<T, RB, ROWS_WHOLE, false>(at, m, io, &p);
@@ -116,11 +134,10 @@ static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_matrix
     const uint32_t n8 = rows_up_div(m->n, 8);
     rows_plan p = {};
     if (io->rows > ROSE_GEMM_NORM_ROWS || m->n_parts != 1 || io->end == ROSE_END_LOGITS ||
-        m->k % 8 != 0)
+        m->k % 8 != 0 || m->k > ROWS_NORM_GROUPS * NORM_GROUP)
         return cudaErrorInvalidValue;
-    p.nb = m->gated || n8 > at->device->sms * ROWS_WARPS / 2 ? 2 : 1;
+    p.nb = rows_nb(m, false, at->device);
     p.n_tiles = rows_up_div(n8, p.nb);
-    p.shift = 3;
     return launch_rows<T, 1, ROWS_NORMED, false>(at, m, io, &p);
 }
 

@@ -21,12 +21,13 @@
         .stages = 4, .cluster = 1, .split = 1, .blocks_per_sm = blocks, .share = percent,          \
         .ends = ENDS_ALL, .run = BOTH(tiles_##r##x##n)                                             \
     }
-/* WIDE(id, name, rows and outputs of a tile, stages, cluster, across, split, share, ends) */
-#define WIDE(id, called, r, n, ring, blocks, wide, parts, percent, which)                          \
+/* WIDE(id, name, rows and outputs of a tile, stages, cluster, across, split, blocks on an SM,
+ * share, ends) */
+#define WIDE(id, called, r, n, ring, blocks, wide, parts, per_sm, percent, which)                  \
     {                                                                                              \
         .name = called, .family = ROSE_GEMM_WIDE, .tile_rows = r, .tile_n = n, .stages = ring,     \
-        .cluster = blocks, .across = wide, .split = parts, .blocks_per_sm = 1, .share = percent,   \
-        .hopper = true, .ends = which, .run = BOTH(wide_##id)                                      \
+        .cluster = blocks, .across = wide, .split = parts, .blocks_per_sm = per_sm,                \
+        .share = percent, .hopper = true, .ends = which, .run = BOTH(wide_##id)                    \
     }
 ROSE_GEMM_FN(tiles_64x64);
 ROSE_GEMM_FN(tiles_128x128);
@@ -46,8 +47,8 @@ ROSE_GEMM_FN(wide_split_32);
 
 /* The first kernel takes every shape on every GPU. */
 const rose_gemm_kernel rose_gemm_kernels[] = {
-    TILES(64, 64, 4, 40),
-    TILES(128, 128, 2, 50),
+    TILES(64, 64, 4, 28),
+    TILES(128, 128, 2, 40),
     /* A block has several tiles at a time, each with a warp for every part. */
     {.name = "rows",
      .family = ROSE_GEMM_ROWS,
@@ -57,23 +58,23 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
      .cluster = 1,
      .split = 1,
      .blocks_per_sm = 8,
-     .share = 40,
+     .share = 9,
      .norms = true,
      .max_rows = 32,
      .ends = ENDS_ALL,
      .run = BOTH(rows)},
-    WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 80, ENDS_ONE),
-    WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 78, ENDS_ONE),
-    WIDE(128x128, "wide-128x128", 128, 128, 7, 1, false, 1, 70, ENDS_ONE),
-    WIDE(64x192, "wide-64x192", 64, 192, 7, 1, false, 1, 65, ENDS_ONE),
-    WIDE(64x96, "wide-64x96", 64, 96, 10, 1, false, 1, 50, ENDS_ONE),
-    WIDE(64x32, "wide-64x32", 64, 32, 16, 1, false, 1, 25, ENDS_ONE),
-    WIDE(sum_192_x2, "wide-sum-192-x2", 128, 192, 5, 2, false, 1, 72, BIT(RESIDUAL)),
-    WIDE(sum_128, "wide-sum-128", 128, 128, 7, 1, false, 1, 65, BIT(RESIDUAL)),
-    WIDE(sum_96, "wide-sum-96", 128, 96, 8, 1, false, 1, 58, BIT(RESIDUAL)),
-    WIDE(split_128, "wide-split-128", 128, 128, 5, 1, false, 4, 55, BIT(RESIDUAL)),
-    WIDE(split_64, "wide-split-64", 64, 64, 5, 1, false, 4, 35, BIT(RESIDUAL)),
-    WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 22, BIT(RESIDUAL)),
+    WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 1, 83, ENDS_ONE),
+    WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 1, 63, ENDS_ONE),
+    WIDE(128x128, "wide-128x128", 128, 128, 7, 1, false, 1, 1, 88, ENDS_ONE),
+    WIDE(64x192, "wide-64x192", 64, 192, 7, 1, false, 1, 1, 70, ENDS_ONE),
+    WIDE(64x96, "wide-64x96", 64, 96, 10, 1, false, 1, 1, 51, ENDS_ONE),
+    WIDE(64x32, "wide-64x32", 64, 32, 16, 1, false, 1, 1, 15, ENDS_ONE),
+    WIDE(sum_192_x2, "wide-sum-192-x2", 128, 192, 5, 2, false, 1, 1, 90, BIT(RESIDUAL)),
+    WIDE(sum_128, "wide-sum-128", 128, 128, 7, 1, false, 1, 1, 79, BIT(RESIDUAL)),
+    WIDE(sum_96, "wide-sum-96", 128, 96, 8, 1, false, 1, 1, 85, BIT(RESIDUAL)),
+    WIDE(split_128, "wide-split-128", 128, 128, 5, 1, false, 4, 1, 90, BIT(RESIDUAL)),
+    WIDE(split_64, "wide-split-64", 64, 64, 5, 1, false, 4, 2, 23, BIT(RESIDUAL)),
+    WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 2, 13, BIT(RESIDUAL)),
 };
 const uint32_t rose_gemm_n_kernels = sizeof rose_gemm_kernels / sizeof *rose_gemm_kernels;
 

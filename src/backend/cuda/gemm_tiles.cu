@@ -244,7 +244,7 @@ static __global__ void __launch_bounds__(S::THREADS, blocks_of<END, S>())
     float2 x[RESIDUAL ? S::M : 1][S::N][2];
     cursor copying = {0, 0};
 
-    if (!io.late) pdl_launch();
+    pdl_launch();
     skip_empty(&copying, m);
     cursor rows = copying;
     for (int i = 0; i < STAGES - 1; i++, advance(&copying, m))

@@ -1,6 +1,6 @@
 /* backend/cuda/gemm_tuned.c - the sorted array of measured choices (gemm.h), and the file that
- * keeps it. A line of the file is "type n k parts end bucket kernel"; the first line names the GPU.
- */
+ * keeps it. A line of the file is "type n k parts end bucket kernel us guess_us"; the first line
+ * names the GPU. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,15 @@
 #include "base/file.h"
 #include "base/log.h"
 
-enum { MAX_FILE = 1 << 20, MAX_LINES = 8192 };
+enum { MAX_FILE = 1 << 20, MAX_LINES = 8192, MAX_LINE = 160 };
+
+/* tuned.txt ships with the program. */
+__asm__(".pushsection .rodata\n"
+        ".globl rose_gemm_shipped\n"
+        "rose_gemm_shipped:\n"
+        ".incbin \"src/backend/cuda/tuned.txt\"\n"
+        ".byte 0\n"
+        ".popsection\n");
 
 static const char *const g_types[] = {"f16", "bf16"};
 
@@ -48,8 +56,8 @@ static bool read_line(const char *text, rose_gemm_tuning *out)
     unsigned end;
     int used = 0;
     *out = (rose_gemm_tuning){0};
-    if (sscanf(text, "%7s %u %u %u %u %u %47s %n", type, &out->n, &out->k, &out->n_parts, &end,
-               &out->bucket, kernel, &used) != 7)
+    if (sscanf(text, "%7s %u %u %u %u %u %47s %f %f %n", type, &out->n, &out->k, &out->n_parts,
+               &end, &out->bucket, kernel, &out->us, &out->guess_us, &used) != 9)
         return false;
     if (text[used] != '\0' || end >= ROSE_N_ENDS || out->n == 0 || out->k == 0) return false;
     if (out->bucket == 0 || rose_gemm_bucket(out->bucket) != out->bucket) return false;
@@ -61,22 +69,42 @@ static bool read_line(const char *text, rose_gemm_tuning *out)
 
 static void first_line(char *out, size_t cap, const char *gpu)
 {
-    snprintf(out, cap, "roseinfer tune 1: %s", gpu);
+    snprintf(out, cap, "roseinfer tune 2: %s", gpu);
 }
 
-/* Adds the lines of the file; returns how many were ignored. */
-static uint32_t read_lines(rose_gemm_tuned *t, char *text, const char *gpu)
+/* The line at *text, without its end; *text is then the next one. False at the end of the text. */
+static bool next_line(const char **text, char line[MAX_LINE])
 {
-    char want[160];
+    const size_t length = strcspn(*text, "\n");
+    if (**text == '\0') return false;
+    snprintf(line, MAX_LINE, "%.*s", length < MAX_LINE ? (int)length : 0, *text);
+    *text += length + ((*text)[length] == '\n');
+    return true;
+}
+
+uint32_t rose_gemm_tuned_add(rose_gemm_tuned *t, const char *text, const char *gpu)
+{
+    char want[MAX_LINE], line[MAX_LINE];
     uint32_t n_bad = 0;
+    bool here = false;
     first_line(want, sizeof want, gpu);
-    char *rest = NULL, *line = strtok_r(text, "\n", &rest);
-    if (line == NULL || strcmp(line, want) != 0) return 1;
-    while ((line = strtok_r(NULL, "\n", &rest)) != NULL) {
+    while (next_line(&text, line)) {
         rose_gemm_tuning l;
-        if (!read_line(line, &l) || rose_gemm_tuned_set(t, &l) != ROSE_OK) n_bad++;
+        if (strncmp(line, "roseinfer tune ", 15) == 0)
+            here = strcmp(line, want) == 0;
+        else if (here && !read_line(line, &l))
+            n_bad++;
+        else if (here && rose_gemm_tuned_find(t, &l) == NULL)
+            n_bad += rose_gemm_tuned_set(t, &l) != ROSE_OK;
     }
     return n_bad;
+}
+
+static bool is_for(const char *text, const char *gpu)
+{
+    char want[MAX_LINE], line[MAX_LINE];
+    first_line(want, sizeof want, gpu);
+    return next_line(&text, line) && strcmp(line, want) == 0;
 }
 
 void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu)
@@ -84,7 +112,7 @@ void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu)
     rose_buf buf = {0};
     rose_err err = {""};
     const rose_status st = rose_file_read(&buf, path, MAX_FILE, &err);
-    char *text = NULL;
+    const char *text = NULL;
 
     if (st == ROSE_OK && buf.len > 0) {
         rose_buf_str(&buf);
@@ -92,7 +120,9 @@ void rose_gemm_tuned_read(rose_gemm_tuned *t, const char *path, const char *gpu)
     }
     if (st != ROSE_OK && st != ROSE_E_NOTFOUND)
         rose_log(ROSE_LOG_WARN, "cuda", "tuned GEMM kernels: %s; none are used", err.msg);
-    const uint32_t n_bad = text != NULL ? read_lines(t, text, gpu) : 0;
+    const uint32_t n_bad = text == NULL        ? 0
+                           : is_for(text, gpu) ? rose_gemm_tuned_add(t, text, gpu)
+                                               : 1;
     if (n_bad > 0)
         rose_log(ROSE_LOG_WARN, "cuda",
                  "tuned GEMM kernels: %s: ignored %u lines that are not of this version or GPU; "
@@ -108,8 +138,9 @@ static rose_status write_text(const rose_gemm_tuned *t, rose_buf *out, const cha
     rose_status st = rose_buf_addf(out, "%s\n", first);
     for (uint32_t i = 0; i < t->n_lines && st == ROSE_OK; i++) {
         const rose_gemm_tuning *l = &t->lines[i];
-        st = rose_buf_addf(out, "%s %u %u %u %u %u %s\n", g_types[l->type], l->n, l->k, l->n_parts,
-                           (unsigned)l->end, l->bucket, l->kernel->name);
+        st = rose_buf_addf(out, "%s %u %u %u %u %u %s %.2f %.2f\n", g_types[l->type], l->n, l->k,
+                           l->n_parts, (unsigned)l->end, l->bucket, l->kernel->name, (double)l->us,
+                           (double)l->guess_us);
     }
     return st;
 }

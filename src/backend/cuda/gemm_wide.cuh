@@ -210,7 +210,7 @@ static __global__ void __launch_bounds__(L::THREADS, L::BLOCKS)
     const uint32_t ring = shared_address(stages), full_at = shared_address(full),
                    empty_at = shared_address(empty), sent_at = shared_address(&sent),
                    zeros_at = ring + L::SHARED - ZERO_BYTES;
-    if (!io.late) pdl_launch();
+    pdl_launch();
     if (threadIdx.x == 0) {
         for (int i = 0; i < L::STAGES; i++) {
             barrier_init(full_at + i * 8, 1);
@@ -244,7 +244,6 @@ static __global__ void __launch_bounds__(L::THREADS, L::BLOCKS)
                                    .rank = rank,
                                    .rows = io.rows};
             copy_tiles<L>(c, walk, blocks);
-            if (io.late) pdl_launch();
         }
         if (SPLIT) {
             __syncwarp();

@@ -21,6 +21,22 @@ _Static_assert((int)N_PROMPTS <= (int)ROSE_CUDA_MAX_PROMPTS, "prompts[]: too few
 
 /* ---- capture ---- */
 
+/* A decode step of one sequence: one kernel, then the sampler. */
+static cudaError_t forward_fast(rose_cuda *c, const rose_cuda_shape *s)
+{
+    rose_cuda_pass p = rose_cuda_pass_begin(c, s);
+    cudaError_t e = c->fast(c, &p.launch);
+    p.launch.dependent = c->pdl;
+    if (e == cudaSuccess) rose_cuda_pass_sample(&p, 0, 1);
+    return e != cudaSuccess ? e : p.e;
+}
+
+static cudaError_t forward(rose_cuda *c, const rose_cuda_shape *s)
+{
+    if (s->n_single == 1 && s->n_rows == 1 && c->fast != NULL) return forward_fast(c, s);
+    return rose_cuda_forward(c, s, NULL);
+}
+
 static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
 {
     cudaGraphExec_t *exec = &g->exec[slot];
@@ -28,7 +44,7 @@ static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
     c->header = c->scratch.header[slot];
     cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    e = rose_cuda_forward_captured(c, &g->shape);
+    e = forward(c, &g->shape);
     /* Also after an error, to end the capture. */
     cudaError_t ended = cudaStreamEndCapture(c->stream, &graph);
     if (e == cudaSuccess) e = ended;
@@ -41,8 +57,7 @@ static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
 static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
 {
     cudaError_t e = cudaSuccess;
-    const bool halves = g->shape.n_tiles == 0 && rose_cuda_halves(c, g->n);
-    rose_cuda_shape_cuts(&g->shape, &c->arch, &c->plan, c->device.sms, halves);
+    rose_cuda_shape_cuts(&g->shape, &c->arch, &c->plan, c->device.sms);
     for (uint32_t slot = 0; slot < ROSE_CUDA_SLOTS && e == cudaSuccess; slot++)
         e = capture_for(c, g, slot);
     return e;
@@ -121,9 +136,6 @@ uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
      * sampler. More than one block is rare, and its kernels are few. */
     const uint64_t step = layer * a->n_layers + 1 + 4;
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
-    /* A step in two halves has twice the nodes. */
-    for (size_t i = 0; i < N_SIZES; i++)
-        n += (without & ROSE_CUDA_WITHOUT_HALVES) == 0 && rose_cuda_may_halve(g_sizes[i]);
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
     return n * ROSE_CUDA_SLOTS * step;
 }

@@ -215,16 +215,15 @@ typedef struct rose_cuda_draw {
 /* Optimisations that can be left out to measure what each is worth. The bits of the results do not
  * change. The options are --fused-ops and so on; switches.c has the names. */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_OPS = 1,        /* --fused-ops: the norm in the GEMM, up to 8 rows */
-    ROSE_CUDA_WITHOUT_MLP = 2,        /* --fused-mlp: the activation in the GEMM */
-    ROSE_CUDA_WITHOUT_SAMPLER = 4,    /* --fused-sampler: the largest logit in the head GEMM */
-    ROSE_CUDA_WITHOUT_KV_APPEND = 8,  /* --fused-kv-append: RoPE and append in the decode kernel */
-    ROSE_CUDA_WITHOUT_PAGED = 16,     /* --paged-attn: attention reads the pages */
-    ROSE_CUDA_WITHOUT_WIDE = 32,      /* kernels of sm_90a: wgmma and TMA */
-    ROSE_CUDA_WITHOUT_HALVES = 64,    /* a captured step of many rows in two halves */
-    ROSE_CUDA_WITHOUT_CARVEOUT = 128, /* all of the L1 is shared memory, up to 16 rows */
-    ROSE_CUDA_WITHOUT_PROMPTS = 256,  /* captured steps of a single prompt */
-    ROSE_CUDA_WITHOUT_FETCH = 512 /* the header of a step is copied while the step before runs */
+    ROSE_CUDA_WITHOUT_OPS = 1,       /* --fused-ops: the norm in the GEMM, up to 8 rows */
+    ROSE_CUDA_WITHOUT_MLP = 2,       /* --fused-mlp: the activation in the GEMM */
+    ROSE_CUDA_WITHOUT_SAMPLER = 4,   /* --fused-sampler: the largest logit in the head GEMM */
+    ROSE_CUDA_WITHOUT_KV_APPEND = 8, /* --fused-kv-append: RoPE and append in the decode kernel */
+    ROSE_CUDA_WITHOUT_PAGED = 16,    /* --paged-attn: attention reads the pages */
+    ROSE_CUDA_WITHOUT_WIDE = 32,     /* kernels of sm_90a: wgmma and TMA */
+    ROSE_CUDA_WITHOUT_CARVEOUT = 64, /* all of the L1 is shared memory, up to 16 rows */
+    ROSE_CUDA_WITHOUT_PROMPTS = 128, /* captured steps of a single prompt */
+    ROSE_CUDA_WITHOUT_FETCH = 256    /* the header of a step is copied while the step before runs */
 } rose_cuda_without;
 
 /* A GPU, as far as launchers ask; rose_cuda_device_open fills it. Everything about the hardware
@@ -266,9 +265,6 @@ typedef struct rose_cuda_launch {
     /* The GEMM kernel that tests and benchmarks force, where it takes the shape; NULL: the best. */
     const rose_gemm_kernel *forced;
     const rose_gemm_tuned *tuned; /* borrowed; NULL: the cost model chooses alone */
-    /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
-     * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
-    bool beside;
 } rose_cuda_launch;
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);

@@ -44,6 +44,13 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
     } while (differ != 0);
 }
 
+/* Keeps the compiler from computing the addresses of all ops before the first one, for which it has
+ * too few registers. */
+ROSE_DEVICE void forget_value(uint32_t &v)
+{
+    asm volatile("" : "+r"(v));
+}
+
 /* Among the computing warps. */
 ROSE_DEVICE void sync_warps(void)
 {

@@ -142,22 +142,25 @@ ROSE_DEVICE float2 norm_moments(float v[G][8], const float *x, const rose_cuda_n
     return make_float2(mean, norm_inverse(sum_lanes(q), d, by.eps));
 }
 
+/* The normed values of a group with the parameters w and b. */
+ROSE_DEVICE void norm_values(float y[8], const float v[8], const float w[8], const float b[8],
+                             const rose_cuda_norm_by &by, float2 moments)
+{
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        y[e] = by.kind == ROSE_CUDA_NORM_NONE
+                   ? v[e]
+                   : norm_scale(v[e] - moments.x, moments.y, w[e], b[e], by.b != NULL);
+}
+
 /* The normed values of the group that begins at k. */
 ROSE_DEVICE void norm_group(float y[8], const float v[8], const rose_cuda_norm_by &by,
                             float2 moments, uint32_t k)
 {
     float w[8], b[8] = {0};
-    if (by.kind == ROSE_CUDA_NORM_NONE) {
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            y[e] = v[e];
-        return;
-    }
-    load_parameters(w, by.w + k);
-    if (by.b != NULL) load_parameters(b, by.b + k);
-#pragma unroll
-    for (int e = 0; e < 8; e++)
-        y[e] = norm_scale(v[e] - moments.x, moments.y, w[e], b[e], by.b != NULL);
+    if (by.kind != ROSE_CUDA_NORM_NONE) load_parameters(w, by.w + k);
+    if (by.kind != ROSE_CUDA_NORM_NONE && by.b != NULL) load_parameters(b, by.b + k);
+    norm_values(y, v, w, b, by, moments);
 }
 
 /* Norm the row x. put(k, y) gets each of the lane's groups of 8 values, ascending. */

@@ -43,13 +43,12 @@ rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory
 }
 
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
-                          uint32_t sms, bool halves)
+                          uint32_t sms)
 {
     uint32_t windows[ROSE_CUDA_MAX_WINDOWS];
-    s->n_halves = halves ? 2 : 1;
     s->n_cuts = s->n_units = 0;
     if (s->n_single == 0) return;
-    s->n_cuts = s->n_halves * rose_cuda_windows(a, windows);
+    s->n_cuts = rose_cuda_windows(a, windows);
     s->n_units = rose_cuda_attend_limits(a, p, sms, s->n_single).max_units;
 }
 
@@ -61,7 +60,7 @@ static rose_cuda_shape largest_shape(const rose_arch *a, const rose_memory_plan 
                          .n_single = p->max_seqs,
                          .n_tiles = p->max_seqs + p->max_step_tokens / rose_cuda_item_rows(a),
                          .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
-    rose_cuda_shape_cuts(&s, a, p, sms, true);
+    rose_cuda_shape_cuts(&s, a, p, sms);
     return s;
 }
 
@@ -155,16 +154,12 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
 {
     const rose_attend_limits limits = rose_cuda_attend_limits(a, p, sms, p->max_seqs);
     const rose_cuda_shape largest = largest_shape(a, p, sms);
-    const uint32_t halves = (p->without & ROSE_CUDA_WITHOUT_HALVES) == 0 ? 2 : 1;
     rose_cuda_header header;
 
     layout_rows(s, b, a, p);
     layout_outputs(s, b, a, p);
-    for (uint32_t i = 0; i < halves; i++) {
-        s->parts[i] = rose_bump_take(b, limits.bytes);
-        s->arrivals[i] =
-            rose_bump_take(b, (uint64_t)p->max_seqs * a->n_kv_heads * sizeof *s->arrivals[i]);
-    }
+    s->parts = rose_bump_take(b, limits.bytes);
+    s->arrivals = rose_bump_take(b, (uint64_t)p->max_seqs * a->n_kv_heads * sizeof *s->arrivals);
     layout_dense(s, b, a, p, largest.n_table);
     rose_cuda_layout_header(&header, &largest);
     s->header_bytes = header.end;

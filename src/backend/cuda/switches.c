@@ -9,7 +9,6 @@ static const struct {
     const char *name;
     uint32_t bit;
 } g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
-               {"halves", ROSE_CUDA_WITHOUT_HALVES},
                {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
                {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},
                {"fetch", ROSE_CUDA_WITHOUT_FETCH}};

@@ -2,9 +2,10 @@
  * fastest of each shape and bucket of rows. All kernels give the same bits, so a bad measurement
  * costs speed alone.
  *
- * It runs at open, after the weights are loaded and before steps are captured. Weights are those of
- * the layers in turn, so that none are in a cache. Rows and outputs lie in the memory of the KV
- * pages, which is zeroed afterwards. Threads: the engine thread. */
+ * It runs at open, after the weights are loaded and before steps are captured. Rows, outputs and
+ * copies of the matrix lie in the memory of the KV pages, which is zeroed afterwards. The launches
+ * take the copies in turn, so that no weights are in the L2, as in a step. Threads: the engine
+ * thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +16,15 @@
 #include "base/log.h"
 
 enum {
-    LAUNCHES = 16, /* most in a run */
+    COPIES = 128, /* of a matrix, at most */
+    FEW = 16,     /* launches in a run of RUN_US, at most */
+    RUN_US = 600,
     RUNS = 5,
-    RUN_US = 1500, /* about the time of a run */
-    SHAPE_MS = 1000,
-    MODEL_MS = 30000
+    SHAPE_MS = 5000,
+    MODEL_MS = 25000
 };
 /* Kernels that take this many times the least estimate are not timed. */
-#define HOPELESS 4.0
+#define HOPELESS 2.5
 /* A kernel replaces the choice of the estimate only if it is faster by this factor. */
 #define FASTER 0.97
 
@@ -31,11 +33,12 @@ static const uint32_t g_buckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048
 /* The matrices of one shape, and the memory of a run. */
 typedef struct tuning {
     rose_cuda *c;
-    const rose_cuda_matrix *matrix[LAUNCHES];
+    const rose_cuda_matrix *m;
+    rose_cuda_matrix copy[COPIES];
     uint32_t n;
     rose_gemm_io io;
     cudaEvent_t start, end;
-    uint64_t until, used; /* the time limit; bytes of the KV memory that were written */
+    uint64_t until; /* the time limit */
 } tuning;
 
 static uint32_t padded(uint32_t x, uint32_t unit)
@@ -43,22 +46,39 @@ static uint32_t padded(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-/* Place rows and outputs of t->io.rows rows. False if the memory is too small. */
+/* Place copies of the matrix from byte `at` of the KV memory on, until they are three times the L2.
+ * Their values do not matter. Without room the matrix itself serves. */
+static void place_copies(tuning *t, uint64_t at)
+{
+    const uint64_t bytes = (uint64_t)t->m->n_pad * t->m->k_pad * 2;
+    const uint64_t room = (t->c->plan.kv - at) / bytes, want = 3 * t->c->device.l2 / bytes + 1;
+    const uint64_t most = want < COPIES ? want : COPIES;
+    t->n = (uint32_t)(room < most ? room : most);
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->copy[i] = *t->m;
+        t->copy[i].w = (uint8_t *)t->c->kv_base + at + i * bytes;
+    }
+    if (t->n > 0) return;
+    t->copy[0] = *t->m;
+    t->n = 1;
+}
+
+/* Place what t->io.rows rows need. False if the memory is too small. */
 static bool place(tuning *t)
 {
-    const rose_cuda_matrix *m = t->matrix[0];
+    const rose_cuda_matrix *m = t->m;
     const uint64_t rows = padded(t->io.rows, ROSE_CUDA_ROW_PAD);
     const uint64_t h = rows * m->k_pad * 2, out = rows * m->n_pad * sizeof(float);
-    const uint64_t keys = rows * sizeof(unsigned long long);
+    const uint64_t keys = (rows * sizeof(unsigned long long) + 255) / 256 * 256;
     uint8_t *base = t->c->kv_base;
     if (h + out + keys > t->c->plan.kv) return false;
-    if (h + out + keys > t->used) t->used = h + out + keys;
     t->io.h = base;
     t->io.x = t->io.logits = (float *)(void *)(base + h);
     t->io.out = base + h;
     t->io.key = (unsigned long long *)(void *)(base + h + out);
     t->io.ld_x = t->io.ld_logits = m->n_pad;
     t->io.out_pitch = t->io.end == ROSE_END_GATED ? m->n_pad / 2 : m->n_pad;
+    place_copies(t, h + out + keys);
     return true;
 }
 
@@ -72,7 +92,7 @@ static rose_cuda_launch launch_of(const tuning *t, const rose_gemm_kernel *g)
                               .forced = g};
 }
 
-/* Capture n launches of a kernel, the matrices in turn. */
+/* Capture n launches of a kernel, the copies in turn. */
 static cudaError_t capture(const tuning *t, const rose_gemm_kernel *g, uint32_t n,
                            cudaGraphExec_t *exec)
 {
@@ -81,7 +101,7 @@ static cudaError_t capture(const tuning *t, const rose_gemm_kernel *g, uint32_t 
     cudaError_t e = cudaStreamBeginCapture(at.stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
     for (uint32_t i = 0; i < n && e == cudaSuccess; i++) {
-        e = rose_gemm_run(&at, t->matrix[i % t->n], &t->io);
+        e = rose_gemm_run(&at, &t->copy[i % t->n], &t->io);
         at.dependent = t->c->pdl;
     }
     const cudaError_t ended = cudaStreamEndCapture(at.stream, &graph);
@@ -117,15 +137,22 @@ static cudaError_t time_kernel(const tuning *t, const rose_gemm_kernel *g, uint3
     return cudaSuccess;
 }
 
-/* Times the kernels of a shape and number of rows, as many as the time allows. */
-static cudaError_t tune_rows(const tuning *t, const rose_gemm_kernel **best)
+/* Launches of a run: all copies, or a few of one that is large. */
+static uint32_t launches_of(const tuning *t, double least)
 {
-    const rose_cuda_matrix *m = t->matrix[0];
+    const double fit = RUN_US / least < FEW ? RUN_US / least : FEW;
+    const uint32_t few = fit < 2 ? 2 : (uint32_t)fit;
+    return t->n > few ? t->n : few;
+}
+
+/* Times the kernels of a shape and number of rows, as many as the time allows. */
+static cudaError_t tune_rows(const tuning *t, rose_gemm_tuning *line)
+{
+    const rose_cuda_matrix *m = t->m;
     const rose_cuda_launch at = launch_of(t, NULL);
     const rose_gemm_kernel *guess = rose_gemm_choose(&at, m, &t->io), *fastest = guess;
     const double least = rose_gemm_cost(guess, &at, m, &t->io);
-    const uint32_t fit = (uint32_t)(RUN_US / least), n = fit < 2 ? 2 : fit;
-    const uint32_t launches = n < LAUNCHES ? n : LAUNCHES;
+    const uint32_t launches = launches_of(t, least);
     double guess_us = 0, fastest_us = 0;
     cudaError_t e = time_kernel(t, guess, launches, &guess_us);
     fastest_us = guess_us * FASTER;
@@ -147,14 +174,16 @@ static cudaError_t tune_rows(const tuning *t, const rose_gemm_kernel **best)
              "tune: n %u, k %u, end %d, %u rows: %s %.1f us; the estimate's choice %s %.1f us",
              m->n, m->k, (int)t->io.end, t->io.rows, fastest->name,
              fastest == guess ? guess_us : fastest_us, guess->name, guess_us);
-    *best = fastest;
+    line->kernel = fastest;
+    line->guess_us = (float)guess_us;
+    line->us = (float)(fastest == guess ? guess_us : fastest_us);
     return e;
 }
 
 /* Times the buckets up to most_rows and puts what was measured into c->tuned. */
 static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
 {
-    const rose_cuda_matrix *m = t->matrix[0];
+    const rose_cuda_matrix *m = t->m;
     rose_gemm_tuning line = {
         .n = m->n, .k = m->k, .n_parts = m->n_parts, .type = t->c->type, .end = t->io.end};
     const uint64_t limit = rose_now_ns() + (uint64_t)SHAPE_MS * 1000000;
@@ -164,7 +193,7 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
         line.bucket = g_buckets[i];
         t->io.rows = line.bucket < most_rows ? line.bucket : most_rows;
         if (rose_now_ns() >= t->until || !place(t)) break;
-        const cudaError_t e = tune_rows(t, &line.kernel);
+        const cudaError_t e = tune_rows(t, &line);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
         if (rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
             return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
@@ -196,13 +225,12 @@ static rose_status tune_matrices(tuning *t, uint32_t layer, int kind, rose_err *
 {
     rose_cuda *c = t->c;
     const rose_cuda_matrix *first = matrix_of(&c->weights.layers[layer], kind);
+    const rose_cuda_layer *l = &c->weights.layers[layer];
     const bool apart = kind == 2 && (c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
-    t->n = 0;
-    for (uint32_t i = layer; i < c->arch.n_layers && t->n < LAUNCHES; i++) {
-        const rose_cuda_matrix *m = matrix_of(&c->weights.layers[i], kind);
-        if (m->n == first->n && m->k == first->k) t->matrix[t->n++] = m;
-    }
-    t->io = (rose_gemm_io){.act = c->arch.act, .out_f32 = apart};
+    /* Rows that are normed or rotated are fp32 (forward.c). */
+    const bool f32 = apart || (kind == 0 && (l->rope >= 0 || l->q_norm != NULL));
+    t->m = first;
+    t->io = (rose_gemm_io){.act = c->arch.act, .out_f32 = f32};
     t->io.end = first->n_parts > 1   ? ROSE_END_RESIDUAL
                 : kind != 2 || apart ? ROSE_END_ROWS
                 : first->gated       ? ROSE_END_GATED
@@ -218,8 +246,7 @@ static rose_status tune_all(tuning *t, rose_err *err)
         for (int kind = 0; kind < 4 && st == ROSE_OK; kind++)
             if (!met(c, layer, kind)) st = tune_matrices(t, layer, kind, err);
     if (st != ROSE_OK) return st;
-    t->matrix[0] = &c->weights.head;
-    t->n = 1;
+    t->m = &c->weights.head;
     t->io = (rose_gemm_io){.end = ROSE_END_LOGITS};
     return tune_shape(t, c->scratch.out_block, err);
 }
@@ -264,16 +291,17 @@ rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err
 {
     struct cudaDeviceProp about;
     char path[2048];
-    if (dir == NULL && !measure) return ROSE_OK;
     const cudaError_t e = cudaGetDeviceProperties(&about, c->device.index);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "asking for the GPU's name");
     rose_status st = dir != NULL ? file_of(dir, about.name, path, sizeof path, err) : ROSE_OK;
     if (st == ROSE_OK && dir != NULL) rose_gemm_tuned_read(&c->tuned, path, about.name);
-    if (st != ROSE_OK || !measure) return st;
-    if ((st = measure_model(c, err)) != ROSE_OK || dir == NULL) return st;
+    if (st == ROSE_OK && measure) st = measure_model(c, err);
+    if (st != ROSE_OK) return st;
     rose_err why = {""};
-    mkdir(dir, 0777); /* where it fails, the write says why */
-    if (rose_gemm_tuned_write(&c->tuned, path, about.name, &why) != ROSE_OK)
+    if (measure && dir != NULL) mkdir(dir, 0777); /* where it fails, the write says why */
+    if (measure && dir != NULL &&
+        rose_gemm_tuned_write(&c->tuned, path, about.name, &why) != ROSE_OK)
         rose_log(ROSE_LOG_WARN, "cuda", "%s; the measured choices serve this run alone", why.msg);
+    rose_gemm_tuned_add(&c->tuned, rose_gemm_shipped, about.name);
     return ROSE_OK;
 }

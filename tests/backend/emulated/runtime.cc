@@ -54,6 +54,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int)
              : what == cudaDevAttrClockRate                        ? 1700000
              : what == cudaDevAttrMemoryClockRate                  ? 2600000
              : what == cudaDevAttrGlobalMemoryBusWidth             ? 5120
+             : what == cudaDevAttrL2CacheSize                      ? 4096
                                                                    : 1 << 20;
     return cudaSuccess;
 }

@@ -158,6 +158,10 @@ static void test_rotary(void **state)
         {ROSE_CUDA_F16, 80, 2, 1, 20, 6, false, true},
         {ROSE_CUDA_BF16, 36, 1, 1, 0, 2, false, false},
         {ROSE_CUDA_F32, 130, 1, 1, 130, 2, true, true},
+        {ROSE_CUDA_BF16, 128, 1, 2, 128, 11, true, true},
+        {ROSE_CUDA_F16, 96, 2, 1, 96, 9, true, false},
+        {ROSE_CUDA_BF16, 64, 1, 1, 0, 17, false, false},
+        {ROSE_CUDA_F16, 256, 1, 1, 256, 3, true, true},
     };
     (void)state;
     machine::g_manner = {};

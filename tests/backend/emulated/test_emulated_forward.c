@@ -1,6 +1,6 @@
 /* tests/backend/emulated/test_emulated_forward.c - the whole CUDA backend without a GPU: its host
  * files over runtime.cc, its kernels on machine.h. A small model of each family gives logits close
- * to those of the CPU backend, and the same bits eagerly, in graphs, in two halves, in mixed steps
+ * to those of the CPU backend, and the same bits eagerly, in graphs, in mixed steps
  * and without fusions. */
 #define FX_MAX_SEQS 33
 #define FX_MAX_ROWS 48
@@ -61,7 +61,7 @@ static fx_seq run_mixed(const rose_model *m, fx_backend *f)
     return s;
 }
 
-/* Decode steps of 27 sequences, which a graph runs in two halves. */
+/* Decode steps of 27 sequences, in a graph of 32. */
 static fx_seq run_crowd(const rose_model *m, fx_backend *f)
 {
     enum { N = 27 };
@@ -104,7 +104,7 @@ static void check_ways(const rose_model *m, const fx_seq *want, const char *fami
         fx_change = NULL;
         if (fused) compare(m, want, fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 7), family, "graphs");
         compare(m, want, run_mixed(m, &f), family, fused ? "mixed" : "mixed, no fusion");
-        compare(m, want, run_crowd(m, &f), family, fused ? "halves" : "halves, no fusion");
+        compare(m, want, run_crowd(m, &f), family, fused ? "crowd" : "crowd, no fusion");
         fx_close(&f);
     }
 }

@@ -160,7 +160,6 @@ template <typename T> struct problem {
         io.out_pitch = end == ROSE_END_ROWS ? m.n + any(2) * 8 : up(width, 64);
         io.act = any(4);
         io.softcap = any(2) == 0 ? 0 : 2.5f;
-        io.late = any(2) == 0;
         before.resize((size_t)up(rows + 1, 8) * up(s.n + 8, 64) * 4);
         for (size_t i = 0; i + 4 <= before.size(); i += 4) {
             const float v = any_float();

@@ -53,6 +53,18 @@ ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64
     barrier_expect(at, bytes);
     copy_piece(to, from, bytes, at);
 }
+ROSE_DEVICE void ring_expect(uint64_t *barrier, uint32_t bytes, uint32_t lane)
+{
+    if (lane == 0) barrier_expect(shared_at(barrier), bytes);
+}
+ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                           uint32_t lane)
+{
+    if (lane == 0) copy_piece(to, from, bytes, shared_at(barrier));
+}
+ROSE_DEVICE void ring_close(void)
+{
+}
 template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *barrier, uint32_t parity)
 {
     barrier_wait(shared_at(barrier), parity);

@@ -24,6 +24,10 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
         v[i] = {(uint32_t)at[i][0], (uint32_t)at[i][1]};
 }
 
+ROSE_DEVICE void forget_value(uint32_t &)
+{
+}
+
 ROSE_DEVICE void sync_warps(void)
 {
     machine::meet(machine::t_block->barriers[1], ROSE_MEGA_WARPS * 32, true);
