@@ -62,19 +62,19 @@ typedef struct rows_place {
 /* A warp and its work. */
 template <typename T> struct rows_warp {
     const T *w, *h;
-    uint64_t *full;                /* barriers of the slots */
-    uint64_t *once;                /* barriers of the rows that the block copies once */
-    float *own, *first;            /* sums of the warp, and of part 0 of its tile */
-    uint32_t ring, x;              /* shared addresses */
-    uint32_t lane_w;               /* offset of this lane's row of the four matrices of a step */
-    uint32_t begin, end;           /* the part */
+    uint64_t *full;      /* barriers of the slots */
+    uint64_t *once;      /* barriers of the rows that the block copies once */
+    float *own, *first;  /* sums of the warp, and of part 0 of its tile */
+    uint32_t ring, x;    /* shared addresses */
+    uint32_t lane_w;     /* offset of this lane's row of the four matrices of a step */
+    uint32_t begin, end; /* the part */
     uint32_t k_pad;
-    uint32_t blocks; /* of 8 rows, that there are */
+    uint32_t blocks;               /* of 8 rows, that there are */
     uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
     uint32_t stride;
 };
 
-/* A unit of a chain is so many times 32 values of k. */
+/* A unit of a chain is this many times 32 values of k. */
 template <int RB> constexpr int ROWS_UNIT = RB == 4 ? 1 : 2;
 
 /* Operands of a unit: of weights in each 16 values of k, of rows in each block of 8. */
@@ -588,7 +588,8 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
                 uint4 v[8];
 #pragma unroll
                 for (uint32_t j = 0; j < 8; j++)
-                    if (i + j * blockDim.x < warp.blocks * m.k_pad) v[j] = __ldcg(h + i + j * blockDim.x);
+                    if (i + j * blockDim.x < warp.blocks * m.k_pad)
+                        v[j] = __ldcg(h + i + j * blockDim.x);
 #pragma unroll
                 for (uint32_t j = 0; j < 8; j++)
                     if (i + j * blockDim.x < warp.blocks * m.k_pad) to[i + j * blockDim.x] = v[j];
