@@ -348,7 +348,7 @@ ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, u
     uint2 v[N];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
-        at[i] = slots + (size_t)min(first + i * THREADS, pairs - 1) * 2;
+        at[i] = first + i * THREADS < pairs ? slots + (first + i * THREADS) * 2 : NULL;
     poll<N>(v, at, number);
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
