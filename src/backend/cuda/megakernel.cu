@@ -191,8 +191,9 @@ ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op, const float 
     const bool whole = share_jobs(a.matrix[op]) == 1;
     float2 *sums = place<float2>(m, a.at.sums);
     unsigned long long key = 0;
-    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
-        const run r = run_of(a, m, op, job);
+    const share s = m.of[op];
+    for (uint32_t job = first_job(m, op); job < s.jobs; job += WARPS) {
+        const run r = job < WARPS ? by->job : run_of(a, m, op, job);
         const float2 y = chain<T>(a, m, r.begin, r.end, by);
         if (op == ROSE_MEGA_HEAD)
             key = max(key, finish_logits(a, m, r.strip, y));
@@ -233,7 +234,7 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     if (norms) touch_norm_values(norm, m, a.d);
     const pair_bias b =
         load_bias(a, m, op, bias, jobs == 1 ? mine * 4 + m.lane % 4 : m.thread, pairs);
-    load_ahead(a, m, &by, mine < m.of[op].jobs);
+    load_ahead(a, m, op, &by);
     /* The first op has its input in shared memory. The last layer's number is the head's, too. */
     if (!first)
         fetch(m, norms ? a.at.x : a.at.row, from + m.block % ROSE_MEGA_COPIES * apart,

@@ -282,11 +282,14 @@ template <typename T> ROSE_DEVICE void steps(float acc[4], const operands &o, ui
 typedef struct ahead {
     operands first; /* the weights of the first unit, if `ready` */
     bool ready;
+    run job;
 } ahead;
 
-ROSE_DEVICE void load_ahead(const rose_mega &a, const mega &m, ahead *to, bool some)
+ROSE_DEVICE void load_ahead(const rose_mega &a, const mega &m, uint32_t op, ahead *to)
 {
-    to->ready = some && barrier_test(ring_barrier(a, m, a.at.full), m.parity);
+    const uint32_t job = first_job(m, op);
+    to->job = run_of(a, m, op, job);
+    to->ready = job < m.of[op].jobs && barrier_test(ring_barrier(a, m, a.at.full), m.parity);
     if (to->ready) load_weights(&to->first, ring_place(a, m) + weights_place(m.lane));
 }
 
