@@ -602,7 +602,9 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
     } else if constexpr (FROM == ROWS_RING) {
         start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
     } else {
-        norm_rows<T>(memory + p.x_at, io, m.k, warp.id, warp.lane);
+        /* The launcher refuses wider rows; ptxas leaves the code for them out. */
+        const uint32_t most = ROWS_NORM_GROUPS * NORM_GROUP, d = m.k < most ? m.k : most;
+        norm_rows<T>(memory + p.x_at, io, d, warp.id, warp.lane);
         __syncthreads();
     }
 }

@@ -69,12 +69,14 @@ static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const r
     return rows_bytes(p, rb, from, m, sms);
 }
 
-/* Whether the rows lie in shared memory once: where they leave room for rings. */
+/* Whether the rows lie in shared memory once: where they leave room for rings. They may take more
+ * of it where several tiles share them. */
 static inline bool rows_whole(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m,
                               const rose_cuda_device *d)
 {
     const size_t bytes = rows_x_bytes(rb, m), rings = m->n_parts * p->nb * ROWS_SLOTS * 1024;
-    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 14 * 8 &&
+    const uint32_t share = ROWS_TRY(5, p->n_tiles > d->sms ? 8 : 4);
+    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 14 * share &&
            bytes + rings <= d->shared_max / 4 * 3;
 }
 
