@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { BLOCK_WARPS = 4 /* each warp takes an inner block at a time */, MAX_SPLITS = 16 };
+enum { MAX_SPLITS = 16 };
 
 static uint32_t up_div(uint32_t x, uint32_t by)
 {
@@ -97,6 +97,7 @@ static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *i
                             uint32_t window)
 {
     uint32_t unit = ROSE_ATTEND_SPLIT;
+    if (all_met(items, n, window, unit, 1) == 0) return unit;
     if (n_blocks(l, items, n, window, unit) >= l->sms / 2) {
         while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS &&
                n_blocks(l, items, n, window, unit * 2) >= 4 * (uint64_t)l->sms)
@@ -104,9 +105,9 @@ static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *i
         return unit;
     }
     if (all_met(items, n, window, ROSE_ATTEND_INNER, 0) > l->max_parts) return unit;
-    for (unit = ROSE_ATTEND_INNER * BLOCK_WARPS; unit > ROSE_ATTEND_INNER; unit /= 2)
-        if (n_blocks(l, items, n, window, unit) >= l->sms) return unit;
-    return ROSE_ATTEND_INNER;
+    for (unit = ROSE_ATTEND_INNER; unit < ROSE_ATTEND_SPLIT; unit *= 2)
+        if (n_blocks(l, items, n, window, unit) <= l->sms) break;
+    return unit;
 }
 
 /* Items that meet up to this many splits are one unit each, so that the partial results of the

@@ -1,7 +1,7 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
  * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
- * of mma.sync. Each warp takes every fourth inner block (blocks have four warps where shared memory
- * allows it) and has a ring of page pieces of its own. Bound by the bytes of K and V.
+ * of mma.sync. Each warp takes every fourth or eighth inner block (fewer warps where shared memory
+ * is small) and has a ring of page pieces of its own. Bound by the bytes of K and V.
  *
  * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
  * round (an inner block for each warp). The results of its splits go to a.parts, or the block also
@@ -16,7 +16,8 @@
 #include "backend/cuda/launch.cuh"
 
 enum {
-    MAX_WARPS = 4,
+    MANY_WARPS = 4,      /* where an SM has several blocks */
+    MAX_WARPS = 8,       /* an inner block of a split for each */
     STATIC_BYTES = 1024, /* at least what the kernel has of static shared memory */
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
@@ -421,7 +422,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. */
 template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
+static __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
                   const bool late)
 {
@@ -469,7 +470,16 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
     if (!waited) pdl_wait();
 }
 
-/* As many warps as shared memory allows, at most four. */
+/* Few sequences: eight warps, if they fit, in a block that has the SM alone. A context of up to 512
+ * positions then needs neither a second round nor a second block. */
+template <int HD, int ROWS>
+static bool is_few(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
+{
+    return (uint64_t)a->n_items * a->kv.n_heads <= d->sms &&
+           decode_shared<HD, ROWS>(MAX_WARPS, group) <= d->shared_max - STATIC_BYTES;
+}
+
+/* As many warps as shared memory allows, at most four where an SM has several blocks. */
 template <typename T, int HD, int ROWS>
 static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
@@ -478,8 +488,9 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
     const size_t two = d->shared_sm / 2 - SYSTEM_BYTES;
     const size_t most = (HD > 128 || two > d->shared_max ? d->shared_max : two) - STATIC_BYTES;
     const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
-    uint32_t warps = MAX_WARPS;
-    while (warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
+    const bool few = is_few<HD, ROWS>(d, a, group);
+    uint32_t warps = few ? MAX_WARPS : MANY_WARPS;
+    while (!few && warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
         warps /= 2;
     const size_t bytes = decode_shared<HD, ROWS>(warps, group);
     const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
