@@ -89,10 +89,11 @@ static uint64_t n_blocks(const rose_attend_limits *l, const rose_cuda_item *item
     return all_met(items, n, window, unit, 0) * l->n_kv;
 }
 
-/* Positions of a thread block. Below 512 the partial results are those of inner blocks, of which
- * there are more: units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7
- * against 19.9 us, H100). Above 512 a block fills its ring less often, and four blocks for each SM
- * even out contexts of different length. */
+/* Positions of a thread block. A context of one split is one unit, so that no block waits for
+ * another one. Below 512 the partial results are those of inner blocks, of which there are more:
+ * units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7 against 19.9 us,
+ * H100). Smaller units are as small as one block for each SM allows. Above 512 a block fills its
+ * ring less often, and four blocks for each SM even out contexts of different length. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {
