@@ -266,9 +266,8 @@ static int bench_attend(void)
                                          {"Qwen3-0.6B 16/8 x 128", 16, 8, 128, true, true, true},
                                          {"Llama-1B 32/8 x 64", 32, 8, 64, true, false, true},
                                          {"Qwen3-8B 32/8 x 128", 32, 8, 128, true, true, true}};
-    static const uint32_t cases[][2] = {{1, 300},    {2, 300},  {8, 300},   {16, 300},
-                                        {32, 300},   {64, 300}, {128, 300}, {128, 2048},
-                                        {1, 8000},   {1, 131072}};
+    static const uint32_t cases[][2] = {{1, 300},  {2, 300},   {8, 300},    {16, 300}, {32, 300},
+                                        {64, 300}, {128, 300}, {128, 2048}, {1, 8000}, {1, 131072}};
     bench_open();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
