@@ -531,7 +531,8 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
     const size_t bytes = decode_shared<HD, ROWS>(warps, group);
     const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
     const size_t blocks = fit < BLOCKS<HD> ? fit : BLOCKS<HD>;
-    const uint32_t resident = d->sms * (l->beside || blocks == 0 ? 1 : (uint32_t)blocks);
+    const uint32_t most_blocks = l->beside && blocks > 2 ? 2 : (uint32_t)blocks;
+    const uint32_t resident = d->sms * (blocks == 0 ? 1 : most_blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
     return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
