@@ -381,9 +381,9 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
 
 /* The parameters of the values that a thread norms. They are asked for while the values are still
  * on their way. */
-typedef struct norm_values {
+typedef struct row_norm {
     float2 w[NORM_PAIRS], b[NORM_PAIRS];
-} norm_values;
+} row_norm;
 
 ROSE_DEVICE void touch_norm_values(const rose_cuda_norm_by &by, const mega &m, uint32_t d)
 {
@@ -393,7 +393,7 @@ ROSE_DEVICE void touch_norm_values(const rose_cuda_norm_by &by, const mega &m, u
     if (by.b != NULL) touch(by.b + k);
 }
 
-ROSE_DEVICE void load_norm_values(norm_values *v, const rose_cuda_norm_by &by, const mega &m,
+ROSE_DEVICE void load_norm_values(row_norm *v, const rose_cuda_norm_by &by, const mega &m,
                                   uint32_t d)
 {
 #pragma unroll
@@ -428,7 +428,7 @@ ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t la
 template <typename T>
 ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by)
 {
-    norm_values p;
+    row_norm p;
     load_norm_values(&p, by, m, a.d);
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);
