@@ -222,28 +222,42 @@ static void bench_decode(const bench_shape *s, uint32_t n, uint32_t context)
     free(items);
 }
 
-/* Prompts of `length` rows, each one item. */
-static void bench_prompt(const bench_shape *s, uint32_t n, uint32_t length, uint32_t window)
+/* Prompts of `length` rows, in items of at most `most` rows. */
+static void bench_prompt(const bench_shape *s, uint32_t n, uint32_t length, uint32_t window,
+                         uint32_t most)
 {
     bench_job j = bench_job_of(s, n * length);
-    rose_cuda_item items[64];
-    assert_true(n <= 64 && n * length <= BENCH_ROWS);
+    static rose_cuda_item items[BENCH_ROWS];
+    uint32_t n_items = 0;
+    assert_true(n * length <= BENCH_ROWS);
     for (uint32_t i = 0; i < n; i++)
-        items[i] = (rose_cuda_item){i * length, length, 0, i * ((length + 15) / 16)};
+        for (uint32_t at = 0; at < length; at += most)
+            items[n_items++] =
+                (rose_cuda_item){i * length + at, length - at < most ? length - at : most, at,
+                                 i * ((length + 15) / 16)};
     j.what = BENCH_PROMPT;
-    j.items = at_device(items, n * sizeof *items);
-    j.a.n_items = n;
-    j.a.item_rows = length;
+    j.items = at_device(items, n_items * sizeof *items);
+    j.a.n_items = n_items;
+    j.a.item_rows = length < most ? length : most;
     j.a.window = window;
     const double pairs =
         window != 0 && window < length ? (double)length * window : 0.5 * length * (length + 1);
     const double flop = 4.0 * n * s->n_q * s->hd * pairs, us = bench_time(&j, flop / 4e8);
-    printf("%s, prompts %u x %u, window %u: %.1f us, %.0f TFLOP/s\n", s->name, n, length, window,
-           us, flop / us / 1e6);
-    j.what = BENCH_ROTARY;
-    printf("%s, rotary %u rows: %.2f us\n", s->name, n * length, bench_time(&j, 20));
+    printf("%s, prompts %u x %u, window %u, items of %u: %.1f us, %.0f TFLOP/s\n", s->name, n,
+           length, window, j.a.item_rows, us, flop / us / 1e6);
     fflush(stdout);
     at_free((void *)(uintptr_t)j.items);
+}
+
+static void bench_prompts(const bench_shape *s, uint32_t n, uint32_t length, uint32_t window)
+{
+    const uint32_t group = s->n_q / s->n_kv;
+    bench_job j = bench_job_of(s, n * length);
+    bench_prompt(s, n, length, window, length);
+    bench_prompt(s, n, length, window, (s->hd > 64 ? 128 : 192) / group);
+    bench_prompt(s, n, length, window, 64 / group);
+    j.what = BENCH_ROTARY;
+    printf("%s, rotary %u rows: %.2f us\n", s->name, n * length, bench_time(&j, 20));
 }
 
 static int bench_attend(void)
@@ -252,17 +266,17 @@ static int bench_attend(void)
                                          {"Qwen3-0.6B 16/8 x 128", 16, 8, 128, true, true, true},
                                          {"Llama-1B 32/8 x 64", 32, 8, 64, true, false, true},
                                          {"Qwen3-8B 32/8 x 128", 32, 8, 128, true, true, true}};
-    static const uint32_t cases[][2] = {{1, 300},    {8, 300},  {32, 300},  {128, 300},
-                                        {128, 2048}, {1, 8000}, {1, 131072}};
+    static const uint32_t cases[][2] = {{1, 300},  {2, 300},   {8, 300},    {16, 300}, {32, 300},
+                                        {64, 300}, {128, 300}, {128, 2048}, {1, 8000}, {1, 131072}};
     bench_open();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             bench_decode(&shapes[i], cases[k][0], cases[k][1]);
-        bench_prompt(&shapes[i], 1, 256, 0);
-        bench_prompt(&shapes[i], 32, 256, 0);
-        bench_prompt(&shapes[i], 1, 2048, 0);
-        bench_prompt(&shapes[i], 4, 2048, 0);
-        bench_prompt(&shapes[i], 1, 8192, 1024);
+        bench_prompts(&shapes[i], 1, 256, 0);
+        bench_prompts(&shapes[i], 32, 256, 0);
+        bench_prompts(&shapes[i], 1, 2048, 0);
+        bench_prompts(&shapes[i], 4, 2048, 0);
+        bench_prompts(&shapes[i], 1, 8192, 1024);
     }
     printf("bench: done\n");
     return 0;

@@ -415,12 +415,13 @@ static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts
 
 /* Prompts of whole sequences: the kernel with wgmma has the bits of the one without. */
 static void at_case_wide(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts,
-                         const uint32_t *rows, uint32_t samples)
+                         const uint32_t *rows, uint32_t tile, uint32_t samples)
 {
-    at_problem p = at_make(s, n_seqs, contexts, rows, UINT32_MAX);
+    at_problem p = at_make(s, n_seqs, contexts, rows, tile);
     uint32_t most = 0;
     for (uint32_t i = 0; i < n_seqs; i++)
         if (p.n_rows[i] > most) most = p.n_rows[i];
+    if (most > tile) most = tile;
     uint8_t *wide = at_run(&p, AT_PROMPT, p.tiles, p.n_tiles, most, 0, 0);
     at_check(&p, wide, samples);
     p.without = ROSE_CUDA_WITHOUT_WIDE;

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { BLOCK_WARPS = 4 /* each warp takes an inner block at a time */, MAX_SPLITS = 16 };
+enum { MAX_SPLITS = 16 };
 
 static uint32_t up_div(uint32_t x, uint32_t by)
 {
@@ -89,14 +89,16 @@ static uint64_t n_blocks(const rose_attend_limits *l, const rose_cuda_item *item
     return all_met(items, n, window, unit, 0) * l->n_kv;
 }
 
-/* Positions of a thread block. Below 512 the partial results are those of inner blocks, of which
- * there are more: units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7
- * against 19.9 us, H100). Above 512 a block fills its ring less often, and four blocks for each SM
- * even out contexts of different length. */
+/* Positions of a thread block. A context of one split is one unit, so that no block waits for
+ * another one. Below 512 the partial results are those of inner blocks, of which there are more:
+ * units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7 against 19.9 us,
+ * H100). Smaller units are as small as one block for each SM allows. Above 512 a block fills its
+ * ring less often, and four blocks for each SM even out contexts of different length. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {
     uint32_t unit = ROSE_ATTEND_SPLIT;
+    if (all_met(items, n, window, unit, 1) == 0) return unit;
     if (n_blocks(l, items, n, window, unit) >= l->sms / 2) {
         while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS &&
                n_blocks(l, items, n, window, unit * 2) >= 4 * (uint64_t)l->sms)
@@ -104,9 +106,9 @@ static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *i
         return unit;
     }
     if (all_met(items, n, window, ROSE_ATTEND_INNER, 0) > l->max_parts) return unit;
-    for (unit = ROSE_ATTEND_INNER * BLOCK_WARPS; unit > ROSE_ATTEND_INNER; unit /= 2)
-        if (n_blocks(l, items, n, window, unit) >= l->sms) return unit;
-    return ROSE_ATTEND_INNER;
+    for (unit = ROSE_ATTEND_INNER; unit < ROSE_ATTEND_SPLIT; unit *= 2)
+        if (n_blocks(l, items, n, window, unit) <= l->sms) break;
+    return unit;
 }
 
 /* Items that meet up to this many splits are one unit each, so that the partial results of the

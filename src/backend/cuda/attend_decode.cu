@@ -1,7 +1,8 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
  * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
- * of mma.sync. Each warp takes every fourth inner block (blocks have four warps where shared memory
- * allows it) and has a ring of page pieces of its own. Bound by the bytes of K and V.
+ * of mma.sync. Each warp takes every fourth or eighth inner block (fewer warps where shared memory
+ * is small) and has a ring of page pieces of its own, which continues with the next unit. Bound by
+ * the bytes of K and V.
  *
  * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
  * round (an inner block for each warp). The results of its splits go to a.parts, or the block also
@@ -16,7 +17,8 @@
 #include "backend/cuda/launch.cuh"
 
 enum {
-    MAX_WARPS = 4,
+    MANY_WARPS = 4,      /* where an SM has several blocks */
+    MAX_WARPS = 8,       /* an inner block of a split for each */
     STATIC_BYTES = 1024, /* at least what the kernel has of static shared memory */
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
@@ -138,8 +140,13 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w,
 /* What a warp copies next: K pages of an inner block, then its V pages. The warp holds the page ids
  * of its next 8 inner blocks, 4 for each. */
 typedef struct decode_feed {
+    rose_attend_unit u;
+    uint32_t i, table, head;    /* the unit's number for this grid; of its item */
     uint32_t block, page, v, n; /* n: how many of its inner blocks come before this one */
     uint32_t ids, warps;
+    /* Slots of the ring without a piece: those before the first piece of the unit, and those after
+     * its last piece. */
+    uint32_t before, after;
 } decode_feed;
 
 ROSE_DEVICE uint32_t first_page(const rose_attend_unit &u, uint32_t block)
@@ -154,20 +161,39 @@ ROSE_DEVICE uint32_t last_page(const rose_attend_unit &u, uint32_t block)
                (u.end - block * ROSE_ATTEND_INNER + ROSE_PAGE - 1) / ROSE_PAGE);
 }
 
+/* Continues with the pieces of unit i. */
+ROSE_DEVICE void feed_unit(decode_feed *f, const decode_work &w, uint32_t i, uint32_t warp)
+{
+    const uint32_t first = w.u.begin / ROSE_ATTEND_INNER,
+                   block = first / f->warps * f->warps + warp;
+    f->u = w.u;
+    f->i = i;
+    f->table = w.item.table;
+    f->head = w.head;
+    f->block = block < first ? block + f->warps : block;
+    f->page = first_page(w.u, f->block);
+    f->v = f->n = 0;
+    f->before = f->after;
+    f->after = 0;
+}
+
 /* The piece, or NULL; and on to the next. All lanes of the warp. */
 template <typename T, int HD>
-ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a,
-                                const rose_attend_unit &u, const uint32_t *table, uint32_t head,
-                                uint32_t lane)
+ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a, uint32_t lane)
 {
-    if (f->block * ROSE_ATTEND_INNER >= u.end) return NULL;
+    const rose_attend_unit &u = f->u;
+    const uint32_t *const table = a.tables + f->table;
+    if (f->block * ROSE_ATTEND_INNER >= u.end) {
+        f->after++;
+        return NULL;
+    }
     const uint32_t first = first_page(u, f->block), n = f->n % 8;
     if (n == 0 && f->v == 0 && f->page == first) {
         const uint32_t page = (f->block + lane / 4 * f->warps) * INNER_PAGES + lane % 4;
         if (page >= u.begin / ROSE_PAGE && page * ROSE_PAGE < u.end) f->ids = table[page];
     }
     const uint32_t id = __shfl_sync(ROSE_ALL_LANES, f->ids, n * 4 + f->page);
-    const T *piece = page_of<T>(a.kv, id, head) + f->v * (ROSE_PAGE * HD);
+    const T *piece = page_of<T>(a.kv, id, f->head) + f->v * (ROSE_PAGE * HD);
     if (++f->page < last_page(u, f->block)) return piece;
     f->page = first;
     f->v ^= 1;
@@ -178,19 +204,24 @@ ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a,
     return piece;
 }
 
-/* A warp's ring. */
+/* A warp's ring. After the last piece of a unit it continues with the next one. */
 typedef struct decode_ring {
     uint32_t at;    /* shared address */
     uint64_t *full; /* [SLOTS] */
     uint32_t slot, parity;
     decode_feed feed;
+    /* the unit after the one that the warp multiplies; item NONE: stop before it */
+    decode_work next;
+    uint32_t next_i;
 } decode_ring;
 
 template <typename T, int HD>
-ROSE_DEVICE void ring_fetch(decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
-                            uint32_t slot, uint32_t lane)
+ROSE_DEVICE void ring_fetch(decode_ring *r, const rose_cuda_attend &a, uint32_t slot, uint32_t lane)
 {
-    const T *piece = next_piece<T, HD>(&r->feed, a, w.u, a.tables + w.item.table, w.head, lane);
+    if (r->feed.block * ROSE_ATTEND_INNER >= r->feed.u.end && r->feed.i != r->next_i &&
+        r->next.u.item != ROSE_ATTEND_NONE)
+        feed_unit(&r->feed, r->next, r->next_i, threadIdx.x / 32);
+    const T *piece = next_piece<T, HD>(&r->feed, a, lane);
     ring_copy(r->at + slot * PIECE<HD>, piece, PIECE<HD>, &r->full[slot], lane);
 }
 
@@ -207,11 +238,10 @@ template <int HD, int N> ROSE_DEVICE uint32_t ring_take(const decode_ring &r, ui
 
 /* The current piece is no longer needed. */
 template <typename T, int HD>
-ROSE_DEVICE void ring_next(decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
-                           uint32_t lane)
+ROSE_DEVICE void ring_next(decode_ring *r, const rose_cuda_attend &a, uint32_t lane)
 {
     __syncwarp();
-    ring_fetch<T, HD>(r, a, w, r->slot, lane);
+    ring_fetch<T, HD>(r, a, r->slot, lane);
     if (++r->slot == SLOTS<HD>) r->slot = 0, r->parity ^= 1;
 }
 
@@ -267,7 +297,7 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], deco
                     add_scores<T>(x[from + i], q[KEEP_Q<HD> ? c : 0], at[i], c, HD * 16, lane);
         }
         for (uint32_t i = 0; i < n; i++)
-            ring_next<T, HD>(r, a, w, lane);
+            ring_next<T, HD>(r, a, lane);
     }
 }
 
@@ -290,7 +320,7 @@ ROSE_DEVICE void attend_block(float o[HD / 8][4], float m[ROWS], float l[ROWS], 
         const uint32_t at = ring_take<HD, 1>(*r, 0);
         put_own<T, HD>(smem, at, s, w, block * INNER_PAGES + j, 1, lane);
         add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, lane);
-        ring_next<T, HD>(r, a, w, lane);
+        ring_next<T, HD>(r, a, lane);
     }
 }
 
@@ -421,7 +451,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. */
 template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
+static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
                   const bool late)
 {
@@ -434,42 +464,58 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, BLOCKS<HD>)
     __syncthreads();
     const rose_attend_cutting c = *a.cutting;
     const decode_space s = space_of<HD, ROWS>(smem + warps * S * PIECE<HD>, a.n_q / a.kv.n_heads);
-    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}};
+    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}, {}, 0};
+    const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
-    for (uint32_t i = blockIdx.x; i < c.n_units * a.kv.n_heads; i += gridDim.x) {
+    r.feed.warps = warps;
+    r.feed.i = UINT32_MAX;
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         const decode_work w = work_at(a, fused, i);
         if (w.u.item == ROSE_ATTEND_NONE) continue;
-        const uint32_t first = w.u.begin / ROSE_ATTEND_INNER, block = first / warps * warps + warp;
-        r.feed = {block < first ? block + warps : block, 0, 0, 0, 0, warps};
-        r.feed.page = first_page(w.u, r.feed.block);
+        const bool parts = w.u.part != ROSE_ATTEND_NONE;
+        r.next.u.item = ROSE_ATTEND_NONE;
+        if (r.feed.i != i) feed_unit(&r.feed, w, i, warp);
         /* Without `fused` the kernel before this one may still be writing the own page. */
-        uint32_t started = 0;
+        uint32_t started = waited ? S : 0;
         for (; started < S; started++) {
             const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
-            if (!waited && (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE))) break;
-            ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
+            if (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE)) break;
+            ring_fetch<T, HD>(&r, a, started, lane);
         }
         rotary_angles<(HD + 63) / 64> angles;
         if (fused.qkv != NULL) load_angles(&angles, fused, w.item.row, lane);
         if (!waited) pdl_wait();
         waited = true;
         for (; started < S; started++)
-            ring_fetch<T, HD>(&r, a, w, (r.slot + started) % S, lane);
+            ring_fetch<T, HD>(&r, a, started, lane);
+        for (uint32_t empty = r.feed.before; empty > 0; empty--)
+            ring_next<T, HD>(&r, a, lane);
+        r.feed.before = 0;
         if (fused.qkv != NULL)
             make_heads<T, HD>(fused, angles, a.kv, w, s, warp, lane);
         else
             copy_heads<T, HD, ROWS>(a, w, s.q);
+        /* The results of several blocks are merged where the ring is. */
+        if (!parts && i + gridDim.x < n) r.next = work_at(a, {}, i + gridDim.x);
+        r.next_i = i + gridDim.x;
         __syncthreads();
-        const bool parts = w.u.part != ROSE_ATTEND_NONE;
         attend_unit<T, HD, ROWS>(a, w, s, &r, smem, c.inner != 0 && parts, by);
         if (parts)
             end_unit<T, HD>(a, w, c.inner != 0 ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT, smem);
-        r.parity ^= 1; /* the last S fetches had nothing */
     }
     if (!waited) pdl_wait();
 }
 
-/* As many warps as shared memory allows, at most four. */
+/* Few sequences: eight warps, if they fit, in a block that has the SM alone. A context of up to 512
+ * positions then needs neither a second round nor a second block. */
+template <int HD, int ROWS>
+static bool is_few(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
+{
+    return (uint64_t)a->n_items * a->kv.n_heads <= d->sms &&
+           decode_shared<HD, ROWS>(MAX_WARPS, group) <= d->shared_max - STATIC_BYTES;
+}
+
+/* As many warps as shared memory allows, at most four where an SM has several blocks. */
 template <typename T, int HD, int ROWS>
 static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
@@ -478,8 +524,9 @@ static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a
     const size_t two = d->shared_sm / 2 - SYSTEM_BYTES;
     const size_t most = (HD > 128 || two > d->shared_max ? d->shared_max : two) - STATIC_BYTES;
     const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
-    uint32_t warps = MAX_WARPS;
-    while (warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
+    const bool few = is_few<HD, ROWS>(d, a, group);
+    uint32_t warps = few ? MAX_WARPS : MANY_WARPS;
+    while (!few && warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
         warps /= 2;
     const size_t bytes = decode_shared<HD, ROWS>(warps, group);
     const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);

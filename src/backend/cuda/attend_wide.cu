@@ -8,10 +8,13 @@
 #include "backend/cuda/launch.cuh"
 
 template <int HD> constexpr int GROUPS = HD > 64 ? 2 : 3;
-template <int HD> constexpr int TILES = HD > 64 ? 6 : 8;
+/* Of the ring. Two blocks of one warpgroup share an SM. */
+template <int HD, int G> constexpr int TILES = HD <= 64 ? 8 : G > 1 ? 6 : 4;
 /* The ring, q, and O of the splits before the current one. */
-template <int HD>
-constexpr uint32_t SHARED = TILES<HD> *TILE<HD> + GROUPS<HD> *(64 * HD * 2 + 64 * HD * 4);
+template <int HD, int G>
+constexpr uint32_t SHARED = TILES<HD, G> *TILE<HD> + G *(64 * HD * 2 + 64 * HD * 4);
+/* Registers of the threads that multiply. */
+template <int HD, int G> constexpr int REGISTERS = G == 1 ? 232 : HD > 64 ? 240 : 160;
 
 #if ROSE_HOPPER
 
@@ -23,13 +26,13 @@ typedef struct wide_ring {
     uint32_t slot, parity;
 } wide_ring;
 
-template <int HD> ROSE_DEVICE void ring_step(wide_ring *r)
+template <int N> ROSE_DEVICE void ring_step(wide_ring *r)
 {
-    if (++r->slot == TILES<HD>) r->slot = 0, r->parity ^= 1;
+    if (++r->slot == N) r->slot = 0, r->parity ^= 1;
 }
 
 /* The warp that copies: a lane for each page of a tile. */
-template <typename T, int HD>
+template <typename T, int HD, int N>
 ROSE_DEVICE void copy_tiles(wide_ring r, const rose_cuda_attend &a, const uint32_t *table,
                             uint32_t head, uint32_t lane)
 {
@@ -39,7 +42,7 @@ ROSE_DEVICE void copy_tiles(wide_ring r, const rose_cuda_attend &a, const uint32
         const bool there =
             lane < INNER_PAGES && page >= r.lo / ROSE_PAGE && page * ROSE_PAGE < r.end;
         const T *from = page_of<T>(a.kv, there ? table[page] : 0, head) + i % 2 * (ROSE_PAGE * HD);
-        if (i >= TILES<HD>) barrier_wait(shared_address(&r.empty[r.slot]), r.parity ^ 1);
+        if (i >= N) barrier_wait(shared_address(&r.empty[r.slot]), r.parity ^ 1);
         __syncwarp();
         if (there) {
             barrier_expect(full, PIECE<HD>);
@@ -47,16 +50,16 @@ ROSE_DEVICE void copy_tiles(wide_ring r, const rose_cuda_attend &a, const uint32
         } else if (lane < INNER_PAGES) {
             barrier_arrive(full);
         }
-        ring_step<HD>(&r);
+        ring_step<N>(&r);
     }
 }
 
 /* The warp needs the tile no longer. */
-template <int HD> ROSE_DEVICE void tile_done(wide_ring *r, uint32_t lane)
+template <int N> ROSE_DEVICE void tile_done(wide_ring *r, uint32_t lane)
 {
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&r->empty[r->slot]));
-    ring_step<HD>(r);
+    ring_step<N>(r);
 }
 
 template <int HD> ROSE_DEVICE uint32_t tile_take(const wide_ring &r)
@@ -96,12 +99,12 @@ ROSE_DEVICE void tile_values(float (&o)[HD / 2], const uint32_t prob[INNER_PAGES
 }
 
 /* The inner blocks of a warpgroup's 64 pairs, from pair `mine` on. */
-template <typename T, int HD>
+template <typename T, int HD, int G>
 ROSE_DEVICE void attend_rows(prompt_sums<HD> *s, wide_ring r, const rose_cuda_attend &a,
                              const rose_cuda_item &item, uint32_t mine, uint32_t q_at,
                              uint32_t group, const attend_score &by)
 {
-    constexpr int W = GROUPS<HD> * 4;
+    constexpr int W = G * 4, N = TILES<HD, G>;
     const uint32_t lane = threadIdx.x % 32, g = mine + threadIdx.x / 32 % 4 * 16 + lane / 4;
     const prompt_row rows[2] = {row_of(a, item, g, group), row_of(a, item, g + 8, group)};
     const uint32_t los[2] = {rows[0].lo, rows[1].lo}, ends[2] = {rows[0].end, rows[1].end};
@@ -117,14 +120,14 @@ ROSE_DEVICE void attend_rows(prompt_sums<HD> *s, wide_ring r, const rose_cuda_at
         if (block % SPLIT_BLOCKS == 0 && block > r.first) end_split<HD, W>(s, false);
         uint32_t at = tile_take<HD>(r);
         if (sees) tile_scores<T, HD>(reinterpret_cast<float(&)[32]>(x), q_at, at);
-        tile_done<HD>(&r, lane);
+        tile_done<N>(&r, lane);
         if (sees) {
             soften<T, 2>(x, prob, m, l, los, ends, p0, by, lane % 4);
             merge_block(s, m, l, fa, fb);
         }
         at = tile_take<HD>(r);
         if (sees) tile_values<T, HD>(o, prob, at, j0, j1);
-        tile_done<HD>(&r, lane);
+        tile_done<N>(&r, lane);
         if (!sees) continue;
 #pragma unroll
         for (int i = 0; i < HD / 2; i++)
@@ -135,12 +138,12 @@ ROSE_DEVICE void attend_rows(prompt_sums<HD> *s, wide_ring r, const rose_cuda_at
 
 #endif
 
-template <typename T, int HD>
-static __global__ void __launch_bounds__(GROUPS<HD> * 128 + 128, 1)
+template <typename T, int HD, int G>
+static __global__ void __launch_bounds__(G * 128 + 128, G > 1 ? 1 : 2)
     wide_kernel(const rose_cuda_attend a, const attend_score by, const uint32_t tiles)
 {
 #if ROSE_HOPPER
-    constexpr int G = GROUPS<HD>, N = TILES<HD>;
+    constexpr int N = TILES<HD, G>;
     ROSE_BLOCK_MEMORY(smem);
     __shared__ uint64_t full[N], empty[N];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.n_q / a.kv.n_heads;
@@ -173,26 +176,33 @@ static __global__ void __launch_bounds__(GROUPS<HD> * 128 + 128, 1)
                          0};
     if (warpgroup() == G) {
         fewer_registers<24>();
-        if (warp == G * 4) copy_tiles<T, HD>(r, a, a.tables + item.table, head, lane);
+        if (warp == G * 4) copy_tiles<T, HD, N>(r, a, a.tables + item.table, head, lane);
     } else {
-        more_registers<(HD > 64 ? 240 : 160)>();
+        more_registers<REGISTERS<HD, G>>();
         const uint32_t wg = warpgroup();
         prompt_sums<HD> s;
         begin_sums(&s, reinterpret_cast<float *>(q + G * 64 * HD * 2));
-        attend_rows<T, HD>(&s, r, a, item, r0 + wg * 64, shared_address(q) + wg * 4 * PIECE<HD>,
-                           group, by);
+        attend_rows<T, HD, G>(&s, r, a, item, r0 + wg * 64, shared_address(q) + wg * 4 * PIECE<HD>,
+                              group, by);
         put_rows<T, HD>(a, item, s, r0 + warp * 16, head, group, lane);
     }
 #endif
 }
 
+template <typename T, int HD, int G>
+static cudaError_t run_groups(const rose_cuda_launch *l, const rose_cuda_attend *a)
+{
+    const uint32_t pairs = a->item_rows * (a->n_q / a->kv.n_heads), rows = G * 64;
+    const uint32_t tiles = (pairs + rows - 1) / rows;
+    return launch_kernel(l, wide_kernel<T, HD, G>, dim3(a->n_items * tiles * a->kv.n_heads),
+                         G * 128 + 128, SHARED<HD, G>, *a, score_of(a), tiles);
+}
+
 template <typename T, int HD>
 static cudaError_t run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
-    const uint32_t pairs = a->item_rows * (a->n_q / a->kv.n_heads), rows = GROUPS<HD> * 64;
-    const uint32_t tiles = (pairs + rows - 1) / rows;
-    return launch_kernel(l, wide_kernel<T, HD>, dim3(a->n_items * tiles * a->kv.n_heads),
-                         GROUPS<HD> * 128 + 128, SHARED<HD>, *a, score_of(a), tiles);
+    return a->item_rows * (a->n_q / a->kv.n_heads) <= 64 ? run_groups<T, HD, 1>(l, a)
+                                                         : run_groups<T, HD, GROUPS<HD>>(l, a);
 }
 
 extern "C" cudaError_t rose_cuda_prompt_wide(const rose_cuda_launch *l, const rose_cuda_attend *a)
@@ -202,19 +212,25 @@ extern "C" cudaError_t rose_cuda_prompt_wide(const rose_cuda_launch *l, const ro
     return a->kv.hd_pad == 64 ? run<__nv_bfloat16, 64>(l, a) : run<__nv_bfloat16, 128>(l, a);
 }
 
-template <typename T, int HD> static cudaError_t prepare(cudaError_t before)
+template <typename T, int HD, int G> static cudaError_t allow_shared(cudaError_t before)
 {
-    const cudaError_t e = cudaFuncSetAttribute(
-        (const void *)wide_kernel<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED<HD>);
+    const cudaError_t e =
+        cudaFuncSetAttribute((const void *)wide_kernel<T, HD, G>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED<HD, G>);
     if (e != cudaErrorInvalidValue) return before != cudaSuccess ? before : e;
     cudaGetLastError(); /* a GPU before sm_90, which never runs the kernel */
     return before;
 }
 
+template <typename T> static cudaError_t prepare(cudaError_t e)
+{
+    e = allow_shared<T, 64, 1>(e);
+    e = allow_shared<T, 64, GROUPS<64>>(e);
+    e = allow_shared<T, 128, 1>(e);
+    return allow_shared<T, 128, GROUPS<128>>(e);
+}
+
 extern "C" cudaError_t rose_cuda_prompt_wide_prepare(void)
 {
-    cudaError_t e = prepare<__half, 64>(cudaSuccess);
-    e = prepare<__half, 128>(e);
-    e = prepare<__nv_bfloat16, 64>(e);
-    return prepare<__nv_bfloat16, 128>(e);
+    return prepare<__nv_bfloat16>(prepare<__half>(cudaSuccess));
 }

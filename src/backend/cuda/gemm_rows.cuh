@@ -6,281 +6,22 @@
  * warp has a ring of its own in shared memory, which it fills itself. Its first weights are
  * requested before the kernel before has ended. Where k is short, these are all weights of the
  * tile. After that only the L2 latency of the rows, the chain (24 to 33 cycles for 16 values of k)
- * and the end remain.
+ * and the end remain. The loop of the chain has no branch between two products and loads operands
+ * one unit ahead: one warp of a scheduler cannot hide anything else.
  *
  * The block reads its activation rows into shared memory once (WHOLE), or norms them there itself
- * (NORMED, up to 8 rows). Where so many values do not fit, the rings have the rows as well (RING).
- * The sums of all parts meet in shared memory. There the rows and the outputs change places, and
- * the parts are added in the order of gemm.h.
+ * (NORMED, up to 8 rows). Where so many values do not fit, or one tile alone would use them, the
+ * rings have the rows as well (RING). The sums of all parts meet in shared memory. There the rows
+ * and the outputs change places, and the parts are added in the order of gemm.h.
  *
  * A warp may have several tiles one after the other; its ring runs on across them. Bound: bytes of
  * weights; for a few MB of weights the latencies above. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
 #define ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
 
-#include "backend/cuda/attend_ops.cuh"
 #include "backend/cuda/gemm_ends.cuh"
+#include "backend/cuda/gemm_rows_chain.cuh"
 #include "backend/cuda/norm.cuh"
-
-enum {
-    ROWS_SLOTS = 4,   /* of a warp's ring */
-    ROWS_STAGE = 256, /* most k in a slot */
-    ROWS_CHUNK = 256, /* k of a once-only copy of rows */
-    ROWS_CHUNKS = 64,
-    ROWS_WARPS = 16,         /* most of a block */
-    ROWS_BARRIERS = 1536,    /* bytes at the beginning of shared memory */
-    ROWS_BEYOND = 1024,      /* bytes at its end: the last step of a chain reads beyond its slot */
-    ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
-    ROWS_NORM_GROUPS = 8,    /* most groups of a lane while a row is normed */
-    ROWS_NORM_BATCH = 4
-};
-static_assert((ROWS_WARPS * ROWS_SLOTS + ROWS_CHUNKS) * 8 <= ROWS_BARRIERS, "barriers");
-
-/* Where the activation rows are. */
-typedef enum rows_from { ROWS_WHOLE, ROWS_RING, ROWS_NORMED } rows_from;
-
-/* How a block works. */
-typedef struct rows_plan {
-    uint32_t nb;      /* 1 or 2 blocks of 8 outputs in a tile */
-    uint32_t tiles;   /* at a time in a block; each has a warp for every part */
-    uint32_t n_tiles; /* of the matrix */
-    uint32_t stage;   /* k in a slot */
-    uint32_t slot_bytes, ring_bytes;
-    uint32_t x_at, sums_at; /* offsets in shared memory */
-    uint32_t grid, warps;
-    uint32_t mode;
-} rows_plan;
-
-/* Sums of a row lie ROWS_WIDE(nb) floats apart: lanes that store meet no bank twice. */
-#define ROWS_WIDE(nb) ((nb)*8 + 4)
-
-/* The place of a warp's next piece: some k of a tile. */
-typedef struct rows_place {
-    uint32_t tile, k;
-} rows_place;
-
-/* A warp and its work. */
-template <typename T> struct rows_warp {
-    const T *w, *h;
-    uint64_t *full;      /* barriers of the slots */
-    uint64_t *once;      /* barriers of the rows that the block copies once */
-    float *own, *first;  /* sums of the warp, and of part 0 of its tile */
-    uint32_t ring, x;    /* shared addresses */
-    uint32_t lane_w;     /* offset of this lane's row of the four matrices of a step */
-    uint32_t begin, end; /* the part */
-    uint32_t k_pad;
-    uint32_t blocks;               /* of 8 rows, that there are */
-    uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
-    uint32_t stride;
-};
-
-/* A unit of a chain is this many times 32 values of k. */
-template <int RB> constexpr int ROWS_UNIT = RB == 4 ? 1 : 2;
-
-/* Operands of a unit: of weights in each 16 values of k, of rows in each block of 8. */
-template <int RB> struct rows_operands {
-    uint32_t w[ROWS_UNIT<RB> * 2][4], x[RB][ROWS_UNIT<RB>][4];
-};
-
-template <typename T>
-ROSE_DEVICE void next_place(rows_place *at, const rows_warp<T> &warp, const rows_plan &p)
-{
-    at->k += p.stage;
-    if (at->k < warp.end) return;
-    at->k = warp.begin;
-    at->tile += warp.stride;
-}
-
-ROSE_DEVICE uint32_t piece_end(uint32_t k, uint32_t stage, uint32_t end)
-{
-    return k + stage < end ? k + stage : end;
-}
-
-/* Request the weights of a piece, and announce all that comes to its slot. */
-template <typename T, int FROM>
-ROSE_DEVICE void request_weights(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
-                                 uint32_t slot)
-{
-    if (at.tile < p.n_tiles) {
-        const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
-        const uint32_t to = warp.ring + slot * p.slot_bytes;
-        const T *from = warp.w + ((size_t)at.tile * p.nb * warp.k_pad + at.k) * 8;
-        ring_expect(warp.full + slot, bytes * (p.nb + (FROM == ROWS_RING ? warp.blocks : 0)),
-                    warp.lane);
-        ring_part(to, from, bytes, warp.full + slot, warp.lane);
-        if (p.nb == 2)
-            ring_part(to + p.stage * 16, from + (size_t)warp.k_pad * 8, bytes, warp.full + slot,
-                      warp.lane);
-    }
-    ring_close();
-}
-
-/* RING: request the piece's activation rows as well. */
-template <typename T, int RB>
-ROSE_DEVICE void request_rows(const rows_warp<T> &warp, const rows_plan &p, const rows_place &at,
-                              uint32_t slot)
-{
-    if (at.tile < p.n_tiles) {
-        const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
-        const uint32_t to = warp.ring + slot * p.slot_bytes + p.nb * p.stage * 16;
-#pragma unroll
-        for (uint32_t b = 0; b < RB; b++)
-            if (b < warp.blocks)
-                ring_part(to + b * p.stage * 16, warp.h + ((size_t)b * warp.k_pad + at.k) * 8,
-                          bytes, warp.full + slot, warp.lane);
-    }
-    ring_close();
-}
-
-/* The position of a warp in its ring. */
-typedef struct rows_ring {
-    uint32_t slot, parity;
-    rows_place ahead; /* the piece that the slot that is read next becomes */
-    bool fresh;       /* the once-only rows may be under way */
-    bool more;        /* ahead is a piece of a tile that there is */
-} rows_ring;
-
-/* The slot's piece of the tile is used up: request the next piece. Before sm_90 an empty request
- * counts as well. */
-template <typename T, int RB, int FROM>
-ROSE_DEVICE void refill_slot(const rows_warp<T> &warp, const rows_plan &p, rows_ring *ring,
-                             uint32_t slot)
-{
-#if __CUDA_ARCH__ >= 900
-    if (!ring->more) return;
-#endif
-    __syncwarp();
-    request_weights<T, FROM>(warp, p, ring->ahead, slot);
-    if (FROM == ROWS_RING) request_rows<T, RB>(warp, p, ring->ahead, slot);
-    next_place(&ring->ahead, warp, p);
-    ring->more = ring->ahead.tile < p.n_tiles;
-}
-
-/* A warp on its way along a chain. */
-typedef struct rows_walk {
-    uint32_t at;   /* the shared address of k in its slot */
-    uint32_t k;    /* the next value */
-    uint32_t in;   /* values of the slot that remain, of k on */
-    uint32_t left; /* values of the part that remain */
-} rows_walk;
-
-/* Wait for the slot that is read next. */
-template <typename T, int FROM>
-ROSE_DEVICE void open_slot(rows_walk *walk, const rows_warp<T> &warp, const rows_plan &p,
-                           const rows_ring &ring)
-{
-    walk->at = warp.ring + ring.slot * p.slot_bytes;
-    walk->in = p.stage;
-    /* The slot before is not requested anew yet. */
-    ring_wait<ROWS_SLOTS - 1>(warp.full + ring.slot, ring.parity);
-    ring_meet_warp();
-    if (FROM == ROWS_WHOLE && ring.fresh) {
-        const uint32_t k1 = piece_end(walk->k, p.stage, warp.end);
-        for (uint32_t c = walk->k / ROWS_CHUNK; c * ROWS_CHUNK < k1; c++)
-            ring_wait_once(warp.once + c);
-    }
-}
-
-ROSE_DEVICE void leave_slot(rows_ring *ring)
-{
-    if (++ring->slot < ROWS_SLOTS) return;
-    ring->slot = 0;
-    ring->parity ^= 1;
-}
-
-ROSE_DEVICE void walk_on(rows_walk *walk, uint32_t by)
-{
-    walk->at += by * 16;
-    walk->k += by;
-    walk->in -= by;
-    walk->left -= by;
-}
-
-/* The shared address of this lane's row for 32 values of k, of the block b of 8 rows. */
-template <typename T, int FROM>
-ROSE_DEVICE uint32_t rows_at(const rows_warp<T> &warp, const rows_plan &p, const rows_walk &walk,
-                             uint32_t b, uint32_t u)
-{
-    const uint32_t lane = warp.lane;
-    if (FROM == ROWS_RING) return walk.at + lane * 16 + (p.nb + b) * p.stage * 16 + u * 512;
-    if (FROM == ROWS_WHOLE) return warp.x + lane * 16 + (b * warp.k_pad + walk.k) * 16 + u * 512;
-    /* Row r of the block kb of 8 values lies at place r ^ kb % 8. */
-    const uint32_t kb = walk.k / 8 + u * 4 + lane / 8;
-    return warp.x + kb * 128 + ((lane ^ kb) % 8) * 16;
-}
-
-/* The operands of step i of a unit; an even step loads the rows of the step after as well. */
-template <typename T, int RB, int FROM>
-ROSE_DEVICE void load_step(rows_operands<RB> *o, const rows_warp<T> &warp, const rows_plan &p,
-                           const rows_walk &walk, int i)
-{
-    load_matrices(o->w[i], walk.at + warp.lane_w + i * 256);
-    if (i % 2 != 0) return;
-#pragma unroll
-    for (int b = 0; b < RB; b++)
-        load_matrices(o->x[b][i / 2], rows_at<T, FROM>(warp, p, walk, b, i / 2));
-}
-
-template <typename T, int RB>
-ROSE_DEVICE void multiply_step(float acc[RB][4], const rows_operands<RB> &o, int i)
-{
-#pragma unroll
-    for (int b = 0; b < RB; b++)
-        mma(acc[b], o.w[i], o.x[b][i / 2][i % 2 * 2], o.x[b][i / 2][i % 2 * 2 + 1],
-            static_cast<const T *>(NULL));
-}
-
-/* The chain of the warp's part of a tile. The operands of the next unit are loaded between the
- * products of this one. */
-template <typename T, int RB, int FROM>
-ROSE_DEVICE void run_chain(float acc[RB][4], const rows_warp<T> &warp, const rows_plan &p,
-                           rows_ring *ring)
-{
-    constexpr int STEPS = ROWS_UNIT<RB> * 2;
-    constexpr uint32_t UNIT = STEPS * 16;
-    rows_walk walk = {0, warp.begin, 0, warp.end - warp.begin};
-    rows_operands<RB> even, odd;
-    auto turn = [&](const rows_operands<RB> &now, rows_operands<RB> &next) {
-        const bool more = walk.left >= 2 * UNIT;
-        const uint32_t old = ring->slot;
-        walk_on(&walk, UNIT);
-        const bool ends = walk.in == 0 && walk.left > 0;
-        if (ends) {
-            leave_slot(ring);
-            open_slot<T, FROM>(&walk, warp, p, *ring);
-        }
-        if (more) {
-#pragma unroll
-            for (int i = 0; i < STEPS; i++) {
-                multiply_step<T, RB>(acc, now, i);
-                load_step<T, RB, FROM>(&next, warp, p, walk, i);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < STEPS; i++)
-                multiply_step<T, RB>(acc, now, i);
-        }
-        if (ends) refill_slot<T, RB, FROM>(warp, p, ring, old);
-        return more;
-    };
-    open_slot<T, FROM>(&walk, warp, p, *ring);
-    if (walk.left >= UNIT) {
-#pragma unroll
-        for (int i = 0; i < STEPS; i++)
-            load_step<T, RB, FROM>(&even, warp, p, walk, i);
-        while (turn(even, odd) && turn(odd, even)) {
-        }
-    }
-#pragma unroll 1
-    for (; walk.left > 0; walk_on(&walk, 16)) { /* k of the part is no multiple of a unit */
-        load_step<T, RB, FROM>(&even, warp, p, walk, 0);
-        multiply_step<T, RB>(acc, even, 0);
-    }
-    const uint32_t old = ring->slot;
-    leave_slot(ring);
-    refill_slot<T, RB, FROM>(warp, p, ring, old);
-    ring->fresh = false;
-}
 
 /* ---- the end: a warp's sums to shared memory, [row][output]; then pairs of outputs ---- */
 
@@ -442,6 +183,11 @@ template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &war
     ring_close();
 }
 
+enum {
+    ROWS_NORM_GROUPS = 8, /* most groups of a lane while a row is normed */
+    ROWS_NORM_BATCH = 4   /* groups whose parameters it has at a time */
+};
+
 /* Parameters of the norm for the groups `first` .. first + ROWS_NORM_BATCH - 1 of a lane. */
 ROSE_DEVICE void load_batch(float w[ROWS_NORM_BATCH][8], float b[ROWS_NORM_BATCH][8],
                             const rose_cuda_norm_by &by, uint32_t first, uint32_t d, uint32_t lane)
@@ -569,41 +315,14 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
                             const rose_gemm_io &io, const rows_plan &p, uint8_t *memory)
 {
     if constexpr (FROM == ROWS_WHOLE) {
-#if defined ROWS_TRIAL && defined __CUDA_ARCH__
-        if (p.mode & 1) {
-            const uint8_t *h = static_cast<const uint8_t *>(io.h);
-            for (uint32_t i = threadIdx.x; i < warp.blocks * m.k_pad; i += blockDim.x)
-                asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(warp.x + i * 16),
-                             "l"(h + (size_t)i * 16)
-                             : "memory");
-            asm volatile("cp.async.commit_group;" ::: "memory");
-            asm volatile("cp.async.wait_group 0;" ::: "memory");
-            __syncthreads();
-            return;
-        }
-        if (p.mode & 2) {
-            const uint4 *h = static_cast<const uint4 *>(io.h);
-            uint4 *to = reinterpret_cast<uint4 *>(memory + p.x_at);
-            for (uint32_t i = threadIdx.x; i < warp.blocks * m.k_pad; i += blockDim.x * 8) {
-                uint4 v[8];
-#pragma unroll
-                for (uint32_t j = 0; j < 8; j++)
-                    if (i + j * blockDim.x < warp.blocks * m.k_pad)
-                        v[j] = __ldcg(h + i + j * blockDim.x);
-#pragma unroll
-                for (uint32_t j = 0; j < 8; j++)
-                    if (i + j * blockDim.x < warp.blocks * m.k_pad) to[i + j * blockDim.x] = v[j];
-            }
-            __syncthreads();
-            return;
-        }
-#endif
         copy_rows<T, RB>(warp);
         ring_meet_once();
     } else if constexpr (FROM == ROWS_RING) {
         start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
     } else {
-        norm_rows<T>(memory + p.x_at, io, m.k, warp.id, warp.lane);
+        /* The launcher refuses wider rows; ptxas leaves the code for them out. */
+        const uint32_t most = ROWS_NORM_GROUPS * NORM_GROUP, d = m.k < most ? m.k : most;
+        norm_rows<T>(memory + p.x_at, io, d, warp.id, warp.lane);
         __syncthreads();
     }
 }
@@ -646,7 +365,7 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     rows_warp<T> warp;
     rows_ring ring;
     rows_early in = {};
-    pdl_launch();
+    if (!io.late) pdl_launch();
     place_warp<T, RB>(&warp, m, io, p, memory);
     const bool works = warp.mine < p.tiles; /* the others only norm */
     const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
@@ -661,9 +380,6 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     load_bias(&in, m, io, tile * p.nb * 8 + r.col);
     pdl_wait();
     bring_rows<T, RB, FROM>(warp, m, io, p, memory);
-#ifdef ROWS_TRIAL
-    if (p.mode & 3) ring.fresh = false;
-#endif
     if (works) run_tiles<T, RB, FROM, HEAD>(warp, &ring, in, r, m, io, p);
 }
 

@@ -6,13 +6,6 @@
 #include "backend/cuda/gemm_rows.cuh"
 #include "backend/cuda/launch.cuh"
 
-#ifdef ROWS_TRIAL
-extern uint32_t rows_try[16];
-#define ROWS_TRY(i, normal) (rows_try[i] != 0 ? rows_try[i] : (normal))
-#else
-#define ROWS_TRY(i, normal) (normal)
-#endif
-
 static inline uint32_t rows_up_div(uint32_t x, uint32_t by)
 {
     return (x + by - 1) / by;
@@ -52,10 +45,10 @@ static inline size_t rows_bytes(rows_plan *p, uint32_t rb, rows_from from,
 static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const rose_cuda_matrix *m,
                               uint32_t sms, size_t budget)
 {
-    const uint32_t most = m->n_parts > 1 ? ROWS_WARPS / ROSE_GEMM_PARTS : ROWS_TRY(4, ROWS_WARPS / 2);
+    const uint32_t most = m->n_parts > 1 ? ROWS_WARPS / ROSE_GEMM_PARTS : ROWS_WARPS / 2;
     const uint32_t turns = rows_up_div(p->n_tiles, sms * most);
     p->tiles = rows_up_div(p->n_tiles, sms * turns);
-    p->stage = ROWS_TRY(1, ROWS_STAGE);
+    p->stage = ROWS_STAGE;
     while (rows_bytes(p, rb, from, m, sms) > budget && p->stage > 64)
         p->stage /= 2;
     while (rows_bytes(p, rb, from, m, sms) > budget && p->tiles > 1)
@@ -69,12 +62,14 @@ static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const r
     return rows_bytes(p, rb, from, m, sms);
 }
 
-/* Whether the rows lie in shared memory once: where they leave room for rings. */
+/* Whether the rows lie in shared memory once: where they leave room for rings. They may take more
+ * of it where several tiles share them. */
 static inline bool rows_whole(const rows_plan *p, uint32_t rb, const rose_cuda_matrix *m,
                               const rose_cuda_device *d)
 {
     const size_t bytes = rows_x_bytes(rb, m), rings = m->n_parts * p->nb * ROWS_SLOTS * 1024;
-    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 14 * 8 &&
+    const uint32_t share = p->n_tiles > d->sms ? 4 : 2; /* sevenths of shared memory */
+    return m->k_pad <= ROWS_CHUNK * ROWS_CHUNKS && bytes <= d->shared_max / 7 * share &&
            bytes + rings <= d->shared_max / 4 * 3;
 }
 
@@ -84,27 +79,23 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_matri
 {
     const rose_cuda_device *d = at->device;
     const bool one = FROM != ROWS_NORMED && m->n_parts == 1 && p->n_tiles > d->sms * ROWS_WARPS;
-    const size_t room = d->shared_max / 8 * 7, budget = ROWS_TRY(2, ROWS_BUDGET >> 10) << 10;
+    const size_t room = d->shared_max / 8 * 7, budget = ROWS_BUDGET;
     const bool wide = FROM == ROWS_WHOLE && rows_x_bytes(RB, m) > budget / 2;
     const size_t most = one || wide || room < budget ? room : budget;
     const size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
     if (bytes > d->shared_max) return cudaErrorInvalidConfiguration;
     uint32_t warps = p->warps;
     if (FROM == ROWS_NORMED && warps < io->rows) warps = io->rows;
-#ifdef ROWS_TRIAL
-    p->mode = FROM == ROWS_WHOLE ? rows_try[7] : 0;
-    if (FROM == ROWS_WHOLE && m->n_parts == 1 && !HEAD && warps < rows_try[6]) warps = rows_try[6];
-    if (rows_try[15]) printf("  rb %d from %d nb %u tiles %u stage %u grid %u warps %u bytes %zu\n", RB, FROM, p->nb, p->tiles, p->stage, p->grid, warps, bytes);
-#endif
     return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), warps * 32, bytes, *m,
                          *io, *p);
 }
 
-/* Blocks of 8 outputs in a tile. */
+/* Blocks of 8 outputs in a tile. Two read fewer bytes of shared memory for each product; with one
+ * more SMs have work. */
 static inline uint32_t rows_nb(const rose_cuda_matrix *m, bool head, const rose_cuda_device *d)
 {
-    const uint32_t one = m->n_parts > 1 ? ROWS_TRY(3, 1) : ROWS_TRY(0, 4);
-    return m->gated || head || rows_up_div(m->n, 8) > d->sms * one ? 2 : 1;
+    const uint32_t few = m->n_parts > 1 ? d->sms : d->sms * 4;
+    return m->gated || head || rows_up_div(m->n, 8) > few ? 2 : 1;
 }
 
 template <typename T, int RB>
@@ -147,7 +138,7 @@ static cudaError_t run_gemm_rows(const rose_cuda_launch *at, const rose_cuda_mat
                                  const rose_gemm_io *io)
 {
     if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts > 1) ||
-        (io->end == ROSE_END_GATED && !m->gated))
+        (io->end == ROSE_END_GATED) != m->gated)
         return cudaErrorInvalidValue;
     if (io->h == NULL) return run_normed<T>(at, m, io);
     if (io->rows <= 8) return run_rows<T, 1>(at, m, io);

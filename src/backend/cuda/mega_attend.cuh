@@ -80,7 +80,6 @@ ROSE_DEVICE void patch(const rose_mega &a, const mega &m, uint32_t at, uint32_t 
 #pragma unroll
     for (uint32_t i = 0; i < HD / 64; i++)
         page[page_index(m.pos % ROSE_PAGE, i * 64 + m.lane * 2, HD) / 2] = from[i * 32 + m.lane];
-    bulk_written();
     __syncwarp();
 }
 
@@ -138,6 +137,7 @@ ROSE_DEVICE void attend_inner(const rose_mega &a, mega &m, uint32_t head, uint32
 #pragma unroll
         for (uint32_t j = 0; j < INNER_PAGES; j++)
             add_scores<T>(s[j], q[c], at[j], c, HD * 16, m.lane);
+    bulk_written(); /* the copy to the patched place comes after the patch */
     for (uint32_t j = 0; j < pages; j++)
         done(a, m);
     soften<T, 1>(s, prob, max, sum, lo, end, inner * ROSE_ATTEND_INNER, by, t);
@@ -146,6 +146,7 @@ ROSE_DEVICE void attend_inner(const rose_mega &a, mega &m, uint32_t head, uint32
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++)
         if (j < pages) add_values<T, HD / 8>(o, prob[j], at[j], 0, HD * 16, m.lane);
+    bulk_written(); /* the copy to the patched place comes after the patch */
     for (uint32_t j = 0; j < pages; j++)
         done(a, m);
     if (g >= group) return;
@@ -226,10 +227,9 @@ ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uin
         uint2 v[2 * AHEAD];
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            const uint64_t *part =
-                a.parts + ((size_t)min(first + i, m.n_splits - 1) * a.n_q + q) * (HD + 2);
-            at[i * 2] = part + dim;
-            at[i * 2 + 1] = part + HD;
+            const uint64_t *part = a.parts + ((size_t)(first + i) * a.n_q + q) * (HD + 2);
+            at[i * 2] = first + i < m.n_splits ? part + dim : NULL;
+            at[i * 2 + 1] = first + i < m.n_splits ? part + HD : NULL;
         }
         poll<2 * AHEAD>(v, at, m.number);
 #pragma unroll

@@ -13,7 +13,7 @@
  *   writer's inputs come, through later exchanges, from every reader.
  *
  * The sums are those of the other kernels in the same order: gemm.h, attend.h, norm.cuh. So the
- * bits are also the same.
+ * bits are the same, too.
  *
  * Polling needs all blocks on the GPU at the same time. The host checks this and launches the
  * kernel cooperatively. Bound: memory bandwidth, or for small models the latency of six exchanges
@@ -26,7 +26,7 @@
 /* ---- the residual stream ---- */
 
 /* This block's values of the residual stream: the outputs of the GEMMs that add to it. */
-ROSE_DEVICE uint32_t own_values(const rose_mega &a, const mega &m)
+ROSE_DEVICE uint32_t own_values(const mega &m)
 {
     return m.of[ROSE_MEGA_OUT].jobs / ROSE_GEMM_PARTS * 8;
 }
@@ -40,7 +40,7 @@ template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
         x[k] = a.pos == NULL ? v : v + a.pos[(size_t)m.pos * a.d + k];
     }
     sync_warps();
-    for (uint32_t i = m.thread; i < own_values(a, m); i += THREADS)
+    for (uint32_t i = m.thread; i < own_values(m); i += THREADS)
         own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
 }
 
@@ -55,7 +55,7 @@ ROSE_DEVICE uint32_t output_of(const rose_mega &a, const mega &m, uint32_t op, u
     return at * (8 * a.matrix[op].strips) + i % 4 * 2;
 }
 
-/* The biases of two outputs; in a gated matrix those of the gate and those of up. */
+/* Of the outputs; of a gated matrix, of the gate and of up. */
 typedef struct pair_bias {
     float2 y, up;
 } pair_bias;
@@ -191,8 +191,9 @@ ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op, const float 
     const bool whole = share_jobs(a.matrix[op]) == 1;
     float2 *sums = place<float2>(m, a.at.sums);
     unsigned long long key = 0;
-    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
-        const run r = run_of(a, m, op, job);
+    const share s = m.of[op];
+    for (uint32_t job = first_job(m, op); job < s.jobs; job += WARPS) {
+        const run r = job < WARPS ? by->job : run_of(a, m, op, job);
         const float2 y = chain<T>(a, m, r.begin, r.end, by);
         if (op == ROSE_MEGA_HEAD)
             key = max(key, finish_logits(a, m, r.strip, y));
@@ -233,8 +234,8 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     if (norms) touch_norm_values(norm, m, a.d);
     const pair_bias b =
         load_bias(a, m, op, bias, jobs == 1 ? mine * 4 + m.lane % 4 : m.thread, pairs);
-    load_ahead(a, m, &by, mine < m.of[op].jobs);
-    /* The first op has its input in shared memory. The head has the last layer's number. */
+    load_ahead(a, m, op, &by);
+    /* The first op has its input in shared memory. The last layer's number is the head's, too. */
     if (!first)
         fetch(m, norms ? a.at.x : a.at.row, from + m.block % ROSE_MEGA_COPIES * apart,
               norms ? a.d : x.cut[x.n_parts] * 8, op == ROSE_MEGA_QKV ? m.number - 1 : m.number);

@@ -282,11 +282,14 @@ template <typename T> ROSE_DEVICE void steps(float acc[4], const operands &o, ui
 typedef struct ahead {
     operands first; /* the weights of the first unit, if `ready` */
     bool ready;
+    run job;
 } ahead;
 
-ROSE_DEVICE void load_ahead(const rose_mega &a, const mega &m, ahead *to, bool some)
+ROSE_DEVICE void load_ahead(const rose_mega &a, const mega &m, uint32_t op, ahead *to)
 {
-    to->ready = some && barrier_test(ring_barrier(a, m, a.at.full), m.parity);
+    const uint32_t job = first_job(m, op);
+    to->job = run_of(a, m, op, job);
+    to->ready = job < m.of[op].jobs && barrier_test(ring_barrier(a, m, a.at.full), m.parity);
     if (to->ready) load_weights(&to->first, ring_place(a, m) + weights_place(m.lane));
 }
 
@@ -348,7 +351,7 @@ ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, u
     uint2 v[N];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
-        at[i] = slots + (size_t)min(first + i * THREADS, pairs - 1) * 2;
+        at[i] = first + i * THREADS < pairs ? slots + (first + i * THREADS) * 2 : NULL;
     poll<N>(v, at, number);
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
@@ -378,9 +381,9 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
 
 /* The parameters of the values that a thread norms. They are asked for while the values are still
  * on their way. */
-typedef struct norm_values {
+typedef struct row_norm {
     float2 w[NORM_PAIRS], b[NORM_PAIRS];
-} norm_values;
+} row_norm;
 
 ROSE_DEVICE void touch_norm_values(const rose_cuda_norm_by &by, const mega &m, uint32_t d)
 {
@@ -390,7 +393,7 @@ ROSE_DEVICE void touch_norm_values(const rose_cuda_norm_by &by, const mega &m, u
     if (by.b != NULL) touch(by.b + k);
 }
 
-ROSE_DEVICE void load_norm_values(norm_values *v, const rose_cuda_norm_by &by, const mega &m,
+ROSE_DEVICE void load_norm_values(row_norm *v, const rose_cuda_norm_by &by, const mega &m,
                                   uint32_t d)
 {
 #pragma unroll
@@ -425,7 +428,7 @@ ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t la
 template <typename T>
 ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by)
 {
-    norm_values p;
+    row_norm p;
     load_norm_values(&p, by, m, a.d);
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);

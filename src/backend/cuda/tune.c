@@ -20,7 +20,7 @@ enum {
     FEW = 16,     /* launches in a run of RUN_US, at most */
     RUN_US = 600,
     RUNS = 5,
-    SHAPE_MS = 5000,
+    SHAPE_MS = 2500,
     MODEL_MS = 25000
 };
 /* Kernels that take this many times the least estimate are not timed. */
@@ -180,7 +180,8 @@ static cudaError_t tune_rows(const tuning *t, rose_gemm_tuning *line)
     return e;
 }
 
-/* Times the buckets up to most_rows and puts what was measured into c->tuned. */
+/* Times the buckets up to most_rows, one of them at least, and puts what was measured into
+ * c->tuned. */
 static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
 {
     const rose_cuda_matrix *m = t->m;
@@ -192,7 +193,7 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
     for (size_t i = 0; i < sizeof g_buckets / sizeof *g_buckets; i++) {
         line.bucket = g_buckets[i];
         t->io.rows = line.bucket < most_rows ? line.bucket : most_rows;
-        if (rose_now_ns() >= t->until || !place(t)) break;
+        if ((i > 0 && rose_now_ns() >= t->until) || !place(t)) break;
         const cudaError_t e = tune_rows(t, &line);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
         if (rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
