@@ -212,7 +212,8 @@ extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const ros
     if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
         return cudaErrorNotSupported;
     if (l->device->hopper && (l->without & ROSE_CUDA_WITHOUT_WIDE) == 0 &&
-        (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) && a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
+        (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) &&
+        a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
         return rose_cuda_prompt_wide(l, a);
     return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }

@@ -8,7 +8,7 @@
 #include "backend/cuda/launch.cuh"
 
 template <int HD> constexpr int GROUPS = HD > 64 ? 2 : 3;
-/* Of the ring. Two blocks of one warpgroup share an SM. */
+/* Stages of the ring. Two blocks of one warpgroup share an SM. */
 template <int HD, int G> constexpr int TILES = HD <= 64 ? 8 : G > 1 ? 6 : 4;
 /* The ring, q, and O of the splits before the current one. */
 template <int HD, int G>

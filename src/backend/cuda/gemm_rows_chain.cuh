@@ -55,7 +55,7 @@ template <typename T> struct rows_warp {
     uint32_t stride;
 };
 
-/* A unit of a chain is so many times 32 values of k. */
+/* A unit of a chain is this many times 32 values of k. */
 template <int RB> constexpr int ROWS_UNIT = RB == 4 ? 1 : 2;
 
 /* Operands of a unit: of weights in each 16 values of k, of rows in each block of 8. */

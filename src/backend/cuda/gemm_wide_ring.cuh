@@ -41,7 +41,7 @@ template <int MODE_, int ROWS_, int TN_, int STAGES_, int SHARE_, bool ACROSS_> 
     static constexpr int THREADS = (GROUPS + 1) * 128;
     static constexpr uint32_t STAGE = (ROWS + TN) / 8 * BLOCK_BYTES;
     static constexpr uint32_t RECEIVED = MODE == WIDE_SPLIT ? ROWS * TN * 4 : 0;
-    /* Of each warp that multiplies: the bias of its tile, and lines of 16 rows. */
+    /* Each warp that multiplies has: the bias of its tile, and lines of 16 rows. */
     static constexpr uint32_t BIAS = TN * 4, OWN = MODE == WIDE_SPLIT ? 0 : BIAS + LINES_BYTES;
     static constexpr uint32_t SHARED = STAGES * STAGE + RECEIVED + GROUPS * 4 * OWN + ZERO_BYTES;
 };

@@ -13,7 +13,7 @@
  *   writer's inputs come, through later exchanges, from every reader.
  *
  * The sums are those of the other kernels in the same order: gemm.h, attend.h, norm.cuh. So the
- * bits are the same, too.
+ * bits are also the same.
  *
  * Polling needs all blocks on the GPU at the same time. The host checks this and launches the
  * kernel cooperatively. Bound: memory bandwidth, or for small models the latency of six exchanges
@@ -55,7 +55,7 @@ ROSE_DEVICE uint32_t output_of(const rose_mega &a, const mega &m, uint32_t op, u
     return at * (8 * a.matrix[op].strips) + i % 4 * 2;
 }
 
-/* Of the outputs; of a gated matrix, of the gate and of up. */
+/* The biases of two outputs; in a gated matrix those of the gate and those of up. */
 typedef struct pair_bias {
     float2 y, up;
 } pair_bias;
@@ -235,7 +235,7 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     const pair_bias b =
         load_bias(a, m, op, bias, jobs == 1 ? mine * 4 + m.lane % 4 : m.thread, pairs);
     load_ahead(a, m, op, &by);
-    /* The first op has its input in shared memory. The last layer's number is the head's, too. */
+    /* The first op has its input in shared memory. The head has the last layer's number. */
     if (!first)
         fetch(m, norms ? a.at.x : a.at.row, from + m.block % ROSE_MEGA_COPIES * apart,
               norms ? a.d : x.cut[x.n_parts] * 8, op == ROSE_MEGA_QKV ? m.number - 1 : m.number);
