@@ -19,7 +19,6 @@
 
 #include <cudaTypedefs.h>
 
-#include "backend/cuda/gemm_wide_ends.cuh"
 #include "backend/cuda/gemm_wide_ring.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -28,13 +27,13 @@
 #define ROSE_WIDE_KERNELS(M)                                                                       \
     M(wide_128x192_x2, WIDE_TURNS, 128, 192, 5, 2, false)                                          \
     M(wide_128x192_rows, WIDE_TURNS, 128, 192, 5, 2, true)                                         \
-    M(wide_128x128, WIDE_TURNS, 128, 128, 7, 1, false)                                             \
-    M(wide_64x192, WIDE_TURNS, 64, 192, 7, 1, false)                                               \
+    M(wide_128x128, WIDE_TURNS, 128, 128, 6, 1, false)                                             \
+    M(wide_64x192, WIDE_TURNS, 64, 192, 6, 1, false)                                               \
     M(wide_64x96, WIDE_TURNS, 64, 96, 10, 1, false)                                                \
     M(wide_64x32, WIDE_TURNS, 64, 32, 16, 1, false)                                                \
     M(wide_sum_192_x2, WIDE_SUM, 128, 192, 5, 2, false)                                            \
-    M(wide_sum_128, WIDE_SUM, 128, 128, 7, 1, false)                                               \
-    M(wide_sum_96, WIDE_SUM, 128, 96, 8, 1, false)                                                 \
+    M(wide_sum_128, WIDE_SUM, 128, 128, 6, 2, true)                                                \
+    M(wide_sum_96, WIDE_SUM, 128, 96, 7, 2, true)                                                  \
     M(wide_split_128, WIDE_SPLIT, 128, 128, 5, 1, false)                                           \
     M(wide_split_64, WIDE_SPLIT, 64, 64, 5, 1, false)                                              \
     M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 1, false)
@@ -52,7 +51,6 @@ ROSE_DEVICE void multiply_turns(const rose_cuda_matrix &m, const rose_gemm_io &i
     constexpr int M = L::ROWS / 64;
     const uint32_t groups = part_groups(m, 0), n_stages = stages_of(groups);
 
-    pdl_wait();
     if (r->group > 0) skip_stages<L::STAGES>(&r->at, n_stages);
     for (uint32_t turn = r->group;; turn += 2) {
         float acc[M][L::TN / 2];
@@ -63,12 +61,16 @@ ROSE_DEVICE void multiply_turns(const rose_cuda_matrix &m, const rose_gemm_io &i
             if (s == n_stages - 1) pair_arrive(2 - r->group, more ? 0 : 1);
         };
         const uint2 tile = tile_origin<L>(walk, at, r->rank);
+        put_bias<L::TN>(m, r->bias, tile.y);
         pair_wait(1 + r->group, turn);
         multiply_part<T, L, M>(acc, r, groups, issued, [] {});
+        pdl_wait(); /* only the first time; the rows are copied after it anyway */
         const uint32_t row0 = tile.x + threadIdx.x % 128 / 32 * 16;
 #pragma unroll
-        for (int p = 0; p < M; p++)
-            end_wide<T>(m, io, row0 + p * 64, tile.y, acc[p]);
+        for (int p = 0; p < M; p++) {
+            bias_sums(m, r->bias, acc[p]);
+            end_wide<T>(m, io, row0 + p * 64, tile.y, r->lines, acc[p]);
+        }
         skip_stages<L::STAGES>(&r->at, n_stages);
     }
 }
@@ -85,7 +87,8 @@ ROSE_DEVICE void multiply_sum(const rose_cuda_matrix &m, const rose_gemm_io &io,
 {
     float acc[1][L::TN / 2], sum[L::TN / 2];
     uint32_t n_stages = 0, at = blockIdx.x / L::CLUSTER, stage = 0;
-    wide_lane w, before;
+    const wide_out<float> x = {io.x, io.ld_x, io.rows, m.n};
+    uint2 mine = make_uint2(io.rows, 0), before; /* first row and output of the warp: none yet */
 
     for (uint32_t p = 0; p < ROSE_GEMM_PARTS; p++)
         n_stages += stages_of(part_groups(m, p));
@@ -95,38 +98,38 @@ ROSE_DEVICE void multiply_sum(const rose_cuda_matrix &m, const rose_gemm_io &io,
     const auto issued = [&](uint32_t) {
         if (stage++ == WIDE_LAG && lag) pair_arrive(1, r->group);
     };
-    pdl_wait();
-    w.live[0] = w.live[1] = false; /* nothing to store yet */
     for (; at < walk.n; at += blocks) {
         const uint2 tile = tile_origin<L>(walk, at, r->rank);
         const auto change = [&] {
-            store_residual(io, before, sum);
-            load_residual(io, w, sum);
+            store_lines(x, before.x, before.y, r->lines, sum);
+            load_lines(x, mine.x, mine.y, sum);
         };
-        before = w;
-        w = lane_of(m, io, tile.x + r->first_row + threadIdx.x % 128 / 32 * 16, tile.y);
+        put_bias<L::TN>(m, r->bias, tile.y);
+        pdl_wait(); /* only the first time */
+        before = mine;
+        mine = make_uint2(tile.x + r->first_row + threadIdx.x % 128 / 32 * 16, tile.y);
         stage = 0;
         if (lag) pair_wait(1, r->group);
         if (part_groups(m, 0) > 0) {
             multiply_part<T, L, 1>(acc, r, part_groups(m, 0), issued, change);
-            bias_sums(m, w, acc[0]);
-            add_part(sum, acc[0]);
         } else {
             change();
-            add_empty_part(m, w, sum, true);
+            empty_part(acc[0]);
         }
+        turn_lines(r->lines, sum);
+        bias_sums(m, r->bias, acc[0]);
+        add_part(sum, acc[0]);
 #pragma unroll 1
         for (uint32_t p = 1; p < ROSE_GEMM_PARTS; p++) {
             const uint32_t groups = part_groups(m, p);
-            if (groups > 0) {
+            if (groups > 0)
                 multiply_part<T, L, 1>(acc, r, groups, issued, [] {});
-                add_part(sum, acc[0]);
-            } else {
-                add_empty_part(m, w, sum, false);
-            }
+            else
+                empty_part(acc[0]);
+            add_part(sum, acc[0]);
         }
     }
-    store_residual(io, w, sum);
+    store_lines(x, mine.x, mine.y, r->lines, sum);
 }
 
 /* ---- SPLIT ---- */
@@ -162,7 +165,11 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
     const uint32_t groups = part_groups(m, r->rank), first = threadIdx.x % 128 / 32 * MINE;
     const wide_lane w = lane_of(m, io, tile.x + r->first_row + r->rank * 16, tile.y + first * 8);
     float acc[1][L::TN / 2] = {}, sum[MINE * 4];
+    float2 bias[MINE];
 
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+        bias[i] = end_bias(m, w.n + i * 8);
     pdl_wait();
     load_residual(io, w, sum);
     if (groups > 0)
@@ -183,7 +190,11 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
             part[i * 4 + 2] = v.z;
             part[i * 4 + 3] = v.w;
         }
-        if (p == 0) bias_sums(m, w, part);
+#pragma unroll
+        for (int i = 0; p == 0 && i < MINE; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                set_pair(part, i, h, end_biased(m, pair_of(part, i, h), bias[i]));
         add_part(sum, part);
     }
     store_residual(io, w, sum);
@@ -251,10 +262,13 @@ static __global__ void __launch_bounds__(L::THREADS, L::BLOCKS)
         }
     } else {
         const uint32_t group = warpgroup() - 1;
+        const uint32_t own = zeros_at - (threadIdx.x / 32 - 3) * L::OWN;
         wide_ring r = {.ring = ring,
                        .full = full_at,
                        .empty = empty_at,
                        .zeros = zeros_at,
+                       .bias = own,
+                       .lines = own + L::BIAS,
                        .group = group,
                        .first_row = L::MODE == WIDE_TURNS ? 0 : group * 64,
                        .lane = threadIdx.x % 32,

@@ -1,13 +1,17 @@
 /* backend/cuda/gemm_wide_ends.cuh - the ends of gemm_ends.cuh for the accumulators of wgmma. A warp
  * has 16 rows of a tile. For each 8 outputs, lane 4 g + t holds outputs 2 t and 2 t + 1 of rows g
- * and g + 8. A warp's store of a pair therefore fills a sector of 32 bytes in each of 8 rows of
- * fp32, or a whole block of 8 x 8 values of T. In gated matrices the next 8 outputs are `up` of the
- * same outputs, so that gate and up meet in one lane. */
+ * and g + 8. A warp's store of a pair therefore fills a whole block of 8 x 8 values of T. For
+ * row-major rows a warp turns its sums in shared memory, so that a store fills lines of 128 bytes.
+ * In gated matrices the next 8 outputs are `up` of the same outputs, so that gate and up meet in
+ * one lane. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_WIDE_ENDS_CUH
 #define ROSE_BACKEND_CUDA_GEMM_WIDE_ENDS_CUH
 
 #include "backend/cuda/gemm_ends.cuh"
 #include "backend/cuda/hopper.cuh"
+
+/* What a warp stores at a time of row-major rows: a line of each of 16 rows. */
+enum { LINE_BYTES = 128, LINES_BYTES = 16 * LINE_BYTES };
 
 #if ROSE_HOPPER
 
@@ -46,44 +50,130 @@ template <int N> ROSE_DEVICE void set_pair(float (&sum)[N], int i, int h, float2
     sum[i * 4 + h * 2 + 1] = v.y;
 }
 
-/* Add the bias. Loads come several at a time: one after the other, their latency would be longer
- * than the products of a tile. */
-template <int N>
-ROSE_DEVICE void bias_sums(const rose_cuda_matrix &m, const wide_lane &w, float (&sum)[N])
+/* ---- the bias ---- */
+
+/* The bias of a tile's TN outputs to the warp's place `to`. A warp loads it before the products,
+ * because a load takes as long as several stages of them. */
+template <int TN> ROSE_DEVICE void put_bias(const rose_cuda_matrix &m, uint32_t to, uint32_t n0)
 {
-    constexpr int ALL = N / 4, BATCH = ALL % 8 == 0 ? 8 : ALL % 4 == 0 ? 4 : ALL;
+    const uint32_t lane = threadIdx.x % 32;
+    float bias[TN / 32];
     if (m.bias == NULL) return;
 #pragma unroll
-    for (int first = 0; first < ALL; first += BATCH) {
-        float2 bias[BATCH];
+    for (uint32_t i = 0; i < TN / 32; i++) {
+        const uint32_t n = n0 + i * 32 + lane;
+        bias[i] = n < m.n ? __ldcg(m.bias + n) : 0;
+    }
+    __syncwarp(); /* the lanes have read the bias of the tile before */
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            bias[i] = end_bias(m, w.n + (first + i) * 8);
+    for (uint32_t i = 0; i < TN / 32; i++)
+        put_shared(to + (i * 32 + lane) * 4, bias[i]);
+    __syncwarp();
+}
+
+/* Add the bias, from where put_bias put it. */
+template <int N>
+ROSE_DEVICE void bias_sums(const rose_cuda_matrix &m, uint32_t from, float (&sum)[N])
+{
+    if (m.bias == NULL) return;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
+    for (int i = 0; i < N / 4; i++) {
+        float2 bias;
+        get_shared(&bias, from + (i * 8 + threadIdx.x % 4 * 2) * 4);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            set_pair(sum, i, h, end_biased(m, pair_of(sum, i, h), bias));
+    }
+}
+
+/* ---- row-major rows ---- */
+
+/* Where a byte of a row's line is. Neither pairs of 8 rows nor the pieces of 16 bytes of a row
+ * meet in a bank. */
+ROSE_DEVICE uint32_t line_at(uint32_t lines, uint32_t row, uint32_t byte)
+{
+    const uint32_t turn = (row & 3) << 1 | (row >> 2 & 1);
+    return lines + row * LINE_BYTES + (byte / 16 ^ turn) * 16 + byte % 16;
+}
+
+ROSE_DEVICE void put_pair(uint32_t at, float2 v, const float *)
+{
+    put_shared(at, v);
+}
+template <typename T> ROSE_DEVICE void put_pair(uint32_t at, float2 v, const T *type)
+{
+    put_shared(at, pair_f32(v.x, v.y, type));
+}
+
+/* A row-major matrix to store to. */
+template <typename OUT> struct wide_out {
+    OUT *at;
+    uint32_t pitch, rows, n;
+};
+
+/* Whether the values can be stored by 16 bytes. */
+template <typename OUT> ROSE_DEVICE bool has_pieces(const wide_out<OUT> &out)
+{
+    return out.pitch % (16 / sizeof(OUT)) == 0 && reinterpret_cast<uintptr_t>(out.at) % 16 == 0;
+}
+
+/* The sums of 16 rows of a tile, from row0 and n0 on, pair by pair. */
+template <typename OUT, int N>
+ROSE_DEVICE void store_pairs(const wide_out<OUT> &out, uint32_t row0, uint32_t n0,
+                             const float (&sum)[N])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t row = row0 + lane / 4 + h * 8;
+        if (row >= out.rows) continue;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            const uint32_t n = n0 + i * 8 + lane % 4 * 2;
+            const float2 v = pair_of(sum, i, h);
+            OUT *const at = out.at + (size_t)row * out.pitch + n;
+            if (n < out.n) from_f32(v.x, at);
+            if (n + 1 < out.n) from_f32(v.y, at + 1);
+        }
+    }
+}
+
+/* The same by lines. lines: LINES_BYTES of the warp. */
+template <typename OUT, int N>
+ROSE_DEVICE void store_lines(const wide_out<OUT> &out, uint32_t row0, uint32_t n0, uint32_t lines,
+                             const float (&sum)[N])
+{
+    constexpr int PIECE = 16 / sizeof(OUT), LINE = LINE_BYTES / sizeof(OUT);
+    const uint32_t lane = threadIdx.x % 32, piece = lane % 8 * PIECE;
+    if (!has_pieces(out) || (out.n % PIECE != 0 && n0 + N * 2 > out.n)) {
+        store_pairs(out, row0, n0, sum);
+        return;
+    }
+#pragma unroll
+    for (int first = 0; first < N * 2; first += LINE) {
+        const uint32_t width = N * 2 - first < LINE ? N * 2 - first : LINE, n = n0 + first + piece;
+        float4 v[4];
+        __syncwarp(); /* the lanes have read the lines before */
+#pragma unroll
+        for (uint32_t i = 0; i < width / 8; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                set_pair(sum, first + i, h, end_biased(m, pair_of(sum, first + i, h), bias[i]));
+                put_pair(line_at(lines, lane / 4 + h * 8, (i * 8 + lane % 4 * 2) * sizeof(OUT)),
+                         pair_of(sum, first / 8 + i, h), static_cast<const OUT *>(NULL));
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            get_shared(&v[j], line_at(lines, j * 4 + lane / 8, piece * sizeof(OUT)));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t row = row0 + j * 4 + lane / 8;
+            if (piece < width && row < out.rows && n < out.n)
+                *reinterpret_cast<float4 *>(out.at + (size_t)row * out.pitch + n) = v[j];
+        }
     }
 }
 
 /* ---- ends of matrices of one part; sums have the bias ---- */
-
-/* Row-major out, as OUT. */
-template <typename OUT, int N>
-ROSE_DEVICE void end_wide_rows(const rose_gemm_io &io, const wide_lane &w, const float (&sum)[N])
-{
-    OUT *const out = static_cast<OUT *>(io.out) + w.n;
-    OUT *const at[2] = {out + (size_t)w.row[0] * io.out_pitch,
-                        out + (size_t)w.row[1] * io.out_pitch};
-#pragma unroll
-    for (int i = 0; i < N / 4; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float2 y = pair_of(sum, i, h);
-            if (w.live[h] && i * 8 < w.left) store_pair(at[h] + i * 8, y.x, y.y);
-        }
-}
 
 template <typename T, int N>
 ROSE_DEVICE void end_wide_act(const rose_gemm_io &io, const wide_lane &w, const float (&sum)[N])
@@ -180,7 +270,9 @@ ROSE_DEVICE void end_wide_keys(const rose_gemm_io &io, const wide_lane &w, const
 
 /* sum becomes the logits. */
 template <int N>
-ROSE_DEVICE void end_wide_logits(const rose_gemm_io &io, const wide_lane &w, float (&sum)[N])
+ROSE_DEVICE void end_wide_logits(const rose_cuda_matrix &m, const rose_gemm_io &io,
+                                 const wide_lane &w, uint32_t row0, uint32_t n0, uint32_t lines,
+                                 float (&sum)[N])
 {
 #pragma unroll
     for (int i = 0; i < N / 4; i++)
@@ -189,48 +281,88 @@ ROSE_DEVICE void end_wide_logits(const rose_gemm_io &io, const wide_lane &w, flo
             const float2 y = pair_of(sum, i, h);
             set_pair(sum, i, h, make_float2(end_logit(io, y.x), end_logit(io, y.y)));
         }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float *const at = io.logits + (size_t)w.row[h] * io.ld_logits + w.n;
-        if (!w.live[h]) continue;
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            const float *v = sum + i * 4 + h * 2;
-            if (io.ld_logits % 2 == 0 && i * 8 + 1 < w.left) {
-                store_pair(at + i * 8, v[0], v[1]);
-            } else if (i * 8 < w.left) {
-                at[i * 8] = v[0];
-                if (i * 8 + 1 < w.left) at[i * 8 + 1] = v[1];
-            }
-        }
-    }
+    store_lines(wide_out<float>{io.logits, io.ld_logits, io.rows, m.n}, row0, n0, lines, sum);
     end_wide_keys(io, w, sum);
 }
 
-/* The end of a matrix of one part for 16 rows of a tile, from row0 and n0 on. */
+/* The end of a matrix of one part for 16 rows of a tile, from row0 and n0 on. lines: as in
+ * store_lines. */
 template <typename T, int N>
 ROSE_DEVICE void end_wide(const rose_cuda_matrix &m, const rose_gemm_io &io, uint32_t row0,
-                          uint32_t n0, float (&sum)[N])
+                          uint32_t n0, uint32_t lines, float (&sum)[N])
 {
     const wide_lane w = lane_of(m, io, row0, n0);
-    bias_sums(m, w, sum);
     if (io.end == ROSE_END_ROWS) {
         if (io.out_f32)
-            end_wide_rows<float>(io, w, sum);
+            store_lines(wide_out<float>{static_cast<float *>(io.out), io.out_pitch, io.rows, m.n},
+                        row0, n0, lines, sum);
         else
-            end_wide_rows<T>(io, w, sum);
+            store_lines(wide_out<T>{static_cast<T *>(io.out), io.out_pitch, io.rows, m.n}, row0, n0,
+                        lines, sum);
     } else if (io.end == ROSE_END_ACT) {
         with_act(io, [&](const rose_gemm_io &fixed) { end_wide_act<T>(fixed, w, sum); });
     } else if (io.end == ROSE_END_GATED) {
         with_act(io, [&](const rose_gemm_io &fixed) { end_wide_gated<T>(fixed, w, n0, sum); });
     } else {
-        end_wide_logits(io, w, sum);
+        end_wide_logits(m, io, w, row0, n0, lines, sum);
     }
 }
 
-/* ---- RESIDUAL: a lane's sums begin with x ---- */
+/* ---- RESIDUAL ---- */
 
-/* Where rows or outputs do not exist, it loads others, without a branch. */
+/* x of 16 rows of a tile, from row0 and n0 on, to sum, as lines: of each 32 outputs a lane has four
+ * pieces of 16 bytes. Where rows or outputs do not exist, it loads others, without a branch. */
+template <int N>
+ROSE_DEVICE void load_lines(const wide_out<float> &x, uint32_t row0, uint32_t n0, float (&sum)[N])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const bool aligned = has_pieces(x) && x.n % 4 == 0;
+    const auto from = [&](int i, uint32_t h) {
+        const uint32_t row = row0 + i % 4 * 4 + lane / 8, n = n0 + i / 4 * 32 + lane % 8 * 4 + h;
+        return x.at + (size_t)(row < x.rows ? row : 0) * x.pitch + (n < x.n ? n : 0);
+    };
+    if (aligned) {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            const float4 v = load_now(reinterpret_cast<const float4 *>(from(i, 0)));
+            set_pair(sum, i, 0, make_float2(v.x, v.y));
+            set_pair(sum, i, 1, make_float2(v.z, v.w));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                set_pair(sum, i, h, load_now(reinterpret_cast<const float2 *>(from(i, h * 2))));
+    }
+}
+
+/* The lines of load_lines to the places of sums. */
+template <int N> ROSE_DEVICE void turn_lines(uint32_t lines, float (&sum)[N])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N / 4; i += 4) {
+        __syncwarp(); /* the lanes have read the lines before */
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 lo = pair_of(sum, i + j, 0), hi = pair_of(sum, i + j, 1);
+            put_shared(line_at(lines, j * 4 + lane / 8, lane % 8 * 16),
+                       make_float4(lo.x, lo.y, hi.x, hi.y));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float2 v;
+                get_shared(&v, line_at(lines, lane / 4 + h * 8, j * 32 + lane % 4 * 8));
+                set_pair(sum, i + j, h, v);
+            }
+    }
+}
+
+/* x of a lane's sums, at once. */
 template <int N>
 ROSE_DEVICE void load_residual(const rose_gemm_io &io, const wide_lane &w, float (&sum)[N])
 {
@@ -255,13 +387,11 @@ template <int N> ROSE_DEVICE void add_part(float (&sum)[N], const float (&part)[
 }
 
 /* A part without values of k is +0. */
-template <int N>
-ROSE_DEVICE void add_empty_part(const rose_cuda_matrix &m, const wide_lane &w, float (&sum)[N],
-                                bool first)
+template <int N> ROSE_DEVICE void empty_part(float (&part)[N])
 {
-    float part[N] = {};
-    if (first) bias_sums(m, w, part);
-    add_part(sum, part);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        part[i] = 0;
 }
 
 template <int N>

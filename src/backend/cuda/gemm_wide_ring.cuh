@@ -9,8 +9,7 @@
 #ifndef ROSE_BACKEND_CUDA_GEMM_WIDE_RING_CUH
 #define ROSE_BACKEND_CUDA_GEMM_WIDE_RING_CUH
 
-#include "backend/cuda/gemm.h"
-#include "backend/cuda/hopper.cuh"
+#include "backend/cuda/gemm_wide_ends.cuh"
 #include "backend/cuda/wide_walk.h"
 
 enum {
@@ -42,7 +41,9 @@ template <int MODE_, int ROWS_, int TN_, int STAGES_, int SHARE_, bool ACROSS_> 
     static constexpr int THREADS = (GROUPS + 1) * 128;
     static constexpr uint32_t STAGE = (ROWS + TN) / 8 * BLOCK_BYTES;
     static constexpr uint32_t RECEIVED = MODE == WIDE_SPLIT ? ROWS * TN * 4 : 0;
-    static constexpr uint32_t SHARED = STAGES * STAGE + RECEIVED + ZERO_BYTES;
+    /* Of each warp that multiplies: the bias of its tile, and lines of 16 rows. */
+    static constexpr uint32_t BIAS = TN * 4, OWN = MODE == WIDE_SPLIT ? 0 : BIAS + LINES_BYTES;
+    static constexpr uint32_t SHARED = STAGES * STAGE + RECEIVED + GROUPS * 4 * OWN + ZERO_BYTES;
 };
 
 #if ROSE_HOPPER
@@ -196,6 +197,7 @@ ROSE_DEVICE void copy_tiles(const wide_copies &c, const wide_walk &walk, uint32_
 
 typedef struct wide_ring {
     uint32_t ring, full, empty, zeros; /* shared addresses */
+    uint32_t bias, lines;              /* of the warp: put_bias, store_lines */
     uint32_t group;                    /* of the warpgroups that multiply */
     uint32_t first_row;                /* of the tile: the warpgroup's */
     uint32_t lane, rank;

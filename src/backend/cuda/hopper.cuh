@@ -126,6 +126,26 @@ ROSE_DEVICE void put_shared(uint32_t at, const float4 &v)
                  : "memory");
 }
 
+ROSE_DEVICE void put_shared(uint32_t at, const float2 &v)
+{
+    asm volatile("st.shared.v2.f32 [%0],{%1,%2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
+}
+
+ROSE_DEVICE void put_shared(uint32_t at, float v)
+{
+    asm volatile("st.shared.f32 [%0],%1;" ::"r"(at), "f"(v) : "memory");
+}
+
+ROSE_DEVICE void put_shared(uint32_t at, uint32_t v)
+{
+    asm volatile("st.shared.b32 [%0],%1;" ::"r"(at), "r"(v) : "memory");
+}
+
+ROSE_DEVICE void get_shared(float2 *v, uint32_t at)
+{
+    asm volatile("ld.shared.v2.f32 {%0,%1},[%2];" : "=f"(v->x), "=f"(v->y) : "r"(at) : "memory");
+}
+
 ROSE_DEVICE void get_shared(uint2 *v, uint32_t at)
 {
     asm volatile("ld.shared.v2.b32 {%0,%1},[%2];" : "=r"(v->x), "=r"(v->y) : "r"(at) : "memory");
