@@ -29,7 +29,7 @@ template <typename T> ROSE_DEVICE void load8(float x[8], const T *from)
         x[2 * i + 1] = pair.y;
     }
 }
-/* Of a table, which the L1 cache may hold. */
+/* It loads values of a table, which the L1 cache may hold. */
 ROSE_DEVICE void table8(float x[8], const float *from)
 {
     const float4 a = __ldg(reinterpret_cast<const float4 *>(from));

@@ -138,7 +138,7 @@ static cudaError_t run_gemm_rows(const rose_cuda_launch *at, const rose_cuda_mat
                                  const rose_gemm_io *io)
 {
     if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts > 1) ||
-        (io->end == ROSE_END_GATED && !m->gated))
+        (io->end == ROSE_END_GATED) != m->gated)
         return cudaErrorInvalidValue;
     if (io->h == NULL) return run_normed<T>(at, m, io);
     if (io->rows <= 8) return run_rows<T, 1>(at, m, io);
