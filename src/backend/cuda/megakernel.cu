@@ -26,7 +26,7 @@
 /* ---- the residual stream ---- */
 
 /* This block's values of the residual stream: the outputs of the GEMMs that add to it. */
-ROSE_DEVICE uint32_t own_values(const rose_mega &a, const mega &m)
+ROSE_DEVICE uint32_t own_values(const mega &m)
 {
     return m.of[ROSE_MEGA_OUT].jobs / ROSE_GEMM_PARTS * 8;
 }
@@ -40,7 +40,7 @@ template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
         x[k] = a.pos == NULL ? v : v + a.pos[(size_t)m.pos * a.d + k];
     }
     sync_warps();
-    for (uint32_t i = m.thread; i < own_values(a, m); i += THREADS)
+    for (uint32_t i = m.thread; i < own_values(m); i += THREADS)
         own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
 }
 
