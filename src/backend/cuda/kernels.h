@@ -267,7 +267,7 @@ typedef struct rose_cuda_launch {
     const rose_gemm_kernel *forced;
     const rose_gemm_tuned *tuned; /* borrowed; NULL: the cost model chooses alone */
     /* The kernel belongs to one half of a step whose other half runs at the same time. Attention of
-     * single rows then uses at most one block for each SM, which leaves room for GEMM blocks. */
+     * single rows then uses at most two blocks for each SM, which leaves room for GEMM blocks. */
     bool beside;
 } rose_cuda_launch;
 
