@@ -8,7 +8,11 @@
 #include "backend/cuda/attend_prompt.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { WARPS = 4, FEWER_WARPS = 2, WIDE_PAIRS = 64 /* of an item, from which wgmma is faster */ };
+enum {
+    WARPS = 4,
+    FEWER_WARPS = 2,
+    WIDE_PAIRS = 49 /* of an item: all warps of a warpgroup have rows */
+};
 
 template <int HD, int W> /* of K or V in the ring; W: warps */
 constexpr int TILES = HD <= 128    ? 3
@@ -212,7 +216,8 @@ extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const ros
     if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
         return cudaErrorNotSupported;
     if (l->device->hopper && (l->without & ROSE_CUDA_WITHOUT_WIDE) == 0 &&
-        (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) && a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
+        (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) &&
+        a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
         return rose_cuda_prompt_wide(l, a);
     return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
