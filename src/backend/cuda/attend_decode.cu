@@ -23,8 +23,9 @@ enum {
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 12 to 20 KB, 32 KB for 256 dims. */
-template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : HD > 64 ? 6 : 8;
+/* Pieces in flight for each warp: 9 to 20 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
+ * beside a block of a GEMM with few rows, so that they begin before that GEMM has ended. */
+template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : 6;
 /* Blocks for each SM: small heads wait for latency, not for memory. */
 template <int HD> constexpr int BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
 /* Pages of K that a warp multiplies side by side. */
@@ -449,7 +450,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotar
 }
 
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
- * pages. */
+ * pages. The bound on threads is one on registers: BLOCKS blocks of four warps fit. */
 template <typename T, int HD, int ROWS>
 static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,

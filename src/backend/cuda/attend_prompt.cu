@@ -8,7 +8,11 @@
 #include "backend/cuda/attend_prompt.cuh"
 #include "backend/cuda/launch.cuh"
 
-enum { WARPS = 4, FEWER_WARPS = 2, WIDE_PAIRS = 64 /* of an item, from which wgmma is faster */ };
+enum {
+    WARPS = 4,
+    FEWER_WARPS = 2,
+    WIDE_PAIRS = 49 /* of an item: all warps of a warpgroup have rows */
+};
 
 template <int HD, int W> /* of K or V in the ring; W: warps */
 constexpr int TILES = HD <= 128    ? 3

@@ -153,11 +153,11 @@ template <typename T> struct problem {
         io.h = h.at();
         io.end = end;
         io.rows = rows;
-        io.ld_x = m.n + any(2) * 8;
+        io.ld_x = m.n + any(4) * 2; /* every second time 16 bytes are aligned */
         io.ld_logits = m.n + any(4);
         io.out_f32 = any(2) == 0;
         const uint32_t width = end == ROSE_END_GATED ? m.n / 2 : m.n;
-        io.out_pitch = end == ROSE_END_ROWS ? m.n + any(2) * 8 : up(width, 64);
+        io.out_pitch = end == ROSE_END_ROWS ? m.n + any(3) * 4 : up(width, 64);
         io.act = any(4);
         io.softcap = any(2) == 0 ? 0 : 2.5f;
         before.resize((size_t)up(rows + 1, 8) * up(s.n + 8, 64) * 4);
