@@ -365,7 +365,7 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     rows_warp<T> warp;
     rows_ring ring;
     rows_early in = {};
-    if (!io.late) pdl_launch();
+    pdl_launch();
     place_warp<T, RB>(&warp, m, io, p, memory);
     const bool works = warp.mine < p.tiles; /* the others only norm */
     const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
