@@ -18,13 +18,11 @@ extern "C" {
 
 enum {
     ROSE_MEGA_MAX_D = 2048,
-    ROSE_MEGA_MAX_GROUP = 8,  /* query heads that share a KV head */
-    ROSE_MEGA_WARPS = 8,      /* that compute; one more warp copies */
-    ROSE_MEGA_PIECE = 4096,   /* bytes of a place in a warp's ring */
-    ROSE_MEGA_MIN_PIECES = 4, /* K or V of an inner block of attention */
-    ROSE_MEGA_MAX_PIECES = 16,
-    /* of slots that all blocks read: each block polls one copy, so that fewer meet at a line */
-    ROSE_MEGA_COPIES = 4
+    ROSE_MEGA_MAX_GROUP = 8, /* query heads that share a KV head */
+    ROSE_MEGA_WARPS = 8,     /* that compute; one more warp copies */
+    ROSE_MEGA_PIECE = 4096,  /* bytes of a place in a warp's ring */
+    ROSE_MEGA_MIN_PIECES = 2,
+    ROSE_MEGA_MAX_PIECES = 16
 };
 
 /* What a layer computes, in order; then the head. Attention is no matrix. */
@@ -87,8 +85,7 @@ typedef struct rose_mega {
      * sums of the QKV GEMM. parts: results of splits, [splits][n_q][head_dim + 2], in contexts of
      * more than one split. attended and hidden hold pairs of T. */
     uint64_t *x, *mid, *qkv, *parts, *attended, *hidden;
-    uint32_t x_apart /* also of mid */, attended_apart, hidden_apart; /* slots from copy to copy */
-    float *logits;                                                    /* [vocab] */
+    float *logits; /* [vocab] */
     unsigned long long *key;
     rose_mega_matrix matrix[ROSE_MEGA_N_OPS];
     uint64_t page_elems; /* as rose_cuda_kv */

@@ -80,32 +80,8 @@ ROSE_DEVICE void patch(const rose_mega &a, const mega &m, uint32_t at, uint32_t 
 #pragma unroll
     for (uint32_t i = 0; i < HD / 64; i++)
         page[page_index(m.pos % ROSE_PAGE, i * 64 + m.lane * 2, HD) / 2] = from[i * 32 + m.lane];
+    bulk_written();
     __syncwarp();
-}
-
-/* Wait for the pieces of an inner block. The chains of its pages then run side by side. Missing
- * pages repeat the first one: the softmax masks their scores. */
-ROSE_DEVICE void take_pages(const rose_mega &a, const mega &m, uint32_t at[INNER_PAGES],
-                            uint32_t pages)
-{
-    mega by = m;
-#pragma unroll
-    for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        at[j] = at[0];
-        if (j >= pages) continue;
-        at[j] = take(a, by);
-        ring_advance(a, by);
-    }
-}
-
-/* at[i], without local memory. */
-ROSE_DEVICE uint32_t page_at(const uint32_t at[INNER_PAGES], uint32_t i)
-{
-    uint32_t v = at[0];
-#pragma unroll
-    for (uint32_t j = 1; j < INNER_PAGES; j++)
-        v = i == j ? at[j] : v;
-    return v;
 }
 
 /* An inner block by one warp. Its result goes to shared memory, `to` [group][HD + 2]. */
@@ -119,7 +95,7 @@ ROSE_DEVICE void attend_inner(const rose_mega &a, mega &m, uint32_t head, uint32
     const uint32_t lo[1] = {0}, end[1] = {m.pos + 1};
     const T *heads = place<const T>(m, a.at.q) + (head * group + g) * HD + t * 2;
     attend_score by;
-    uint32_t q[HD / 16][4], prob[INNER_PAGES][4], at[INNER_PAGES];
+    uint32_t q[HD / 16][4], prob[INNER_PAGES][4];
     float s[INNER_PAGES][2][4] = {}, o[HD / 8][4] = {}, max[1], sum[1];
     by.by = scale * ROSE_LOG2E;
     by.cap = 0;
@@ -130,25 +106,25 @@ ROSE_DEVICE void attend_inner(const rose_mega &a, mega &m, uint32_t head, uint32
             q[c][e] = e % 2 == 0 && g < group
                           ? *reinterpret_cast<const uint32_t *>(heads + c * 16 + e * 4)
                           : 0;
-    take_pages(a, m, at, pages);
-    if (own < pages) patch<T, HD>(a, m, page_at(at, own), head, 0);
 #pragma unroll
-    for (int c = 0; c < HD / 16; c++)
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j >= pages) continue;
+        const uint32_t at = take(a, m);
+        if (j == own) patch<T, HD>(a, m, at, head, 0);
 #pragma unroll
-        for (uint32_t j = 0; j < INNER_PAGES; j++)
-            add_scores<T>(s[j], q[c], at[j], c, HD * 16, m.lane);
-    bulk_written(); /* the copy to the patched place comes after the patch */
-    for (uint32_t j = 0; j < pages; j++)
+        for (int c = 0; c < HD / 16; c++)
+            add_scores<T>(s[j], q[c], at, c, HD * 16, m.lane);
         done(a, m);
+    }
     soften<T, 1>(s, prob, max, sum, lo, end, inner * ROSE_ATTEND_INNER, by, t);
-    take_pages(a, m, at, pages);
-    if (own < pages) patch<T, HD>(a, m, page_at(at, own), head, 1);
 #pragma unroll
-    for (uint32_t j = 0; j < INNER_PAGES; j++)
-        if (j < pages) add_values<T, HD / 8>(o, prob[j], at[j], 0, HD * 16, m.lane);
-    bulk_written(); /* the copy to the patched place comes after the patch */
-    for (uint32_t j = 0; j < pages; j++)
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        if (j >= pages) continue;
+        const uint32_t at = take(a, m);
+        if (j == own) patch<T, HD>(a, m, at, head, 1);
+        add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, m.lane);
         done(a, m);
+    }
     if (g >= group) return;
     to += g * (HD + 2);
 #pragma unroll
@@ -189,16 +165,11 @@ ROSE_DEVICE void merge_inner(const rose_mega &a, const mega &m, const unit &u, c
     const T *type = NULL;
     for (uint32_t i = m.thread; i < group * (HD / 4); i += THREADS) {
         const uint32_t g = i / (HD / 4), d = i % (HD / 4) * 4, q = u.head * group + g;
-        merged<4> split = nothing<4>(), all = nothing<4>(), one[SPLIT_BLOCKS];
-#pragma unroll
-        for (uint32_t b = 0; b < SPLIT_BLOCKS; b++) { /* nothing changes no bit */
+        merged<4> split = nothing<4>(), all = nothing<4>();
+        for (uint32_t b = 0; b < u.n_inner; b++) {
             const float *p = from + (b * group + g) * (HD + 2);
-            one[b] = nothing<4>();
-            if (b < u.n_inner) one[b] = {p[HD], p[HD + 1], {p[d], p[d + 1], p[d + 2], p[d + 3]}};
+            add(&split, {p[HD], p[HD + 1], {p[d], p[d + 1], p[d + 2], p[d + 3]}});
         }
-#pragma unroll
-        for (uint32_t b = 0; b < SPLIT_BLOCKS; b++)
-            add(&split, one[b]);
         if (m.n_splits > 1) {
             uint64_t *to = a.parts + ((size_t)u.split * a.n_q + q) * (HD + 2);
             publish(to + d, __float_as_uint(split.o[0]), __float_as_uint(split.o[1]), m.number);
@@ -209,9 +180,8 @@ ROSE_DEVICE void merge_inner(const rose_mega &a, const mega &m, const unit &u, c
         }
         add(&all, split);
         const float inv = __frcp_rn(all.l);
-        publish_copies(a.attended + (q * HD + d) / 2, a.attended_apart,
-                       pair_f32(all.o[0] * inv, all.o[1] * inv, type),
-                       pair_f32(all.o[2] * inv, all.o[3] * inv, type), m.number);
+        publish(a.attended + (q * HD + d) / 2, pair_f32(all.o[0] * inv, all.o[1] * inv, type),
+                pair_f32(all.o[2] * inv, all.o[3] * inv, type), m.number);
     }
 }
 
@@ -227,9 +197,10 @@ ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uin
         uint2 v[2 * AHEAD];
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            const uint64_t *part = a.parts + ((size_t)(first + i) * a.n_q + q) * (HD + 2);
-            at[i * 2] = first + i < m.n_splits ? part + dim : NULL;
-            at[i * 2 + 1] = first + i < m.n_splits ? part + HD : NULL;
+            const uint64_t *part =
+                a.parts + ((size_t)min(first + i, m.n_splits - 1) * a.n_q + q) * (HD + 2);
+            at[i * 2] = part + dim;
+            at[i * 2 + 1] = part + HD;
         }
         poll<2 * AHEAD>(v, at, m.number);
 #pragma unroll
@@ -242,8 +213,7 @@ ROSE_DEVICE void merge_splits(const rose_mega &a, const mega &m, uint32_t q, uin
     const float inv = __frcp_rn(all.l);
     const uint32_t u = pair_f32(all.o[0] * inv, all.o[1] * inv, static_cast<const T *>(NULL));
     const uint32_t other = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
-    if (m.lane % 2 == 0)
-        publish_copies(a.attended + (q * HD + dim) / 2, a.attended_apart, u, other, m.number);
+    if (m.lane % 2 == 0) publish(a.attended + (q * HD + dim) / 2, u, other, m.number);
 }
 
 /* A unit is a split of a KV head. The warps of a block take its inner blocks, so contexts of up to

@@ -22,9 +22,7 @@ ROSE_DEVICE void publish(uint64_t *to, uint32_t a, uint32_t b, uint32_t number)
 }
 
 /* Values of N pairs of slots, after all of them carry the number. All loads of a turn are in flight
- * together. A NULL is no pair: it must not load, because many lanes that load the same slot delay
- * the block that writes it. If the number never comes, the trap turns a hang into a device error.
- */
+ * together. If the number never comes, the trap turns a hang into a device error. */
 template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], uint32_t number)
 {
     uint32_t differ, turns = 0;
@@ -33,13 +31,9 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
         differ = 0;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            asm volatile("{.reg .pred p;\n"
-                         "setp.ne.u64 p,%2,0;\n"
-                         "mov.u64 %0,%3;\n"
-                         "mov.u64 %1,%3;\n"
-                         "@p ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];}"
-                         : "=&l"(u[i][0]), "=&l"(u[i][1])
-                         : "l"(at[i]), "l"((uint64_t)number << 32)
+            asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1},[%2];"
+                         : "=l"(u[i][0]), "=l"(u[i][1])
+                         : "l"(at[i])
                          : "memory");
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -48,13 +42,6 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
         }
         if (++turns > PATIENCE) __trap();
     } while (differ != 0);
-}
-
-/* Keeps the compiler from computing the addresses of all ops before the first one, for which it has
- * too few registers. */
-ROSE_DEVICE void forget_value(uint32_t &v)
-{
-    asm volatile("" : "+r"(v));
 }
 
 /* Among the computing warps. */

@@ -26,9 +26,9 @@
 /* ---- the residual stream ---- */
 
 /* This block's values of the residual stream: the outputs of the GEMMs that add to it. */
-ROSE_DEVICE uint32_t own_values(const mega &m)
+ROSE_DEVICE uint32_t own_values(const rose_mega &a, const mega &m)
 {
-    return m.of[ROSE_MEGA_OUT].jobs / ROSE_GEMM_PARTS * 8;
+    return m.of[ROSE_MEGA_OUT].jobs / a.matrix[ROSE_MEGA_OUT].n_parts * 8;
 }
 
 template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
@@ -40,7 +40,7 @@ template <typename T> ROSE_DEVICE void embed(const rose_mega &a, const mega &m)
         x[k] = a.pos == NULL ? v : v + a.pos[(size_t)m.pos * a.d + k];
     }
     sync_warps();
-    for (uint32_t i = m.thread; i < own_values(m); i += THREADS)
+    for (uint32_t i = m.thread; i < own_values(a, m); i += THREADS)
         own[i] = x[m.of[ROSE_MEGA_OUT].first * 8 + i];
 }
 
@@ -93,75 +93,36 @@ ROSE_DEVICE float2 add_parts(const rose_mega &a, const mega &m, uint32_t job, ui
     return *own = x;
 }
 
-/* A share's jobs: 1, 2, 4. */
-ROSE_DEVICE uint32_t share_jobs(const rose_mega_matrix &x)
-{
-    return x.strips * x.n_parts;
-}
-
-/* Pair i of outputs to the slots of the next op. Hidden values travel as pairs of T. All lanes of
- * a warp call this. */
-template <typename T>
-ROSE_DEVICE void publish_pair(const rose_mega &a, const mega &m, uint32_t op, uint32_t i, float2 y,
-                              bool some)
-{
-    if (op == ROSE_MEGA_UP) {
-        const uint32_t u = pair_f32(y.x, y.y, static_cast<const T *>(NULL));
-        const uint32_t next = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
-        if (some && i % 2 == 0)
-            publish_copies(a.hidden + m.of[op].first * 4 + i, a.hidden_apart, u, next, m.number);
-        return;
-    }
-    if (!some) return;
-    const uint32_t n = output_of(a, m, op, i), u = __float_as_uint(y.x), v = __float_as_uint(y.y);
-    if (op == ROSE_MEGA_QKV)
-        publish(a.qkv + n, u, v, m.number);
-    else
-        publish_copies((op == ROSE_MEGA_OUT ? a.mid : a.x) + n, a.x_apart, u, v, m.number);
-}
-
-ROSE_DEVICE float2 activated(const rose_mega &a, float2 y)
-{
-    rose_gemm_io io = {};
-    io.act = a.act;
-    return end_act_values(io, y);
-}
-
-/* Sums in shared memory to the slots: matrices with a gate or with parts. */
+/* From the sums to the slots of the next op. Hidden values travel as pairs of T. */
 template <typename T>
 ROSE_DEVICE void finish(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
                         pair_bias b, uint32_t pairs)
 {
-    const uint32_t jobs = share_jobs(a.matrix[op]);
+    const rose_mega_matrix &x = a.matrix[op];
+    rose_gemm_io io = {};
+    io.act = a.act;
     for (uint32_t base = 0; base < pairs; base += THREADS) {
-        const uint32_t i = base + m.thread, job = i / 4 * jobs;
+        const uint32_t i = base + m.thread, job = i / 4 * x.strips * x.n_parts;
+        const uint32_t n = output_of(a, m, op, i);
         float2 y = make_float2(0, 0);
-        if (base + m.warp * 32 >= pairs) return;
         if (base > 0) b = load_bias(a, m, op, bias, i, pairs);
-        if (i < pairs) {
-            y = biased(sums_of(a, m, job, i), bias, b.y);
-            if (op != ROSE_MEGA_UP) {
-                y = add_parts(a, m, job, i, y);
-            } else { /* as end_gated_values */
-                const float2 up = biased(sums_of(a, m, job + 1, i), bias, b.up);
-                y = activated(a, y);
-                y = make_float2(y.x * up.x, y.y * up.y);
-            }
+        if (i < pairs) y = biased(sums_of(a, m, job, i), bias, b.y);
+        if (op != ROSE_MEGA_UP) {
+            if (i >= pairs) continue;
+            if (op != ROSE_MEGA_QKV) y = add_parts(a, m, job, i, y);
+            uint64_t *to = op == ROSE_MEGA_QKV ? a.qkv : op == ROSE_MEGA_OUT ? a.mid : a.x;
+            publish(to + n, __float_as_uint(y.x), __float_as_uint(y.y), m.number);
+            continue;
         }
-        publish_pair<T>(a, m, op, i, y, i < pairs);
+        y = end_act_values(io, y);
+        if (x.strips == 2 && i < pairs) { /* as end_gated_values */
+            const float2 up = biased(sums_of(a, m, job + 1, i), bias, b.up);
+            y = make_float2(y.x * up.x, y.y * up.y);
+        }
+        const uint32_t u = pair_f32(y.x, y.y, static_cast<const T *>(NULL));
+        const uint32_t next = __shfl_xor_sync(ROSE_ALL_LANES, u, 1);
+        if (i < pairs && i % 2 == 0) publish(a.hidden + m.of[op].first * 4 + i, u, next, m.number);
     }
-}
-
-/* The sums of a whole strip, which the lanes have, to the slots. */
-template <typename T>
-ROSE_DEVICE void finish_strip(const rose_mega &a, const mega &m, uint32_t op, const float *bias,
-                              pair_bias b, uint32_t job, float2 y)
-{
-    const uint32_t i = job * 4 + m.lane % 4;
-    if (job >= WARPS) b = load_bias(a, m, op, bias, i, ~0u);
-    y = biased(y, bias, b.y);
-    if (op == ROSE_MEGA_UP) y = activated(a, y);
-    publish_pair<T>(a, m, op, i, y, m.lane < 4);
 }
 
 /* The logits of a strip, from the sums that each warp has in its lanes. Returns the largest key. */
@@ -182,23 +143,17 @@ ROSE_DEVICE unsigned long long finish_logits(const rose_mega &a, const mega &m, 
     return key;
 }
 
-/* Each warp finishes whole strips by itself. The sums of other jobs go to shared memory as
- * [job][8]. */
-template <typename T>
-ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op, const float *bias, pair_bias b,
-                          ahead *by)
+/* The sums of this block's jobs go to shared memory as [job][8]. Each warp finishes its strips of
+ * the head by itself. */
+template <typename T> ROSE_DEVICE void multiply(const rose_mega &a, mega &m, uint32_t op)
 {
-    const bool whole = share_jobs(a.matrix[op]) == 1;
     float2 *sums = place<float2>(m, a.at.sums);
     unsigned long long key = 0;
-    const share s = m.of[op];
-    for (uint32_t job = first_job(m, op); job < s.jobs; job += WARPS) {
-        const run r = job < WARPS ? by->job : run_of(a, m, op, job);
-        const float2 y = chain<T>(a, m, r.begin, r.end, by);
+    for (uint32_t job = first_job(m, op); job < m.of[op].jobs; job += WARPS) {
+        const run r = run_of(a, m, op, job);
+        const float2 y = chain<T>(a, m, r.begin, r.end);
         if (op == ROSE_MEGA_HEAD)
             key = max(key, finish_logits(a, m, r.strip, y));
-        else if (whole)
-            finish_strip<T>(a, m, op, bias, b, job, y);
         else if (m.lane < 4)
             sums[job * 4 + m.lane] = y;
     }
@@ -219,29 +174,23 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     const rose_mega_matrix &x = a.matrix[op];
     const rose_mega_layer &l = layer_of(a, m, head ? 0 : layer);
     const float *bias = head ? NULL : l.bias[op];
-    const uint32_t jobs = share_jobs(x), mine = first_job(m, op);
-    const uint32_t pairs = m.of[op].jobs * 4 / (jobs == 4 ? 4 : jobs == 2 ? 2 : 1);
+    const uint32_t pairs = m.of[op].jobs / (x.strips * x.n_parts) * 4;
     const uint64_t *from = op == ROSE_MEGA_OUT    ? a.attended
                            : op == ROSE_MEGA_UP   ? a.mid
                            : op == ROSE_MEGA_DOWN ? a.hidden
                                                   : a.x;
-    const uint32_t apart = op == ROSE_MEGA_OUT    ? a.attended_apart
-                           : op == ROSE_MEGA_DOWN ? a.hidden_apart
-                                                  : a.x_apart;
-    ahead by;
+    row_norm p;
     if (pairs == 0) return;
-    const rose_cuda_norm_by norm = head ? a.last : l.norm[op == ROSE_MEGA_UP];
-    if (norms) touch_norm_values(norm, m, a.d);
-    const pair_bias b =
-        load_bias(a, m, op, bias, jobs == 1 ? mine * 4 + m.lane % 4 : m.thread, pairs);
-    load_ahead(a, m, op, &by);
+    const rose_cuda_norm_by by = head ? a.last : l.norm[op == ROSE_MEGA_UP];
+    if (norms) load_norm_values(&p, by, m, a.d);
+    const pair_bias b = load_bias(a, m, op, bias, m.thread, pairs);
     /* The first op has its input in shared memory. The head has the last layer's number. */
     if (!first)
-        fetch(m, norms ? a.at.x : a.at.row, from + m.block % ROSE_MEGA_COPIES * apart,
-              norms ? a.d : x.cut[x.n_parts] * 8, op == ROSE_MEGA_QKV ? m.number - 1 : m.number);
-    if (norms) norm_x<T>(a, m, norm);
-    multiply<T>(a, m, op, bias, b, &by);
-    if (!head && jobs > 1) finish<T>(a, m, op, bias, b, pairs);
+        fetch(m, norms ? a.at.x : a.at.row, from, norms ? a.d : x.cut[x.n_parts] * 8,
+              op == ROSE_MEGA_QKV ? m.number - 1 : m.number);
+    if (norms) norm_x<T>(a, m, by, p);
+    multiply<T>(a, m, op);
+    if (!head) finish<T>(a, m, op, bias, b, pairs);
 }
 
 /* ---- the step ---- */
@@ -259,7 +208,6 @@ template <typename T, int HD> ROSE_DEVICE void run_step(const rose_mega &a, mega
     m.number++;
 #pragma unroll 1
     for (;;) {
-        forget(m);
         if (op == ROSE_MEGA_ATTEND)
             attend<T, HD>(a, m, layer_of(a, m, layer), by);
         else
@@ -342,15 +290,12 @@ void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m)
 uint64_t rose_mega_layout(rose_mega *a, uint64_t *base, uint32_t positions)
 {
     const uint64_t splits = (positions + ROSE_ATTEND_SPLIT - 1) / ROSE_ATTEND_SPLIT;
-    a->x_apart = (a->d + 31) / 32 * 32; /* each copy on cache lines of its own */
-    a->attended_apart = (a->n_q * a->head_dim / 2 + 31) / 32 * 32;
-    a->hidden_apart = (a->matrix[ROSE_MEGA_DOWN].k_pad / 2 + 31) / 32 * 32;
-    const uint64_t sizes[] = {(uint64_t)a->x_apart * ROSE_MEGA_COPIES,
-                              (uint64_t)a->x_apart * ROSE_MEGA_COPIES,
+    const uint64_t sizes[] = {a->d,
+                              a->d,
                               a->matrix[ROSE_MEGA_QKV].n,
                               splits * a->n_q * (a->head_dim + 2),
-                              (uint64_t)a->attended_apart * ROSE_MEGA_COPIES,
-                              (uint64_t)a->hidden_apart * ROSE_MEGA_COPIES};
+                              a->n_q * a->head_dim / 2,
+                              a->matrix[ROSE_MEGA_DOWN].k_pad / 2};
     uint64_t **to[] = {&a->x, &a->mid, &a->qkv, &a->parts, &a->attended, &a->hidden}, n = 0;
     for (uint32_t i = 0; i < 6; i++) {
         if (base != NULL) *to[i] = base + n;

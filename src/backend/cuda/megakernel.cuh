@@ -46,15 +46,6 @@ typedef struct mega {
     uint32_t piece, parity; /* of the ring: what the warp takes, or copies, next */
 } mega;
 
-ROSE_DEVICE void forget(mega &m)
-{
-    forget_value(m.block);
-    forget_value(m.warp);
-    forget_value(m.lane);
-    forget_value(m.thread);
-    forget_value(m.piece);
-}
-
 template <typename P> ROSE_DEVICE P *place(const mega &m, uint32_t at)
 {
     return reinterpret_cast<P *>(m.smem + at);
@@ -110,10 +101,8 @@ typedef struct run {
 ROSE_DEVICE run run_of(const rose_mega &a, const mega &m, uint32_t op, uint32_t job)
 {
     const rose_mega_matrix &x = a.matrix[op];
-    const bool parts = x.n_parts > 1;
-    const uint32_t part = parts ? job % ROSE_GEMM_PARTS : 0;
-    return {m.of[op].first * x.strips + (parts ? job / ROSE_GEMM_PARTS : job), x.cut[part],
-            x.cut[part + 1]};
+    const uint32_t part = job % x.n_parts;
+    return {m.of[op].first * x.strips + job / x.n_parts, x.cut[part], x.cut[part + 1]};
 }
 
 /* Unit number i of this block: a split and a KV head. `inner` is its first inner block. */
@@ -248,100 +237,46 @@ ROSE_DEVICE uint32_t weights_place(uint32_t lane)
     return lane % 4 / 2 * 128 + lane / 4 * 16 + lane % 2 * 8;
 }
 
-/* Operands of up to UNIT groups: half a piece. */
-enum { UNIT = PIECE_GROUPS / 2 };
-typedef struct operands {
-    uint2 w[UNIT], x[UNIT];
-} operands;
-
-/* Groups after the last of a job are whatever the place holds; nobody uses them. */
-ROSE_DEVICE void load_weights(operands *o, uint32_t at)
+template <typename T, int N> ROSE_DEVICE void steps(float acc[4], uint32_t w_at, uint32_t x_at)
 {
+    uint2 w[N], x[N];
 #pragma unroll
-    for (int i = 0; i < UNIT; i++)
-        get_shared(&o->w[i], at + i * 256);
-}
-
-ROSE_DEVICE void load_row(operands *o, uint32_t at, uint32_t n)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < UNIT; i++)
-        if (i < n) get_shared(&o->x[i], at + i * 32);
-}
-
-template <typename T> ROSE_DEVICE void steps(float acc[4], const operands &o, uint32_t n)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < UNIT; i++) {
-        const uint32_t row[4] = {o.x[i].x, 0, o.x[i].y, 0};
-        if (i < n) mma(acc, row, o.w[i].x, o.w[i].y, static_cast<const T *>(NULL));
+    for (int i = 0; i < N; i++) {
+        get_shared(&w[i], w_at + i * 256);
+        get_shared(&x[i], x_at + i * 32);
     }
-}
-
-/* What a warp knows of its next job before the row is there. */
-typedef struct ahead {
-    operands first; /* the weights of the first unit, if `ready` */
-    bool ready;
-    run job;
-} ahead;
-
-ROSE_DEVICE void load_ahead(const rose_mega &a, const mega &m, uint32_t op, ahead *to)
-{
-    const uint32_t job = first_job(m, op);
-    to->job = run_of(a, m, op, job);
-    to->ready = job < m.of[op].jobs && barrier_test(ring_barrier(a, m, a.at.full), m.parity);
-    if (to->ready) load_weights(&to->first, ring_place(a, m) + weights_place(m.lane));
-}
-
-/* Steps of a unit, while the operands of the next one are on their way. False after the last unit.
- */
-template <typename T>
-ROSE_DEVICE bool chain_unit(const rose_mega &a, mega &m, float acc[4], const operands &o,
-                            operands *next, uint32_t *left, uint32_t *x_at, bool odd)
-{
-    const uint32_t n = min((uint32_t)UNIT, *left);
-    *left -= n;
-    *x_at += UNIT * 32;
-    if (*left > 0) {
-        mega by = m;
-        if (odd) ring_advance(a, by);
-        const uint32_t at = odd ? take(a, by) : ring_place(a, by) + UNIT * 256;
-        load_weights(next, at + weights_place(m.lane));
-        load_row(next, *x_at, *left);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t row[4] = {x[i].x, 0, x[i].y, 0};
+        mma(acc, row, w[i].x, w[i].y, static_cast<const T *>(NULL));
     }
-    steps<T>(acc, o, n);
-    if (odd || *left == 0) done(a, m);
-    return *left > 0;
 }
 
 /* The sums of a strip over groups begin .. end - 1 of the row: outputs 2 t and 2 t + 1. */
 template <typename T>
-ROSE_DEVICE float2 chain(const rose_mega &a, mega &m, uint32_t begin, uint32_t end, ahead *by)
+ROSE_DEVICE float2 chain(const rose_mega &a, mega &m, uint32_t begin, uint32_t end)
 {
     float acc[4] = {};
     uint32_t x_at = shared_address(m.smem) + a.at.row + begin * 32 + m.lane % 4 * 8;
-    uint32_t left = end - begin;
-    operands other;
-    if (left == 0) return make_float2(0, 0);
-    load_row(&by->first, x_at, left);
-    if (!by->ready) load_weights(&by->first, take(a, m) + weights_place(m.lane));
-    by->ready = false;
-#pragma unroll 1
-    while (chain_unit<T>(a, m, acc, by->first, &other, &left, &x_at, false) &&
-           chain_unit<T>(a, m, acc, other, &by->first, &left, &x_at, true)) {
+    for (uint32_t left = end - begin; left > 0;) {
+        uint32_t w_at = take(a, m) + weights_place(m.lane);
+        uint32_t n = min((uint32_t)PIECE_GROUPS, left);
+        left -= n;
+        if (n == PIECE_GROUPS) {
+            steps<T, PIECE_GROUPS>(acc, w_at, x_at);
+            x_at += PIECE_GROUPS * 32;
+            n = 0;
+        }
+        for (; n >= 4; n -= 4, w_at += 4 * 256, x_at += 4 * 32)
+            steps<T, 4>(acc, w_at, x_at);
+        for (; n > 0; n--, w_at += 256, x_at += 32)
+            steps<T, 1>(acc, w_at, x_at);
+        done(a, m);
     }
     return make_float2(acc[0], acc[1]);
 }
 
-/* ---- slots ---- */
-
-ROSE_DEVICE void publish_copies(uint64_t *to, uint32_t apart, uint32_t a, uint32_t b,
-                                uint32_t number)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < ROSE_MEGA_COPIES; i++)
-        publish(to + i * apart, a, b, number);
-}
+/* ---- slots to shared memory ---- */
 
 template <int N>
 ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, uint32_t pairs,
@@ -351,7 +286,7 @@ ROSE_DEVICE void fetch_pairs(uint2 *to, const uint64_t *slots, uint32_t first, u
     uint2 v[N];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
-        at[i] = first + i * THREADS < pairs ? slots + (first + i * THREADS) * 2 : NULL;
+        at[i] = slots + (size_t)min(first + i * THREADS, pairs - 1) * 2;
     poll<N>(v, at, number);
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
@@ -366,7 +301,10 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
     const uint32_t pairs = n / 2;
     for (uint32_t first = 0; first < pairs;) {
         const uint32_t left = pairs - first;
-        if (left > 2 * THREADS) {
+        if (left > 4 * THREADS) {
+            fetch_pairs<8>(words, slots, first + m.thread, pairs, number);
+            first += 8 * THREADS;
+        } else if (left > 2 * THREADS) {
             fetch_pairs<4>(words, slots, first + m.thread, pairs, number);
             first += 4 * THREADS;
         } else {
@@ -379,19 +317,11 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
 
 /* ---- norms ---- */
 
-/* The parameters of the values that a thread norms. They are asked for while the values are still
- * on their way. */
+/* The parameters of the values that a thread norms, loaded while the values are still on their way.
+ */
 typedef struct row_norm {
     float2 w[NORM_PAIRS], b[NORM_PAIRS];
 } row_norm;
-
-ROSE_DEVICE void touch_norm_values(const rose_cuda_norm_by &by, const mega &m, uint32_t d)
-{
-    const uint32_t k = m.thread * 8;
-    if (k >= d) return;
-    touch(by.w + k);
-    if (by.b != NULL) touch(by.b + k);
-}
 
 ROSE_DEVICE void load_norm_values(row_norm *v, const rose_cuda_norm_by &by, const mega &m,
                                   uint32_t d)
@@ -401,8 +331,8 @@ ROSE_DEVICE void load_norm_values(row_norm *v, const rose_cuda_norm_by &by, cons
         const uint32_t k = (i * THREADS + m.thread) * 2;
         v->w[i] = v->b[i] = make_float2(0, 0);
         if (k >= d) continue;
-        v->w[i] = __ldg(reinterpret_cast<const float2 *>(by.w + k));
-        if (by.b != NULL) v->b[i] = __ldg(reinterpret_cast<const float2 *>(by.b + k));
+        v->w[i] = __ldcg(reinterpret_cast<const float2 *>(by.w + k));
+        if (by.b != NULL) v->b[i] = __ldcg(reinterpret_cast<const float2 *>(by.b + k));
     }
 }
 
@@ -412,7 +342,6 @@ template <bool SQUARES>
 ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t lane)
 {
     float s[8] = {};
-#pragma unroll 2
     for (uint32_t k = lane * 8; k < d; k += NORM_GROUP) {
         float v[8];
         split_float8(v, *reinterpret_cast<const float4 *>(x + k),
@@ -426,10 +355,9 @@ ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t la
 
 /* x in shared memory, normed, to the row. The warps meet at the end. */
 template <typename T>
-ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by)
+ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
+                        const row_norm &p)
 {
-    row_norm p;
-    load_norm_values(&p, by, m, a.d);
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);
     float mean = 0;

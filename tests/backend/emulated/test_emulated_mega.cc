@@ -447,7 +447,7 @@ template <typename T> static size_t run_kind(const kind &k)
     a.gated = k.gated;
     rose_mega_layout(&a, memory<uint64_t>(rose_mega_layout(&a, NULL, positions)), positions);
     /* Little shared memory, so that rings are short and are used again and again. */
-    const size_t shared[] = {227 << 10, 168 << 10};
+    const size_t shared[] = {227 << 10, 120 << 10};
     assert_true(rose_mega_measure(&a, k.grid, shared[any(2)]));
 
     rose_cuda_launch at = {};

@@ -17,16 +17,11 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
 {
     machine::wait_until([&] {
         for (int i = 0; i < N; i++)
-            if (at[i] != NULL && (at[i][0] >> 32 != number || at[i][1] >> 32 != number))
-                return false;
+            if (at[i][0] >> 32 != number || at[i][1] >> 32 != number) return false;
         return true;
     });
     for (int i = 0; i < N; i++)
-        if (at[i] != NULL) v[i] = {(uint32_t)at[i][0], (uint32_t)at[i][1]};
-}
-
-ROSE_DEVICE void forget_value(uint32_t &)
-{
+        v[i] = {(uint32_t)at[i][0], (uint32_t)at[i][1]};
 }
 
 ROSE_DEVICE void sync_warps(void)
