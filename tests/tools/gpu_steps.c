@@ -5,6 +5,7 @@
  *     gpu_steps MODEL DEVICE DTYPE CONTEXT[:PART] [WAY ...]
  *
  * ROSE_LOAD_FORMAT=dummy opens a folder that has only config.json, with random weights.
+ * ROSE_TUNE_DIR=DIR reads the choices of kernels that `roseinfer tune --tune-dir DIR` has written.
  * PART: decode, prefill or prompt alone. -> one JSON object on stdout, a table on stderr. Each WAY
  * is a value of --cuda-without ("" = all is used, also without a WAY), or no-cuda-graph, no-pdl,
  * no-megakernel, or naive (--prefill-backend); all are open at once and take every measurement in
@@ -274,6 +275,7 @@ static void open_backend(bench *b, int way, const char *dir, const char *dtype)
               : strcmp(dtype, "float16") == 0  ? ROSE_COMPUTE_F16
                                                : ROSE_COMPUTE_AUTO;
     choose_way(&o, b->way[way]);
+    o.cuda.tune_dir = getenv("ROSE_TUNE_DIR");
     o.max_seqs = MAX_SEQS;
     o.max_step_tokens = STEP_TOKENS;
     o.kv_pages = MAX_SEQS * b->stride;
