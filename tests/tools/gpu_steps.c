@@ -282,6 +282,7 @@ static void open_backend(bench *b, int way, const char *dir, const char *dtype)
     uint64_t start = rose_now_ns();
     if (rose_model_open_as(&m, dir, getenv("ROSE_LOAD_FORMAT"), &err) != ROSE_OK)
         die("model", &err);
+    if (m->arch.max_positions > STEP_TOKENS) o.max_model_len = STEP_TOKENS;
     if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
     uint64_t planned = rose_now_ns();
     if (b->ops->open(&b->ctx[way], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
