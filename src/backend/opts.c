@@ -94,8 +94,9 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_BOOL("paged-attn", &o->cuda.paged_attn,
                       "let attention read the pages of the KV cache", .def = true),
         ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill, "auto|flash|naive|auto2",
-                      "attention kernel of prefill. auto and auto2 are flash, our tensor-core "
-                      "kernel; naive is a plain kernel to compare with, whose logits differ by "
+                      "attention kernel of prefill. auto is flash, our tensor-core kernels (wgmma "
+                      "where the GPU has it); auto2 takes those of mma.sync, to the same bits; "
+                      "naive is a plain kernel to compare with, whose logits differ by "
                       "rounding and depend on how a prompt is cut into chunks",
                       .removed = "cudnn",
                       .removed_why = "removed: it was slower than our own kernel and gave other "

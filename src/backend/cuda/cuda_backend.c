@@ -183,6 +183,7 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     c->pdl = o->cuda.pdl && c->device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
+    c->mma_prompts = o->cuda.prefill == ROSE_PREFILL_AUTO2;
     c->timeout = o->cuda.timeout_ms;
 }
 
@@ -254,9 +255,6 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         rose_ms_between(began, prepared), rose_ms_between(prepared, allocated),
         rose_ms_between(allocated, loaded), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
         rose_ms_between(loaded, captured), rose_ms_between(captured, rose_now_ns()));
-    if (o->cuda.prefill == ROSE_PREFILL_AUTO2)
-        rose_log(ROSE_LOG_INFO, "cuda",
-                 "prefill backend auto2: this version has one flash kernel, so auto2 is auto");
     rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
 done:

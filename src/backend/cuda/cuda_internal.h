@@ -180,6 +180,7 @@ struct rose_cuda {
     const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
     rose_gemm_tuned tuned;          /* owned; empty: the cost model chooses */
     bool naive;           /* true: the plain kernel (not flash) computes the attention of prompts */
+    bool mma_prompts;     /* true: the flash kernel of mma.sync does, also where wgmma is there */
     uint32_t timeout;     /* milliseconds that the device may take to answer; 0 = no limit */
     bool lost;            /* the device did not answer in time, so nothing may wait for it again */
     cudaEvent_t staged;   /* event: the last copy of a slot's `rules` has finished */

@@ -195,8 +195,10 @@ static void tiles(rose_cuda_pass *p, rose_cuda_attend a)
     a.items += p->s->n_single;
     a.n_items = p->s->n_tiles;
     a.item_rows = rose_cuda_item_rows(&p->c->arch);
-    note(p, p->c->plain || p->c->naive ? rose_cuda_attend_plain(&p->launch, &a)
-                                       : rose_cuda_prompt_run(&p->launch, &a));
+    rose_cuda_launch at = p->launch;
+    if (p->c->mma_prompts) at.without |= ROSE_CUDA_WITHOUT_WIDE;
+    note(p, p->c->plain || p->c->naive ? rose_cuda_attend_plain(&at, &a)
+                                       : rose_cuda_prompt_run(&at, &a));
 }
 
 /* Let attention read dense copies of the pages (--paged-attn off). */
