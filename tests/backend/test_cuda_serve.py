@@ -212,14 +212,13 @@ def fault_at_start(fault, d):
 
 
 def prefill_backends(d):
-    """auto2 is auto as long as there is one flash kernel; the log of a server that was asked for it says so."""
-    for name, n in ("auto", 0), ("flash", 0), ("naive", 0), ("auto2", 1):
+    """A server with each attention kernel of prefill starts and ends."""
+    for name in "auto", "flash", "naive", "auto2":
         s = Server("none", os.path.join(d, "never"), os.path.join(d, name), "--prefill-backend", name)
         ready = s.wait_ready()
         s.p.send_signal(signal.SIGTERM)
         code = s.end()
-        check(f"--prefill-backend {name}: serves, and {n} lines of the log say that auto2 is auto",
-              ready and code == 0 and s.log().count("so auto2 is auto") == n, (ready, code, s.log()))
+        check(f"--prefill-backend {name}: serves", ready and code == 0, (ready, code, s.log()))
 
 
 DRIVER = real_driver() if LIBCUDA else None

@@ -489,8 +489,10 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
         waited = true;
         for (; started < S; started++)
             ring_fetch<T, HD>(&r, a, started, lane);
-        for (uint32_t empty = r.feed.before; empty > 0; empty--)
+        for (uint32_t empty = r.feed.before; empty > 0; empty--) {
+            ring_take<HD, 1>(r, 0);
             ring_next<T, HD>(&r, a, lane);
+        }
         r.feed.before = 0;
         if (fused.qkv != NULL)
             make_heads<T, HD>(fused, angles, a.kv, w, s, warp, lane);
