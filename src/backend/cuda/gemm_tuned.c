@@ -15,6 +15,7 @@ enum { MAX_FILE = 1 << 20, MAX_LINES = 8192, MAX_LINE = 160 };
 /* tuned.txt ships with the program. */
 __asm__(".pushsection .rodata\n"
         ".globl rose_gemm_shipped\n"
+        ".hidden rose_gemm_shipped\n"
         "rose_gemm_shipped:\n"
         ".incbin \"src/backend/cuda/tuned.txt\"\n"
         ".byte 0\n"
