@@ -359,4 +359,16 @@ static inline void fx_same(const rose_model *m, const fx_seq *a, const fx_seq *b
     }
 }
 
+/* The relative L2 error of all logits. */
+static inline double fx_distance(const rose_model *m, const fx_seq *want, const fx_seq *got)
+{
+    double diff = 0, size = 0;
+    for (size_t i = 0; i < (size_t)want->n_tokens * m->arch.vocab_size; i++) {
+        const double w = (double)want->logits[i], e = (double)got->logits[i] - w;
+        diff += e * e;
+        size += w * w;
+    }
+    return sqrt(diff / size);
+}
+
 #endif

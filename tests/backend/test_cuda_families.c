@@ -49,18 +49,6 @@ static void test_golden(void **state)
 
 /* ---- close to the CPU ---- */
 
-/* The relative L2 error of all logits. */
-static double distance(const rose_model *m, const fx_seq *want, const fx_seq *got)
-{
-    double diff = 0, size = 0;
-    for (size_t i = 0; i < (size_t)want->n_tokens * m->arch.vocab_size; i++) {
-        const double w = (double)want->logits[i], e = (double)got->logits[i] - w;
-        diff += e * e;
-        size += w * w;
-    }
-    return sqrt(diff / size);
-}
-
 static void test_close(void **state)
 {
     static const rose_compute types[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16};
@@ -75,7 +63,7 @@ static void test_close(void **state)
     for (int t = 0; t < 3; t++) {
         b = fx_open(f.m, types[t], NULL, 0, 1);
         fx_seq got = fx_run_alone(f.m, &b, f.n_prompt, f.n_tokens, 50);
-        e[t] = distance(f.m, &want, &got);
+        e[t] = fx_distance(f.m, &want, &got);
         fx_seq_free(&got);
         fx_close(&b);
     }

@@ -380,8 +380,8 @@ static void test_ways(void **state)
     fx_without = without;
 }
 
-/* The same with more than 16,384 words, and with so many that the logits of a step take several
- * blocks. */
+/* The same with a vocabulary of more than 16,384 words, and with one that is so large that the
+ * logits of a step need several blocks. */
 static void test_many_words(void **state)
 {
     (void)state;

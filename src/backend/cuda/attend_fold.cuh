@@ -45,9 +45,10 @@ ROSE_DEVICE void copy_chunk(uint32_t to, const rose_cuda_attend &a, const rose_a
 {
     const uint32_t pieces = n_heads * (PART_ROW<HD> / 4);
     for (uint32_t i = threadIdx.x; i < c.n * pieces; i += blockDim.x)
-        copy16(to + i * 16,
-               part_at<HD>(a, f.part + c.first + i / pieces, q) + (size_t)(i % pieces) * 4);
-    copy16_commit();
+        copy_async(to + i * 16,
+                   part_at<HD>(a, f.part + c.first + i / pieces, q) + (size_t)(i % pieces) * 4,
+                   true);
+    copy_commit();
 }
 
 ROSE_DEVICE float lane_value(float x, uint32_t lane)
@@ -158,7 +159,7 @@ ROSE_DEVICE void fold_heads(const rose_cuda_attend &a, const rose_attend_fold &f
         const fold_chunk next = chunk_at(f, c.first + c.n);
         more = c.first + c.n < f.n_parts;
         copy_chunk<HD>(shared_at(stage + (turn ^ 1) * FOLD_STAGE<HD>), a, f, next, q, n_heads);
-        copy16_wait<1>();
+        copy_wait<1>();
         __syncthreads();
         chunk_factors<HD>(factors, before, parts, c, n_heads, in_split);
         __syncthreads();

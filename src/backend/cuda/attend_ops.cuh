@@ -131,24 +131,6 @@ ROSE_DEVICE void ring_meet_block(void)
 #endif
 }
 
-/* ---- copies of 16 bytes, in groups; not while a ring is in use ---- */
-
-ROSE_DEVICE void copy16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
-}
-
-ROSE_DEVICE void copy16_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* All but the thread's N youngest groups are there. */
-template <int N> ROSE_DEVICE void copy16_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 /* Adds to a counter and returns its value before. What the block has written before a block barrier
  * comes before it, and what other blocks wrote before their turn is visible after it. */
 ROSE_DEVICE uint32_t arrive(uint32_t *counter, uint32_t n)

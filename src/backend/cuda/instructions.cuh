@@ -26,17 +26,6 @@ ROSE_DEVICE void pdl_wait(void)
 #endif
 }
 
-/* A load that stays above pdl_wait: ptxas moves read-only loads below it. */
-ROSE_DEVICE uint4 load_early(const uint4 *p)
-{
-    uint4 r;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-                 : "l"(p)
-                 : "memory");
-    return r;
-}
-
 /* Loads that stay where they are written. Without this the compiler moves each load to its use,
  * after the barrier, so that the loads wait one after the other. */
 ROSE_DEVICE float4 load_now(const float4 *p)
@@ -149,22 +138,6 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
                  "[%3];" ::"r"(shared),
                  "l"(global), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-ROSE_DEVICE void bulk_copy(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
-{
-    copy_piece(shared_address(shared), global, bytes, shared_address(barrier));
-}
-
-/* The same of what will not be read again soon: it is the first to leave the L2. */
-ROSE_DEVICE void bulk_copy_once(void *shared, const void *global, uint32_t bytes, uint64_t *barrier)
-{
-    asm volatile("{.reg .b64 policy;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 policy,1.0;\n"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0],[%1],%2,[%3],policy;}" ::"r"(shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
 }
 

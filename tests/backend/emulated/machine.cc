@@ -17,7 +17,9 @@ static void begin_fiber()
     fiber *f = t_block->running;
     now().kernel();
     if (!f->open.empty() || !f->groups.empty()) die("products that nobody has waited for");
-    if (!f->adding.empty() || !f->added.empty()) die("copies that nobody has waited for");
+    for (const auto &group : f->added)
+        if (!group.empty()) die("copies that nobody has waited for");
+    if (!f->adding.empty()) die("copies that nobody has waited for");
     f->done = true;
     now().progress++;
     yield();

@@ -9,6 +9,7 @@
 
 #include "backend/cuda/attend.cuh"
 #include "machine.h"
+#include "values.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -54,18 +55,11 @@ static void at_free(void *device)
 }
 static float at_value(rose_cuda_type t, const void *from, size_t i)
 {
-    if (t == ROSE_CUDA_F32) return static_cast<const float *>(from)[i];
-    if (t == ROSE_CUDA_F16) return to_f32(static_cast<const __half *>(from)[i]);
-    return to_f32(static_cast<const __nv_bfloat16 *>(from)[i]);
+    return value_of(t, from, i);
 }
 static void at_put(rose_cuda_type t, void *to, size_t i, float x)
 {
-    if (t == ROSE_CUDA_F32)
-        static_cast<float *>(to)[i] = x;
-    else if (t == ROSE_CUDA_F16)
-        from_f32(x, static_cast<__half *>(to) + i);
-    else
-        from_f32(x, static_cast<__nv_bfloat16 *>(to) + i);
+    put_value(t, to, i, x);
 }
 
 /* Few SMs, so that a block takes several units; as much shared memory as sm_90, or as sm_86. */

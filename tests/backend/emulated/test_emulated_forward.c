@@ -28,17 +28,6 @@ static rose_model *family_model(const char *name, golden *g)
     return golden_model(g);
 }
 
-static double distance(const rose_model *m, const fx_seq *want, const fx_seq *got)
-{
-    double diff = 0, size = 0;
-    for (size_t i = 0; i < (size_t)want->n_tokens * m->arch.vocab_size; i++) {
-        const double w = (double)want->logits[i], e = (double)got->logits[i] - w;
-        diff += e * e;
-        size += w * w;
-    }
-    return sqrt(diff / size);
-}
-
 /* A prompt beside decode steps of two others: singles and tiles in the same steps. */
 static fx_seq run_mixed(const rose_model *m, fx_backend *f)
 {
@@ -127,7 +116,7 @@ static void test_family(void **state)
         f = fx_open(m, types[t], NULL, 0, 1);
         fx_graphs = true;
         want[t] = fx_run_alone(m, &f, N_PROMPT, N_TOKENS, 30);
-        e[t] = distance(m, &cpu, &want[t]);
+        e[t] = fx_distance(m, &cpu, &want[t]);
         fx_close(&f);
     }
     print_message("%s: relative error %.1e in fp32, %.1e in bf16\n", name, e[0], e[1]);

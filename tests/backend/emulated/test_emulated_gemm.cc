@@ -9,6 +9,7 @@
 
 #include "backend/cuda/hopper.cuh"
 #include "machine.h"
+#include "values.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -37,18 +38,11 @@ static void gc_free(void *device)
 }
 static float gc_value(rose_cuda_type t, const void *from, size_t i)
 {
-    if (t == ROSE_CUDA_F32) return static_cast<const float *>(from)[i];
-    if (t == ROSE_CUDA_F16) return to_f32(static_cast<const __half *>(from)[i]);
-    return to_f32(static_cast<const __nv_bfloat16 *>(from)[i]);
+    return value_of(t, from, i);
 }
 static void gc_put(rose_cuda_type t, void *to, size_t i, float x)
 {
-    if (t == ROSE_CUDA_F32)
-        static_cast<float *>(to)[i] = x;
-    else if (t == ROSE_CUDA_F16)
-        from_f32(x, static_cast<__half *>(to) + i);
-    else
-        from_f32(x, static_cast<__nv_bfloat16 *>(to) + i);
+    put_value(t, to, i, x);
 }
 static const rose_cuda_device *gc_gpu(void)
 {

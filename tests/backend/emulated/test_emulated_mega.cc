@@ -12,6 +12,7 @@
 #include "backend/cuda/gemm_ends.cuh"
 #include "backend/cuda/mega.h"
 #include "machine.h"
+#include "values.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -25,21 +26,6 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks,
     *blocks = 1;
     return cudaSuccess;
 }
-}
-
-static uint64_t g_state; /* ROSE_TEST_SEED */
-
-static uint32_t any(uint32_t below)
-{
-    g_state ^= g_state << 13;
-    g_state ^= g_state >> 7;
-    g_state ^= g_state << 17;
-    return (uint32_t)(g_state >> 33) % below;
-}
-
-static float any_float(void)
-{
-    return (float)any(1 << 20) / (1 << 19) - 1;
 }
 
 static uint32_t up(uint32_t x, uint32_t unit)

@@ -12,6 +12,7 @@
 #include "backend/cuda/attend_ops.cuh"
 #include "backend/cuda/gemm_ends.cuh"
 #include "machine.h"
+#include "values.h"
 
 extern "C" {
 #include <cmocka.h>
@@ -20,21 +21,6 @@ cudaError_t CUDARTAPI cudaFuncSetAttribute(const void *, enum cudaFuncAttribute,
     return value <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
 }
 ROSE_GEMM_FN(rows);
-}
-
-static uint64_t g_state;
-
-static uint32_t any(uint32_t below)
-{
-    g_state ^= g_state << 13;
-    g_state ^= g_state >> 7;
-    g_state ^= g_state << 17;
-    return (uint32_t)(g_state >> 33) % below;
-}
-
-static float any_float(void)
-{
-    return (float)any(1u << 20) / (float)(1 << 19) - 1.0f;
 }
 
 /* Aligned memory, all bytes 0x7a or zero, and a canary after it. */

@@ -79,19 +79,6 @@ ROSE_DEVICE void ring_written(void)
 {
 }
 
-ROSE_DEVICE void copy16(uint32_t to, const void *from)
-{
-    if (to % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
-        machine::die("a copy of 16 bytes to place %u", to);
-    memcpy(machine::pointer_at(to), from, 16);
-}
-ROSE_DEVICE void copy16_commit(void)
-{
-}
-template <int N> ROSE_DEVICE void copy16_wait(void)
-{
-}
-
 /* Blocks run one after the other. */
 ROSE_DEVICE uint32_t arrive(uint32_t *counter, uint32_t n)
 {
