@@ -80,9 +80,9 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                       .def = true),
         ROSE_ROW_BOOL(
             "fused-ops", &o->cuda.fused_ops,
-            "norm the rows of a GEMM in the GEMM's kernel, in steps of few rows; like the "
-            "next four options it changes no result, and turning it off shows what it "
-            "is worth",
+            "apply the norm to the input rows of a GEMM in the GEMM's own kernel, in steps of few "
+            "rows. Like the next four options it changes no result; turn it off to measure its "
+            "gain",
             .def = true),
         ROSE_ROW_BOOL("fused-mlp", &o->cuda.fused_mlp,
                       "apply the activation of the MLP in the GEMM's kernel", .def = true),
@@ -91,22 +91,28 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_BOOL("fused-kv-append", &o->cuda.fused_kv_append,
                       "apply RoPE and append to the KV cache in the kernel of decode attention",
                       .def = true),
-        ROSE_ROW_BOOL("paged-attn", &o->cuda.paged_attn,
-                      "let attention read the pages of the KV cache", .def = true),
-        ROSE_ROW_ENUM("prefill-backend", rose_prefill, &o->cuda.prefill, "auto|flash|naive|auto2",
-                      "attention kernel of prefill. auto is flash, our tensor-core kernels (wgmma "
-                      "where the GPU has it); auto2 takes those of mma.sync, to the same bits; "
-                      "naive is a plain kernel to compare with, whose logits differ by "
-                      "rounding and depend on how a prompt is cut into chunks",
-                      .removed = "cudnn",
-                      .removed_why = "removed: it was slower than our own kernel and gave other "
-                                     "bits; docs/PERFORMANCE.md has its measurements"),
-        ROSE_ROW_BOOL("tune", &o->cuda.tune,
-                      "measure at the start which GEMM kernels are fastest for the model, for at "
-                      "most 30 seconds, and keep them in a file for later starts"),
-        ROSE_ROW_STRING("tune-dir", &o->cuda.tune_dir, "DIR",
-                        "directory of the files of tuned GEMM kernels, one for each kind of GPU",
-                        .unset = "$XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer; none in bench"),
+        ROSE_ROW_BOOL(
+            "paged-attn", &o->cuda.paged_attn,
+            "let attention read the pages of the KV cache in place; off: gather them into rows "
+            "first",
+            .def = true),
+        ROSE_ROW_ENUM(
+            "prefill-backend", rose_prefill, &o->cuda.prefill, "auto|flash|naive|auto2",
+            "attention kernel of prefill. auto is flash, our tensor-core kernels (wgmma "
+            "where the GPU has it); auto2 takes the mma.sync kernels, which give the same bits; "
+            "naive is a plain kernel to compare with, whose logits differ by "
+            "rounding and depend on how a prompt is cut into chunks",
+            .removed = "cudnn",
+            .removed_why = "removed: it was slower than our own kernel and gave other "
+                           "bits; docs/PERFORMANCE.md has its measurements"),
+        ROSE_ROW_BOOL(
+            "tune", &o->cuda.tune,
+            "at the start, measure for at most 30 seconds which GEMM kernels are fastest for "
+            "the model, and save the choice to a file for later starts"),
+        ROSE_ROW_STRING(
+            "tune-dir", &o->cuda.tune_dir, "DIR",
+            "directory of the files of tuned GEMM kernels, one for each kind of GPU",
+            .unset = "$XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer; in bench no directory"),
         ROSE_ROW_U32("device-timeout-ms", &o->cuda.timeout_ms, "MS", 0, 3600000,
                      "treat the GPU as lost if a step takes longer; 0 waits for ever",
                      .def = 60000),

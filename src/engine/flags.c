@@ -23,8 +23,8 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
             "the model, else cpu",
             .sdef = "auto", .first = true),
         ROSE_ROW_CHOICE("load-format", &f->load_format, "auto|dummy",
-                        "auto reads the weight files. dummy reads none: it takes the shapes from "
-                        "config.json and random weights, to measure speed",
+                        "auto reads the weight files. dummy reads none: the weights are random, "
+                        "in the shapes that config.json gives, to measure speed",
                         .sdef = "auto"),
     };
     const rose_opt cpu[] = {

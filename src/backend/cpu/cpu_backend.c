@@ -198,6 +198,9 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "cuda-without %s: the CPU backend has none of these to leave out",
                          o->cuda.without);
+    if (o->cuda.tune)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "tune: it measures kernels of a GPU; leave the option out on the CPU");
     if ((st = check_arch(&m->arch, err)) != ROSE_OK) return st;
     if ((st = check_stacked(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;

@@ -4,10 +4,10 @@
  * is small) and has a ring of page pieces of its own, which continues with the next unit. Bound by
  * the bytes of K and V.
  *
- * With `inner` the results of inner blocks go to a.parts. Otherwise the block merges them round by
- * round (an inner block for each warp). The results of its splits go to a.parts, or the block also
- * merges them and writes the output, if the unit is the whole context. The last block of an item
- * merges what is in a.parts (attend_fold.cuh).
+ * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
+ * thread block merges inner blocks into splits, one round at a time, one inner block for each warp.
+ * It writes the splits to a.parts. If the unit is the whole context, it merges the splits too and
+ * writes the output. The last thread block of an item merges what is in a.parts (attend_fold.cuh).
  *
  * With `fused` the block makes the query heads from the rows of the QKV GEMM. The block that has
  * the row's own position also makes its K and V, stores them to the page, and puts them into the

@@ -1,6 +1,7 @@
 /* backend/cuda/attend_wide.cu - prefill with wgmma, for head_dim 64 and 128 (attend.h). A thread
- * block has G warpgroups with 64 pairs (query row, head of the group) each of one item and KV head.
- * A warp of one more warpgroup copies K and V of inner blocks as tiles to a ring, for all of them.
+ * block works on one item and one KV head. Each of its G warpgroups has 64 pairs (query row, query
+ * head). One warp of an extra warpgroup copies the K and V tiles of each inner block to a ring that
+ * all G warpgroups read.
  * While one warpgroup computes its softmax, another one uses the tensor cores. The bits are those
  * of attend_prompt.cu: a position that a row does not see counts 0 exactly. */
 #include "backend/cuda/attend_hopper.cuh"

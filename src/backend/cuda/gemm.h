@@ -30,8 +30,9 @@ extern "C" {
 enum {
     ROSE_GEMM_GROUP = 16, /* values of k in a step of a chain */
     ROSE_GEMM_PARTS = 4,
-    ROSE_GEMM_NORM_ROWS = 8, /* kernels that norm their rows themselves take at most so many */
-    ROSE_GEMM_NORM_K = 2048  /* and rows of at most so many values */
+    /* A kernel that norms its rows itself takes at most 8 rows of at most 2,048 values. */
+    ROSE_GEMM_NORM_ROWS = 8,
+    ROSE_GEMM_NORM_K = 2048
 };
 
 /* Packed weights. 16-bit types: blocks of 8 outputs x 8 inputs, [n_pad / 8][k_pad / 8][8][8]; fp32:

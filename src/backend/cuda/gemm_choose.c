@@ -47,7 +47,7 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_
 #define STEP_CYCLES    150.0 /* the same for a thread block that copies by itself (tiles) */
 #define LAUNCH_US      0.95  /* of a kernel that follows another one, until it has its operands */
 #define HIDDEN         0.58  /* of the shorter of reading and computing */
-#define WRITTEN        1.6   /* bytes written cost as much as so many bytes read */
+#define WRITTEN        1.6   /* a byte written costs as much as this many bytes read */
 #define CLUSTERED      0.9   /* of the SMs that clusters of four blocks can use */
 #define END_CYCLES     0.014 /* to store a sum, in an SM */
 #define X_CYCLES       0.33  /* to read x, to add to it, and to write it */

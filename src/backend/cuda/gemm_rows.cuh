@@ -3,19 +3,19 @@
  *
  * A warp computes the chain of one part of one tile of 8 or 16 outputs. The weights are the operand
  * of 16 rows of mma.sync, and 8, 16 or 32 activation rows are 1, 2 or 4 operands of 8 columns. Each
- * warp has a ring of its own in shared memory, which it fills itself. Its first weights are
- * requested before the kernel before has ended. Where k is short, these are all weights of the
- * tile. After that only the L2 latency of the rows, the chain (24 to 33 cycles for 16 values of k)
- * and the end remain. The loop of the chain has no branch between two products and loads operands
- * one unit ahead: one warp of a scheduler cannot hide anything else.
+ * warp has a ring of its own in shared memory, which it fills itself. A warp requests its first
+ * weights before the previous kernel has ended. If k is small, these are all weights of the tile.
+ * The time that remains is the L2 latency of the rows, the chain (24 to 33 cycles for 16 values of
+ * k) and the epilogue. The loop of the chain has no branch between two MMAs and loads operands one
+ * unit ahead, because one warp of a scheduler cannot hide other latencies.
  *
  * The block reads its activation rows into shared memory once (WHOLE), or norms them there itself
- * (NORMED, up to 8 rows). Where so many values do not fit, or one tile alone would use them, the
- * rings have the rows as well (RING). The sums of all parts meet in shared memory. There the rows
- * and the outputs change places, and the parts are added in the order of gemm.h.
+ * (NORMED, up to 8 rows). If the rows do not fit into shared memory, or if only one tile would use
+ * them, the rings hold the rows too (RING). The sums of all parts are written to shared memory
+ * transposed, and added in the order of gemm.h.
  *
- * A warp may have several tiles one after the other; its ring runs on across them. Bound: bytes of
- * weights; for a few MB of weights the latencies above. */
+ * A warp may have several tiles one after the other; its ring runs on across them. The bytes of the
+ * weights bound the speed; for a few MB of weights the latencies above do. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
 #define ROSE_BACKEND_CUDA_GEMM_ROWS_CUH
 

@@ -3,17 +3,18 @@
  * there, and gemm_wide_ends.cuh stores the sums. One kernel template has three modes:
  *
  * - TURNS, for matrices of one part. The two warpgroups of a block take whole tiles in turn: one
- *   multiplies while the other is in its epilogue. One chain over k leaves a warpgroup registers
- * for a tile of 128 x 192.
+ *   multiplies while the other is in its epilogue. With one chain over k, a warpgroup has
+ *   enough registers for a tile of 128 x 192.
  * - SUM, for the residual. The two warpgroups share a tile of 128 rows. A second set of registers
  *   holds x and the parts added so far. The second warpgroup stays LAG stages after the first, so
  *   that one multiplies while the other stores its tile and loads the next x.
  * - SPLIT, for the residual of few rows. A cluster of four blocks makes a tile, each block one
- * part, so that few tiles keep all SMs busy. Rank r gets all parts of 16 of each 64 rows through
- *   distributed shared memory, and adds them to x in order.
+ *   part, so that few tiles keep all SMs busy. Rank r receives rows 16 r to
+ *   16 r + 15 of each 64, of all parts, through distributed shared memory. It adds them to x in
+ *   order.
  *
  * TURNS and SUM are persistent: a block walks over tiles (wide_walk.h). Two blocks of a cluster can
- * share weights or rows, which halves what they ask the L2 for. */
+ * share weights or rows, which halves their reads of the L2. */
 #ifndef ROSE_BACKEND_CUDA_GEMM_WIDE_CUH
 #define ROSE_BACKEND_CUDA_GEMM_WIDE_CUH
 

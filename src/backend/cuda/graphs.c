@@ -1,9 +1,10 @@
 /* backend/cuda/graphs.c - captured steps.
  *
- * One captured graph serves many steps, because the offsets of the tables in the header depend only
- * on the shape of the step: a graph of n sequences serves every decode step of up to n sequences,
- * with contexts of any length. A graph of n prompt rows serves every step of one prompt with up to
- * n rows and one output. The tables mark the unused rows, items, units and outputs as padding. */
+ * One captured graph serves many steps, because the places of the tables in the step's header
+ * (cuda_internal.h) depend only on the shape of the step: a graph of n sequences serves every
+ * decode step of up to n sequences, with contexts of any length. A graph of n prompt rows serves
+ * every step of one prompt with up to n rows and one output. The tables mark the unused rows,
+ * items, units and outputs as padding. */
 #include "backend/cuda/cuda_internal.h"
 
 /* Sizes of the captured decode steps. Up to 8 sequences they are close together, because there the

@@ -176,8 +176,9 @@ ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
 }
 
 /* ---- wgmma: d (64 x N) = a (64 x 16) b (16 x N) + d ----
- * Of each 8 columns of d, lane 4 g + t has columns 2 t and 2 t + 1 of row g, then of row g + 8. a
- * and b are in shared memory, in cores of 8 rows or columns x 16 bytes of k, 128 bytes each. */
+ * d consists of groups of 8 columns. In each group lane 4 g + t holds columns 2 t and 2 t + 1 of
+ * row g, then the same columns of row g + 8. a and b are in shared memory, in cores of 8 rows or
+ * columns x 16 bytes of k, 128 bytes each. */
 
 /* Cores that follow in k lie 128 bytes apart, cores that follow in the columns `stride` bytes. The
  * next 16 values of k: + 16. `at` counts only as a place in this block's memory. */

@@ -1,11 +1,11 @@
 /* backend/cuda/tune.c - times the GEMM kernels of the table on the shapes of a model, and keeps the
- * fastest of each shape and bucket of rows. All kernels give the same bits, so a bad measurement
- * costs speed alone.
+ * fastest kernel for each shape and bucket of rows. All kernels give the same bits, so a bad
+ * measurement costs speed alone.
  *
  * It runs at open, after the weights are loaded and before steps are captured. Rows, outputs and
- * copies of the matrix lie in the memory of the KV pages, which is zeroed afterwards. The launches
- * take the copies in turn, so that no weights are in the L2, as in a step. Threads: the engine
- * thread. */
+ * copies of the matrix lie in the memory of the KV pages, which is zeroed afterwards. Successive
+ * launches use different copies, so that the weights are not in the L2, as in a real step. Threads:
+ * the engine thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
