@@ -350,7 +350,8 @@ clang: deps-test
 asan-units:
 	@$(MAKE) --no-print-directory -j2 VARIANT=asan tests
 	@$(MAKE) --no-print-directory VARIANT=asan units
-cuda-compile: deps-test
+cuda-compile:
+	@sh tools/deps cuda
 	@sh tools/cuda_compile
 
 format:
