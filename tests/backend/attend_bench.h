@@ -176,7 +176,7 @@ static double bench_unit(bench_job *j, const rose_cuda_item *items, uint32_t n, 
     j->a.cutting = dev[0];
     j->a.units = dev[1];
     j->a.folds = dev[2];
-    j->a.grid_units = UINT32_MAX; /* as a captured graph: as many blocks as are resident */
+    j->a.grid_units = c.n_units;
     const double us = bench_time(j, floor_us);
     for (int i = 0; i < 3; i++)
         at_free(dev[i]);

@@ -122,6 +122,12 @@ static uint32_t choose_whole(const rose_attend_limits *l, const rose_cuda_item *
     return whole;
 }
 
+static rose_attend_unit unit_of(const rose_cuda_item *item, uint32_t i, uint32_t begin,
+                                uint32_t end, uint32_t part)
+{
+    return (rose_attend_unit){i, begin, end, part, item->row, item->pos, item->table, 0};
+}
+
 rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
                                        uint32_t n_items, uint32_t window, uint32_t unit,
                                        rose_attend_unit *units, rose_attend_fold *folds)
@@ -139,7 +145,7 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
         folds[i] = (rose_attend_fold){ROSE_ATTEND_NONE, 0, 0, ROSE_ATTEND_NONE};
         if (n == 0) continue;
         if (n <= whole || first / unit == (end - 1) / unit) {
-            units[c.n_units++] = (rose_attend_unit){i, first, end, ROSE_ATTEND_NONE};
+            units[c.n_units++] = unit_of(&items[i], i, first, end, ROSE_ATTEND_NONE);
             continue;
         }
         folds[i] = (rose_attend_fold){
@@ -147,7 +153,7 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
             c.inner ? first / size % (ROSE_ATTEND_SPLIT / ROSE_ATTEND_INNER) : ROSE_ATTEND_NONE};
         for (uint32_t at = first; at < end;) {
             const uint32_t next = least(end, at / unit * unit + unit);
-            units[c.n_units++] = (rose_attend_unit){i, at, next, part};
+            units[c.n_units++] = unit_of(&items[i], i, at, next, part);
             part += (next - 1) / size - at / size + 1;
             at = next;
         }

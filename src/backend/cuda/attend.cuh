@@ -30,10 +30,10 @@ static inline attend_score score_of(const rose_cuda_attend *a)
     return s;
 }
 
-ROSE_DEVICE float score(float sum, const attend_score &s)
+/* x: the sum times s.by. */
+ROSE_DEVICE void cap_score(float *x, const attend_score &s)
 {
-    const float x = sum * s.by;
-    return s.cap > 0 ? fmaf(-2.0f, over(s.cap, 1.0f + exp2_fast(x)), s.cap) : x;
+    *x = fmaf(-2.0f, over(s.cap, 1.0f + exp2_fast(*x)), s.cap);
 }
 
 /* The element of K or V (token, dim) in its half of a page. */
@@ -125,10 +125,17 @@ ROSE_DEVICE void soften(float s[INNER_PAGES][2][4], uint32_t prob[INNER_PAGES][4
         m[h] = -INFINITY;
         l[h] = 0;
 #pragma unroll
+        for (int i = 0; i < 4 * INNER_PAGES; i++)
+            s[i / 4][i / 2 % 2][h * 2 + i % 2] *= by.by;
+        if (by.cap > 0)
+#pragma unroll
+            for (int i = 0; i < 4 * INNER_PAGES; i++)
+                cap_score(&s[i / 4][i / 2 % 2][h * 2 + i % 2], by);
+#pragma unroll
         for (int i = 0; i < 4 * INNER_PAGES; i++) {
             float *x = &s[i / 4][i / 2 % 2][h * 2 + i % 2];
             const uint32_t at = p0 + i / 2 * 8 + t * 2 + i % 2;
-            *x = at - lo[h] < end[h] - lo[h] ? score(*x, by) : -INFINITY;
+            if (at - lo[h] >= end[h] - lo[h]) *x = -INFINITY;
             m[h] = fmaxf(m[h], *x);
         }
         m[h] = fmaxf(m[h], __shfl_xor_sync(ROSE_ALL_LANES, m[h], 1));

@@ -52,9 +52,11 @@ typedef struct rose_cuda_rotary {
 
 /* A unit of decode: one thread block for each KV head computes positions begin .. end - 1 of an
  * item with one row. `part` is the unit's first partial result. If `part` is NONE, the unit has all
- * visible positions and writes the output. If `item` is NONE, the unit is padding. */
+ * visible positions and writes the output. If `item` is NONE, the unit is padding. The rest is the
+ * item's own, so that a thread block needs one access for all of it. */
 typedef struct rose_attend_unit {
     uint32_t item, begin, end, part;
+    uint32_t row, pos, table, unused;
 } rose_attend_unit;
 
 /* The partial results that are merged into the output of an item; folds[i] belongs to item i. If
@@ -85,10 +87,10 @@ typedef struct rose_cuda_attend {
     /* Decode: from rose_attend_cut, with the same window. All in device memory, so that a captured
      * graph serves every division; the kernel reads how many entries there are. */
     const rose_attend_cutting *cutting;
-    const rose_attend_unit *units; /* [cutting->n_units] */
+    const rose_attend_unit *units; /* [grid_units]; cutting->n_units of them are used */
     const rose_attend_fold *folds; /* [cutting->n_folds] */
     /* The grid has blocks for this many units, but no more than are resident; blocks take further
-     * units in turn. UINT32_MAX in a captured graph. */
+     * units in turn. */
     uint32_t grid_units;
     /* Scratch memory of rose_attend_limits.bytes, aligned to 16 bytes; and counters, [max_seqs][KV
      * heads] zeros, which the kernel leaves as zeros: the last block of an item folds its partial

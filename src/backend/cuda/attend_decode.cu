@@ -1,8 +1,10 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
  * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
- * of mma.sync. Each warp takes every fourth or eighth inner block (fewer warps where shared memory
- * is small) and has a ring of page pieces of its own, which continues with the next unit. Bound by
- * the bytes of K and V.
+ * of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner block and
+ * has a ring of page pieces of its own, which continues with the next unit. Bound by the bytes of K
+ * and V where there are many units. With few units a block runs its code once, and waits for its
+ * instructions longer than for data: loops whose bodies are large are not unrolled (code of 120 KB
+ * became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step; H100).
  *
  * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
  * thread block merges inner blocks into splits, one round at a time, one inner block for each warp.
@@ -17,17 +19,17 @@
 #include "backend/cuda/launch.cuh"
 
 enum {
-    MANY_WARPS = 4,      /* where an SM has several blocks */
     MAX_WARPS = 8,       /* an inner block of a split for each */
+    HEADS_ABREAST = 4,   /* heads whose values a warp requests together */
     STATIC_BYTES = 1024, /* at least what the kernel has of static shared memory */
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 9 to 20 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
+/* Pieces in flight for each warp: 9 to 16 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
  * beside a block of a GEMM with few rows, so that they begin before that GEMM has ended. */
-template <int HD> constexpr int SLOTS = HD > 128 ? 4 : HD > 96 ? 5 : 6;
-/* Blocks for each SM: small heads wait for latency, not for memory. */
-template <int HD> constexpr int BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
+template <int HD> constexpr int SLOTS = HD > 96 ? 4 : 6;
+/* Warps of an SM for which the registers suffice. */
+template <int HD> constexpr int SM_WARPS = HD > 128 ? 4 : HD > 64 ? 8 : 12;
 /* Pages of K that a warp multiplies side by side. */
 template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 
@@ -51,7 +53,8 @@ template <int HD, int ROWS> static size_t decode_shared(uint32_t warps, uint32_t
     const size_t bytes =
         (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, ROWS> +
         group * (sizeof(float4) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
-    return bytes > FOLD_BYTES<HD> ? bytes : FOLD_BYTES<HD>;
+    const size_t fold = FOLD_BYTES(HD, warps * 32);
+    return bytes > fold ? bytes : fold;
 }
 
 template <int HD, int ROWS> ROSE_DEVICE decode_space space_of(uint8_t *after, uint32_t group)
@@ -117,6 +120,7 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w,
         ml.w = fmaf(ml.y, eb, ml.w * ea);
     }
     const float inv = __frcp_rn(ml.w);
+#pragma unroll 1 /* as in block_scores */
     for (uint32_t d = lane; d < HD; d += 32) {
         float2 o = begins ? make_float2(0, 0) : at.sums[r * HD + d];
         if (before != NULL) before[d] = o.x;
@@ -297,6 +301,8 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], deco
                 if (from + i >= j0 && from + i < j1)
                     add_scores<T>(x[from + i], q[KEEP_Q<HD> ? c : 0], at[i], c, HD * 16, lane);
         }
+#pragma unroll 1 /* a block runs this code once, so its instructions take longer to come than to   \
+                    run */
         for (uint32_t i = 0; i < n; i++)
             ring_next<T, HD>(r, a, lane);
     }
@@ -315,13 +321,19 @@ ROSE_DEVICE void attend_block(float o[HD / 8][4], float m[ROWS], float l[ROWS], 
     uint32_t prob[INNER_PAGES][4];
     block_scores<T, HD, ROWS>(x, q, r, a, w, s, smem, block, lane);
     soften<T, ROWS>(x, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
+#pragma unroll 1 /* as in block_scores */
+    for (uint32_t j = 0; j < j1; j++) {
+        if (j >= j0) {
+            const uint32_t at = ring_take<HD, 1>(*r, 0);
+            put_own<T, HD>(smem, at, s, w, block * INNER_PAGES + j, 1, lane);
+            add_values<T, HD / 8>(o, prob[0], at, 0, HD * 16, lane);
+            ring_next<T, HD>(r, a, lane);
+        }
 #pragma unroll
-    for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        if (j < j0 || j >= j1) continue;
-        const uint32_t at = ring_take<HD, 1>(*r, 0);
-        put_own<T, HD>(smem, at, s, w, block * INNER_PAGES + j, 1, lane);
-        add_values<T, HD / 8>(o, prob[j], at, 0, HD * 16, lane);
-        ring_next<T, HD>(r, a, lane);
+        for (uint32_t i = 0; i + 1 < INNER_PAGES; i++)
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++)
+                prob[i][k] = prob[i + 1][k];
     }
 }
 
@@ -351,31 +363,61 @@ ROSE_DEVICE void copy_heads(const rose_cuda_attend &a, const decode_work &w, uin
     }
 }
 
-/* The same from the rows of the QKV GEMM; and K and V of the own position, which also go to their
- * page. Each warp takes a head at a time. */
+/* Pairs of values that a lane has of a head. */
+template <int HD> constexpr int HEAD_PAIRS = (HD + 63) / 64;
+
+/* What the heads of a unit need besides the rows of the QKV GEMM. */
+template <int HD> struct decode_rotary {
+    rotary_angles<HEAD_PAIRS<HD>> angles;
+    rotary_norms<HEAD_PAIRS<HD>> norms;
+};
+
+/* Head r, with its values y after make_head, to shared memory; K and V also to their page. */
 template <typename T, int HD>
-ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const rotary_angles<(HD + 63) / 64> &by,
+ROSE_DEVICE void put_head(const float2 y[HEAD_PAIRS<HD>], const rose_cuda_kv &kv,
+                          const decode_work &w, const decode_space &s, uint32_t r, uint32_t lane)
+{
+    const bool is_q = r < w.group;
+    const uint32_t v = r - w.group; /* 0: K, 1: V */
+    T *page = is_q ? NULL : append_to<T>(kv, w.slot, w.head, v != 0);
+#pragma unroll
+    for (uint32_t i = 0; i < HEAD_PAIRS<HD>; i++) {
+        const uint32_t d = i * 64 + lane * 2;
+        if (d >= HD) continue;
+        if (!is_q) store_pair(page + page_index(w.slot % ROSE_PAGE, d, HD), y[i].x, y[i].y);
+        store_pair(is_q ? reinterpret_cast<T *>(s.q) + page_index(r, d, HD)
+                        : static_cast<T *>(s.own) + v * HD + d,
+                   y[i].x, y[i].y);
+    }
+}
+
+/* copy_heads from the rows of the QKV GEMM; and K and V of the own position, which also go to their
+ * page. Each warp makes a head at a time, and requests the values of several together. */
+template <typename T, int HD>
+ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const decode_rotary<HD> &by,
                             const rose_cuda_kv &kv, const decode_work &w, const decode_space &s,
                             uint32_t warp, uint32_t lane)
 {
-    constexpr int P = (HD + 63) / 64;
-    const uint32_t n = w.group + (w.slot == ROSE_CUDA_NO_SLOT ? 0 : 2);
-    for (uint32_t r = warp; r < n; r += blockDim.x / 32) {
-        const bool is_q = r < w.group;
-        const uint32_t v = r - w.group; /* 0: K, 1: V */
-        const uint32_t head = is_q ? w.head * w.group + r : x.n_q + v * kv.n_heads + w.head;
-        float2 y[P];
-        make_head<T, P>(y, x, by, w.item.row, head, s.parts + warp * HD, lane);
-        T *page = is_q ? NULL : append_to<T>(kv, w.slot, w.head, v != 0);
+    constexpr int P = HEAD_PAIRS<HD>;
+    const uint32_t warps = blockDim.x / 32, n = w.group + (w.slot == ROSE_CUDA_NO_SLOT ? 0 : 2);
+    auto head = [&](uint32_t r) {
+        return r < w.group ? w.head * w.group + r : x.n_q + (r - w.group) * kv.n_heads + w.head;
+    };
+    float2 y[HEADS_ABREAST][P];
+#pragma unroll 1
+    for (uint32_t r = warp, i = 0; r < n; r += warps, i++) {
+        if (i % HEADS_ABREAST == 0)
 #pragma unroll
-        for (uint32_t i = 0; i < P; i++) {
-            const uint32_t d = i * 64 + lane * 2;
-            if (d >= HD) continue;
-            if (!is_q) store_pair(page + page_index(w.slot % ROSE_PAGE, d, HD), y[i].x, y[i].y);
-            store_pair(is_q ? reinterpret_cast<T *>(s.q) + page_index(r, d, HD)
-                            : static_cast<T *>(s.own) + v * HD + d,
-                       y[i].x, y[i].y);
-        }
+            for (uint32_t k = 0; k < HEADS_ABREAST; k++)
+                if (r + k * warps < n)
+                    take_head<T, P>(y[k], x, w.item.row, head(r + k * warps), lane);
+        make_head<T, P>(y[0], x, by.angles, by.norms, head(r), s.parts + warp * HD, lane);
+        put_head<T, HD>(y[0], kv, w, s, r, lane);
+#pragma unroll
+        for (uint32_t k = 0; k + 1 < HEADS_ABREAST; k++)
+#pragma unroll
+            for (uint32_t p = 0; p < P; p++)
+                y[k][p] = y[k + 1][p];
     }
 }
 
@@ -436,17 +478,23 @@ ROSE_DEVICE void end_unit(const rose_cuda_attend &a, const decode_work &w, uint3
     __syncthreads();
 }
 
-ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, const rose_cuda_rotary &x, uint32_t i)
+ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, uint32_t i)
 {
+    const uint4 *from = reinterpret_cast<const uint4 *>(a.units + i / a.kv.n_heads);
+    const uint4 u = __ldcg(from), of = __ldcg(from + 1);
     decode_work w;
-    w.u = a.units[i / a.kv.n_heads];
+    w.u = {u.x, u.y, u.z, u.w, of.x, of.y, of.z, 0};
+    w.item = {of.x, 1, of.y, of.z};
     w.head = i % a.kv.n_heads;
     w.group = a.n_q / a.kv.n_heads;
     w.slot = ROSE_CUDA_NO_SLOT;
-    if (w.u.item == ROSE_ATTEND_NONE) return w;
-    w.item = a.items[w.u.item];
-    if (x.qkv != NULL && w.u.end == w.item.pos + 1) w.slot = load_now(x.slot + w.item.row);
     return w;
+}
+
+/* Where K and V of the own position belong, if they are the unit's. */
+ROSE_DEVICE void find_slot(decode_work *w, const rose_cuda_rotary &x)
+{
+    if (x.qkv != NULL && w->u.end == w->item.pos + 1) w->slot = load_now(x.slot + w->item.row);
 }
 
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
@@ -461,9 +509,13 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     __shared__ uint64_t full[MAX_WARPS][S];
     const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     pdl_launch();
-    if (threadIdx.x < warps * S) ring_init(&full[0][0] + threadIdx.x, 1);
-    __syncthreads();
     const rose_attend_cutting c = *a.cutting;
+    decode_work w = work_at(a, blockIdx.x); /* the same access as that of *a.cutting */
+    decode_rotary<HD> rotary;
+    if (fused.qkv != NULL) load_norms(&rotary.norms, fused, lane);
+    for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
+        ring_init(&full[0][0] + i, 1);
+    __syncthreads();
     const decode_space s = space_of<HD, ROWS>(smem + warps * S * PIECE<HD>, a.n_q / a.kv.n_heads);
     decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}, {}, 0};
     const uint32_t n = c.n_units * a.kv.n_heads;
@@ -471,35 +523,38 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     r.feed.warps = warps;
     r.feed.i = UINT32_MAX;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        const decode_work w = work_at(a, fused, i);
+        if (i != blockIdx.x) w = work_at(a, i);
         if (w.u.item == ROSE_ATTEND_NONE) continue;
+        find_slot(&w, fused);
         const bool parts = w.u.part != ROSE_ATTEND_NONE;
         r.next.u.item = ROSE_ATTEND_NONE;
         if (r.feed.i != i) feed_unit(&r.feed, w, i, warp);
         /* Without `fused` the kernel before this one may still be writing the own page. */
         uint32_t started = waited ? S : 0;
+#pragma unroll 1 /* as in block_scores */
         for (; started < S; started++) {
             const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
             if (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE)) break;
             ring_fetch<T, HD>(&r, a, started, lane);
         }
-        rotary_angles<(HD + 63) / 64> angles;
-        if (fused.qkv != NULL) load_angles(&angles, fused, w.item.row, lane);
+        if (fused.qkv != NULL) load_angles(&rotary.angles, fused, w.item.pos, lane);
         if (!waited) pdl_wait();
         waited = true;
+#pragma unroll 1
         for (; started < S; started++)
             ring_fetch<T, HD>(&r, a, started, lane);
+#pragma unroll 1
         for (uint32_t empty = r.feed.before; empty > 0; empty--) {
             ring_take<HD, 1>(r, 0);
             ring_next<T, HD>(&r, a, lane);
         }
         r.feed.before = 0;
         if (fused.qkv != NULL)
-            make_heads<T, HD>(fused, angles, a.kv, w, s, warp, lane);
+            make_heads<T, HD>(fused, rotary, a.kv, w, s, warp, lane);
         else
             copy_heads<T, HD, ROWS>(a, w, s.q);
         /* The results of several blocks are merged where the ring is. */
-        if (!parts && i + gridDim.x < n) r.next = work_at(a, {}, i + gridDim.x);
+        if (!parts && i + gridDim.x < n) r.next = work_at(a, i + gridDim.x);
         r.next_i = i + gridDim.x;
         __syncthreads();
         attend_unit<T, HD, ROWS>(a, w, s, &r, smem, c.inner != 0 && parts, by);
@@ -509,36 +564,45 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     if (!waited) pdl_wait();
 }
 
-/* Few sequences: eight warps, if they fit, in a block that has the SM alone. A context of up to 512
- * positions then needs neither a second round nor a second block. */
+/* Blocks of `warps` warps that an SM holds. */
 template <int HD, int ROWS>
-static bool is_few(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
+static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint32_t group)
 {
-    return (uint64_t)a->n_items * a->kv.n_heads <= d->sms &&
-           decode_shared<HD, ROWS>(MAX_WARPS, group) <= d->shared_max - STATIC_BYTES;
+    const size_t bytes = decode_shared<HD, ROWS>(warps, group) + STATIC_BYTES;
+    const uint32_t fit = (uint32_t)(d->shared_sm / (bytes + SYSTEM_BYTES));
+    const uint32_t most = SM_WARPS<HD> / warps;
+    if (bytes > d->shared_max) return 0;
+    return fit < most ? fit : most < 1 && fit > 0 ? 1 : most;
 }
 
-/* As many warps as shared memory allows, at most four where an SM has several blocks. */
+/* As many warps as a block may have while all units are on the SMs at the same time. With many
+ * units each warp has a unit of its own, so no warp waits for others: four warps that share the
+ * five inner blocks of 288 positions wait for the one that has two (Qwen3-0.6B, 128 sequences: a
+ * step takes 0.85 of the time; H100). */
+template <int HD, int ROWS>
+static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
+{
+    const uint64_t units = (uint64_t)a->n_items * a->kv.n_heads;
+    uint32_t warps = MAX_WARPS;
+    while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, ROWS>(d, warps, group))
+        warps /= 2;
+    return warps;
+}
+
 template <typename T, int HD, int ROWS>
 static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
     const rose_cuda_device *d = l->device;
     const uint32_t group = a->n_q / a->kv.n_heads;
-    const size_t two = d->shared_sm / 2 - SYSTEM_BYTES;
-    const size_t most = (HD > 128 || two > d->shared_max ? d->shared_max : two) - STATIC_BYTES;
     const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
-    const bool few = is_few<HD, ROWS>(d, a, group);
-    uint32_t warps = few ? MAX_WARPS : MANY_WARPS;
-    while (!few && warps > 1 && decode_shared<HD, ROWS>(warps, group) > most)
-        warps /= 2;
-    const size_t bytes = decode_shared<HD, ROWS>(warps, group);
-    const size_t fit = d->shared_sm / (bytes + STATIC_BYTES + SYSTEM_BYTES);
-    const size_t blocks = fit < BLOCKS<HD> ? fit : BLOCKS<HD>;
-    const uint32_t resident = d->sms * (blocks == 0 ? 1 : (uint32_t)blocks);
+    const uint32_t warps = choose_warps<HD, ROWS>(d, a, group);
+    const uint32_t blocks = resident_blocks<HD, ROWS>(d, warps, group);
+    const uint32_t resident = d->sms * (blocks == 0 ? 1 : blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
-    return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32, bytes, *a, score_of(a),
-                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
+    return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32,
+                         decode_shared<HD, ROWS>(warps, group), *a, score_of(a), *fused,
+                         (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>

@@ -10,16 +10,24 @@
 
 #include "backend/cuda/attend.cuh"
 
-enum { FOLD_PARTS = 32 /* copied at a time */ };
+enum {
+    FOLD_PARTS = 32, /* most that are copied at a time */
+    FOLD_FEW = 8     /* the same for a block of one or two warps, which has less shared memory */
+};
 
 template <int HD> constexpr uint32_t PART_ROW = HD + 4; /* floats */
 template <int HD> constexpr uint32_t FOLD_HEADS = 256 / HD;
 /* Pairs of dims that a thread merges: FOLD_HEADS of them, or one with a block of one warp. */
 template <int HD> constexpr uint32_t FOLD_PAIRS = HD > 128 ? 4 : 2;
-template <int HD> constexpr uint32_t FOLD_STAGE = FOLD_PARTS *FOLD_HEADS<HD> *PART_ROW<HD>;
+/* Parts that a block copies at a time, heads that it merges at a time, floats of a stage. */
+#define FOLD_AT_ONCE(threads) ((threads) < 128 ? FOLD_FEW : FOLD_PARTS)
+#define FOLD_SIDE(HD, threads)                                                                     \
+    (FOLD_PAIRS<HD> * (threads)*2 / HD < FOLD_HEADS<HD> ? FOLD_PAIRS<HD> * (threads)*2 / HD        \
+                                                        : FOLD_HEADS<HD>)
+#define FOLD_STAGE(HD, threads) (FOLD_AT_ONCE(threads) * FOLD_SIDE(HD, threads) * PART_ROW<HD>)
 /* Two stages, the factors of a stage, the maxima before it. */
-template <int HD>
-constexpr uint32_t FOLD_BYTES = (2 * FOLD_STAGE<HD> + FOLD_PARTS * FOLD_HEADS<HD> * 4 + 8) * 4;
+#define FOLD_BYTES(HD, threads)                                                                    \
+    ((2 * FOLD_STAGE(HD, threads) + FOLD_PARTS * FOLD_SIDE(HD, threads) * 4 + 8) * 4)
 
 template <int HD> ROSE_DEVICE float *part_at(const rose_cuda_attend &a, uint32_t part, uint32_t q)
 {
@@ -34,7 +42,8 @@ typedef struct fold_chunk {
 ROSE_DEVICE fold_chunk chunk_at(const rose_attend_fold &f, uint32_t first)
 {
     const uint32_t skew = first == 0 && f.inner != ROSE_ATTEND_NONE ? f.inner : 0;
-    const fold_chunk c = {first, skew, min(f.n_parts - first, FOLD_PARTS - skew)}; /* or n is 0 */
+    const uint32_t most = FOLD_AT_ONCE(blockDim.x) - skew;
+    const fold_chunk c = {first, skew, min(f.n_parts - first, most)}; /* or n is 0 */
     return c;
 }
 
@@ -140,9 +149,11 @@ template <typename T, int HD>
 ROSE_DEVICE void fold_heads(const rose_cuda_attend &a, const rose_attend_fold &f, uint32_t row,
                             uint32_t q, uint32_t n_heads, uint8_t *smem)
 {
+    const uint32_t apart = FOLD_STAGE(HD, blockDim.x);
     float *const stage = reinterpret_cast<float *>(smem);
-    float4 *const factors = reinterpret_cast<float4 *>(stage + 2 * FOLD_STAGE<HD>);
-    float *const before = reinterpret_cast<float *>(factors + FOLD_PARTS * FOLD_HEADS<HD>);
+    float4 *const factors = reinterpret_cast<float4 *>(stage + 2 * apart);
+    float *const before =
+        reinterpret_cast<float *>(factors + FOLD_PARTS * FOLD_SIDE(HD, blockDim.x));
     const uint32_t in_split = f.inner != ROSE_ATTEND_NONE ? (uint32_t)SPLIT_BLOCKS : 1;
     fold_sums sums[FOLD_PAIRS<HD>] = {};
 #pragma unroll
@@ -151,14 +162,14 @@ ROSE_DEVICE void fold_heads(const rose_cuda_attend &a, const rose_attend_fold &f
         sums[k].head = d / HD;
         sums[k].dim = d % HD;
     }
-    if (threadIdx.x < FOLD_HEADS<HD>) before[threadIdx.x] = -INFINITY;
+    if (threadIdx.x < FOLD_SIDE(HD, blockDim.x)) before[threadIdx.x] = -INFINITY;
     fold_chunk c = chunk_at(f, 0);
     copy_chunk<HD>(shared_at(stage), a, f, c, q, n_heads);
     for (uint32_t turn = 0, more = 1; more != 0; turn ^= 1) {
-        const float *parts = stage + turn * FOLD_STAGE<HD>;
+        const float *parts = stage + turn * apart;
         const fold_chunk next = chunk_at(f, c.first + c.n);
         more = c.first + c.n < f.n_parts;
-        copy_chunk<HD>(shared_at(stage + (turn ^ 1) * FOLD_STAGE<HD>), a, f, next, q, n_heads);
+        copy_chunk<HD>(shared_at(stage + (turn ^ 1) * apart), a, f, next, q, n_heads);
         copy_wait<1>();
         __syncthreads();
         chunk_factors<HD>(factors, before, parts, c, n_heads, in_split);
@@ -185,7 +196,7 @@ template <typename T, int HD>
 ROSE_DEVICE void fold_group(const rose_cuda_attend &a, const rose_attend_fold &f, uint32_t row,
                             uint32_t q, uint32_t group, uint8_t *smem)
 {
-    const uint32_t most = min(FOLD_HEADS<HD>, FOLD_PAIRS<HD> * blockDim.x * 2 / HD);
+    const uint32_t most = FOLD_SIDE(HD, blockDim.x);
     for (uint32_t r = 0; r < group; r += most)
         fold_heads<T, HD>(a, f, row, q + r, min(most, group - r), smem);
 }

@@ -22,12 +22,12 @@ template <int P> struct rotary_angles {
 
 /* The tables do not change, so a kernel may call this before pdl_wait. */
 template <int P>
-ROSE_DEVICE void load_angles(rotary_angles<P> *to, const rose_cuda_rotary &a, uint32_t row,
+ROSE_DEVICE void load_angles(rotary_angles<P> *to, const rose_cuda_rotary &a, uint32_t pos,
                              uint32_t lane)
 {
     if (a.cos == NULL) return;
     const uint32_t half = a.rot_dim / 2;
-    const size_t at = (size_t)load_now(a.where + row) * half;
+    const size_t at = (size_t)pos * half;
     const uint32_t *cos = reinterpret_cast<const uint32_t *>(a.cos + at),
                    *sin = reinterpret_cast<const uint32_t *>(a.sin + at);
 #pragma unroll
@@ -64,6 +64,11 @@ ROSE_DEVICE void load_head(float2 x[P], const rose_cuda_rotary &a, size_t from, 
     }
 }
 
+/* Weights of the QK-norm, for the dims of the lane. */
+template <int P> struct rotary_norms {
+    float2 q[P], k[P];
+};
+
 template <int P>
 ROSE_DEVICE void load_norm(float2 w[P], const float *from, uint32_t head_dim, uint32_t lane)
 {
@@ -73,6 +78,14 @@ ROSE_DEVICE void load_norm(float2 w[P], const float *from, uint32_t head_dim, ui
         w[i] = from != NULL && d < head_dim ? make_float2(__ldg(from + d), __ldg(from + d + 1))
                                             : make_float2(0, 0);
     }
+}
+
+/* They do not change, so a kernel may call this before pdl_wait. */
+template <int P>
+ROSE_DEVICE void load_norms(rotary_norms<P> *to, const rose_cuda_rotary &a, uint32_t lane)
+{
+    load_norm<P>(to->q, a.q_norm, a.kv.head_dim, lane);
+    load_norm<P>(to->k, a.k_norm, a.kv.head_dim, lane);
 }
 
 template <int P>
@@ -124,19 +137,30 @@ ROSE_DEVICE void rotate_head(float2 x[P], const rose_cuda_rotary &a, const rotar
     __syncwarp();
 }
 
-/* The values of a head after QK-norm and RoPE; zeros from head_dim on. head: of q, then of K, then
- * of V. One warp; stage as rotate_head. K and V are saturated. */
+/* The values of a head, from the rows of the QKV GEMM. head: of q, then of K, then of V. */
+template <typename T, int P>
+ROSE_DEVICE void take_head(float2 x[P], const rose_cuda_rotary &a, uint32_t row, uint32_t head,
+                           uint32_t lane)
+{
+    const size_t heads = a.n_q + 2 * a.kv.n_heads;
+    load_head<T, P>(x, a, (row * heads + head) * a.kv.head_dim, lane);
+}
+
+/* x, from take_head, after QK-norm and RoPE; zeros from head_dim on. One warp; stage as
+ * rotate_head. K and V are saturated. */
 template <typename T, int P>
 ROSE_DEVICE void make_head(float2 x[P], const rose_cuda_rotary &a, const rotary_angles<P> &by,
-                           uint32_t row, uint32_t head, float *stage, uint32_t lane)
+                           const rotary_norms<P> &norms, uint32_t head, float *stage, uint32_t lane)
 {
     const uint32_t n_kv = a.kv.n_heads, hd = a.kv.head_dim;
     const bool is_q = head < a.n_q, is_v = head >= a.n_q + n_kv;
-    const float *norm = is_q ? a.q_norm : is_v ? NULL : a.k_norm;
-    float2 w[P];
-    load_norm<P>(w, norm, hd, lane);
-    load_head<T, P>(x, a, ((size_t)row * (a.n_q + 2 * n_kv) + head) * hd, lane);
-    if (norm != NULL) norm_head<P>(x, w, hd, a.eps, lane);
+    if ((is_q ? a.q_norm : is_v ? NULL : a.k_norm) != NULL) {
+        float2 w[P];
+#pragma unroll
+        for (uint32_t i = 0; i < P; i++)
+            w[i] = is_q ? norms.q[i] : norms.k[i];
+        norm_head<P>(x, w, hd, a.eps, lane);
+    }
     if (!is_v && a.cos != NULL) rotate_head<P>(x, a, by, stage, lane);
     if (is_q) return;
     const float top = largest(static_cast<T *>(NULL));
@@ -162,10 +186,13 @@ ROSE_DEVICE void rotate_append(const rose_cuda_rotary &a, uint32_t row, uint32_t
     const bool is_q = head < a.n_q;
     const uint32_t slot = is_q ? 0 : a.slot[row];
     rotary_angles<P> by;
+    rotary_norms<P> norms;
     float2 x[P];
     if (slot == ROSE_CUDA_NO_SLOT) return;
-    if (head < a.n_q + n_kv) load_angles<P>(&by, a, row, lane);
-    make_head<T, P>(x, a, by, row, head, stage, lane);
+    if (head < a.n_q + n_kv && a.cos != NULL) load_angles<P>(&by, a, load_now(a.where + row), lane);
+    load_norms<P>(&norms, a, lane);
+    take_head<T, P>(x, a, row, head, lane);
+    make_head<T, P>(x, a, by, norms, head, stage, lane);
     T *to = is_q ? static_cast<T *>(a.q) + ((size_t)row * a.n_q + head) * pad
                  : append_to<T>(a.kv, slot, (head - a.n_q) % n_kv, head >= a.n_q + n_kv);
 #pragma unroll

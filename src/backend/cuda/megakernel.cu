@@ -203,10 +203,9 @@ template <typename T, int HD> ROSE_DEVICE void run_step(const rose_mega &a, mega
     rotary_angles<HD / 64> by = {}; /* of all layers */
     rose_cuda_rotary r = {};
     r.rot_dim = a.rot_dim;
-    r.where = a.where;
     r.cos = a.cos;
     r.sin = a.sin;
-    load_angles<HD / 64>(&by, r, 0, m.lane);
+    load_angles<HD / 64>(&by, r, m.pos, m.lane);
     m.number++;
 #pragma unroll 1
     for (;;) {
