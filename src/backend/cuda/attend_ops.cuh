@@ -56,7 +56,8 @@ ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64
     copy_piece(to, from, bytes, shared_address(barrier));
 }
 
-/* The same in parts: ring_expect once with all bytes, ring_part for each, ring_close. */
+/* The same in parts: ring_expect once with all bytes, ring_part or ring_part_once (copy_piece_once)
+ * for each, ring_close. */
 ROSE_DEVICE void ring_expect(uint64_t *barrier, uint32_t bytes, uint32_t lane)
 {
     if (lane == 0) bulk_expect(barrier, bytes);
@@ -65,6 +66,11 @@ ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64
                            uint32_t lane)
 {
     if (lane == 0) copy_piece(to, from, bytes, shared_address(barrier));
+}
+ROSE_DEVICE void ring_part_once(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                                uint32_t lane)
+{
+    if (lane == 0) copy_piece_once(to, from, bytes, shared_address(barrier));
 }
 ROSE_DEVICE void ring_close(void)
 {
@@ -88,6 +94,11 @@ ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64
     for (uint32_t i = lane * 16; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + i), "l"(p + i)
                      : "memory");
+}
+ROSE_DEVICE void ring_part_once(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                                uint32_t lane)
+{
+    ring_part(to, from, bytes, barrier, lane);
 }
 ROSE_DEVICE void ring_close(void)
 {

@@ -30,9 +30,10 @@ extern "C" {
 enum {
     ROSE_GEMM_GROUP = 16, /* values of k in a step of a chain */
     ROSE_GEMM_PARTS = 4,
-    /* A kernel that norms its rows itself takes at most 8 rows of at most 2,048 values. */
-    ROSE_GEMM_NORM_ROWS = 8,
-    ROSE_GEMM_NORM_K = 2048
+    /* Most values of the row that a GEMM norms itself. With several rows a norm kernel is faster:
+     * it norms them once, and every block of a GEMM would norm all of them (GPT-2, 8 rows: 0.91 of
+     * the time of a step; H100). */
+    ROSE_GEMM_NORM_K = 4096
 };
 
 /* Packed weights. 16-bit types: blocks of 8 outputs x 8 inputs, [n_pad / 8][k_pad / 8][8][8]; fp32:
@@ -69,8 +70,8 @@ typedef struct rose_gemm_io {
     rose_gemm_end end;
     uint32_t rows;
     const void *h; /* T, blocked, [rows][k_pad]; NULL: the kernel norms x itself (norm) */
-    /* h NULL: up to ROSE_GEMM_NORM_ROWS rows are norm(x), rounded to T; to the same bits as
-     * rose_cuda_norm_run. Only if rose_gemm_norms says so. */
+    /* h NULL: the row is norm(x), rounded to T; to the same bits as rose_cuda_norm_run. Only if
+     * rose_gemm_norms says so. */
     rose_cuda_norm_by norm;
     float *x; /* [rows][ld_x]: read by norm, or written by RESIDUAL */
     uint32_t ld_x;
@@ -123,6 +124,14 @@ double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
 const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                                          const rose_gemm_io *io);
 const rose_gemm_kernel *rose_gemm_named(const char *name); /* or NULL */
+/* Whether a kernel of gemm_rows.cuh can norm the row of this GEMM itself. */
+static inline bool rose_gemm_can_norm(const rose_cuda_matrix *m, const rose_gemm_io *io)
+{
+    /* No model has a norm before a GEMM of several parts. The head has its rows gathered. */
+    return m->n_parts == 1 && io->end != ROSE_END_LOGITS && io->rows == 1 && m->k % 8 == 0 &&
+           m->k <= ROSE_GEMM_NORM_K;
+}
+
 /* Whether a GEMM of this shape norms its rows itself (io.h NULL), and should. */
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
 

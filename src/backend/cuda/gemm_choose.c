@@ -43,6 +43,7 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_
  * on average. */
 #define READ_SHARE     0.97  /* of the memory's bandwidth that a GEMM reaches */
 #define L2_BYTES       44.0  /* that an SM gets from L2 in a cycle while all SMs do */
+#define ROWS_L2_BYTES  12.0  /* the same for copies of rows by the kernels of few rows */
 #define GROUP_CYCLES   31.0  /* from a product of a chain to the next one that depends on it */
 #define STEP_CYCLES    150.0 /* the same for a thread block that copies by itself (tiles) */
 #define LAUNCH_US      0.95  /* of a kernel that follows another one, until it has its operands */
@@ -132,8 +133,12 @@ static double rows_us(const rose_gemm_kernel *g, const rose_cuda_device *d,
     const double groups = (double)m->k_pad / ROSE_GEMM_GROUP / m->n_parts;
     const double rows = over(io->rows, 8) * 8;
     const double all = 2.0 * rows * m->n_pad * m->k_pad / (peak(d) * g->share / 100 * d->sms);
-    const double first = read + groups * GROUP_CYCLES / d->mhz, work = all / d->mhz;
+    const double first = read + groups * GROUP_CYCLES / d->mhz;
+    double work = all / d->mhz;
     const double x = io->h == NULL ? 4.0 * io->rows * m->k : 0;
+    /* Each tile of a matrix with parts copies the rows for itself. */
+    const double copies = m->n_parts > 1 ? 2.0 * rows * m->k_pad * over(m->n, 16) : 0;
+    work = larger(work, copies / (ROWS_L2_BYTES * d->sms * d->mhz));
     return larger(first, work) + 0.2 * (first < work ? first : work) +
            (x > 0 ? NORM_US + x / NORM_BYTES / d->mhz : 0);
 }
@@ -236,7 +241,7 @@ const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     rose_gemm_io alone = *io, apart = *io;
-    if (at->type == ROSE_CUDA_F32 || io->rows > ROSE_GEMM_NORM_ROWS) return false;
+    if (at->type == ROSE_CUDA_F32 || !rose_gemm_can_norm(m, io)) return false;
     alone.h = NULL;
     if (apart.h == NULL) apart.h = m->w; /* any address: the rows are in memory */
     const rose_gemm_kernel *g = rose_gemm_choose(at, m, &alone);

@@ -9,9 +9,9 @@
  * k) and the epilogue. The loop of the chain has no branch between two MMAs and loads operands one
  * unit ahead, because one warp of a scheduler cannot hide other latencies.
  *
- * The block reads its activation rows into shared memory once (WHOLE), or norms them there itself
- * (NORMED, up to 8 rows). If the rows do not fit into shared memory, or if only one tile would use
- * them, the rings hold the rows too (RING). The sums of all parts are written to shared memory
+ * The block reads its activation rows into shared memory once (WHOLE), or norms a single row there
+ * itself (NORMED). If the rows do not fit into shared memory, or if only one tile would use them,
+ * the rings hold the rows too (RING). The sums of all parts are written to shared memory
  * transposed, and added in the order of gemm.h.
  *
  * A warp may have several tiles one after the other; its ring runs on across them. The bytes of the
@@ -166,6 +166,8 @@ ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gem
 
 /* ---- the rows in shared memory ---- */
 
+enum { ROWS_NORM_THREADS = 256 };
+
 /* Copy all rows once, chunk by chunk, a warp each. */
 template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &warp)
 {
@@ -183,53 +185,21 @@ template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &war
     ring_close();
 }
 
-enum {
-    ROWS_NORM_GROUPS = 8, /* most groups of a lane while a row is normed */
-    ROWS_NORM_BATCH = 4   /* groups whose parameters it has at a time */
-};
-
-/* Parameters of the norm for the groups `first` .. first + ROWS_NORM_BATCH - 1 of a lane. */
-ROSE_DEVICE void load_batch(float w[ROWS_NORM_BATCH][8], float b[ROWS_NORM_BATCH][8],
-                            const rose_cuda_norm_by &by, uint32_t first, uint32_t d, uint32_t lane)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < ROWS_NORM_BATCH; i++) {
-        const uint32_t k = ((first + i) * 32 + lane) * 8;
-        if (k < d && by.kind != ROSE_CUDA_NORM_NONE) load_parameters(w[i], by.w + k);
-        if (k < d && by.kind != ROSE_CUDA_NORM_NONE && by.b != NULL)
-            load_parameters(b[i], by.b + k);
-    }
-}
-
-/* Norm all rows, a warp each. The parameters of the first groups are under way while the sums of
- * the row are found. */
+/* Wait for the kernel before, and norm its row. The whole block, of 256 threads. */
 template <typename T>
-ROSE_DEVICE void norm_rows(uint8_t *to, const rose_gemm_io &io, uint32_t d, uint32_t id,
-                           uint32_t lane)
+ROSE_DEVICE void norm_one(uint8_t *to, const rose_gemm_io &io, uint32_t d, float *red)
 {
+    constexpr int G = ROSE_GEMM_NORM_K / NORM_GROUP;
     const float zeros[8] = {0};
-    for (uint32_t row = id; row < io.rows; row += blockDim.x / 32) {
-        const float *x = io.x + (size_t)row * io.ld_x;
-        float v[ROWS_NORM_GROUPS][8], w[ROWS_NORM_BATCH][8], b[ROWS_NORM_BATCH][8];
-        auto put = [&](uint32_t k, const float y[8]) {
-            store_group(reinterpret_cast<T *>(to + k * 16 + (row ^ k / 8 % 8) * 16), y);
-        };
-        load_groups<ROWS_NORM_GROUPS>(v, x, 0, d, lane);
-        load_batch(w, b, io.norm, 0, d, lane);
-        const float2 moments = norm_moments<ROWS_NORM_GROUPS>(v, x, io.norm, d, lane);
-#pragma unroll
-        for (uint32_t i = 0; i < ROWS_NORM_GROUPS; i++) {
-            const uint32_t k = (i * 32 + lane) * 8, of = i % ROWS_NORM_BATCH;
-            if (i > 0 && of == 0) {
-                if (i * NORM_GROUP >= d) break;
-                load_batch(w, b, io.norm, i, d, lane);
-            }
-            float y[8];
-            norm_values(y, v[i], w[of], b[of], io.norm, moments);
-            if (k < d) put(k, y);
-        }
-        if (d % 16 != 0 && lane == 0) put(d, zeros);
-    }
+    norm_batch<1, G> batch;
+    auto at = [&](uint32_t k) {
+        return reinterpret_cast<T *>(to + k / 8 * 128 + k / 8 % 8 * 16) + k % 8;
+    };
+    load_batch(&batch, io.norm, 0, d, threadIdx.x);
+    pdl_wait();
+    norm_row<1, G>(io.x, io.norm, batch, d, threadIdx.x, red,
+                   [&](uint32_t k, const float y[1]) { from_f32(y[0], at(k)); });
+    if (d % 16 != 0 && threadIdx.x == 0) store_group(at(d), zeros);
 }
 
 /* ---- the kernel ---- */
@@ -309,7 +279,7 @@ ROSE_DEVICE void meet_parts(uint32_t n_parts)
         __syncwarp();
 }
 
-/* The rows, after the kernel before has ended. */
+/* The rows, after the kernel before has ended. NORMED waits for that itself. */
 template <typename T, int RB, int FROM>
 ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
                             const rose_gemm_io &io, const rows_plan &p, uint8_t *memory)
@@ -320,9 +290,9 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
     } else if constexpr (FROM == ROWS_RING) {
         start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
     } else {
-        /* The launcher refuses wider rows; ptxas leaves the code for them out. */
-        const uint32_t most = ROWS_NORM_GROUPS * NORM_GROUP, d = m.k < most ? m.k : most;
-        norm_rows<T>(memory + p.x_at, io, d, warp.id, warp.lane);
+        /* Nobody needs the place of the sums yet. */
+        static_assert(ROWS_BEYOND >= 64 * sizeof(float), "room for the sums of a norm");
+        norm_one<T>(memory + p.x_at, io, m.k, reinterpret_cast<float *>(memory + p.sums_at));
         __syncthreads();
     }
 }
@@ -353,7 +323,7 @@ ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early
 /* Only a matrix of four parts has more than 8 warps in a block. */
 static constexpr int rows_bound(int from, bool head)
 {
-    return from == ROWS_NORMED || head ? ROWS_WARPS * 16 : ROWS_WARPS * 32;
+    return from == ROWS_NORMED || head ? ROWS_NORM_THREADS : ROWS_WARPS * 32;
 }
 
 template <typename T, int RB, int FROM, bool HEAD>
@@ -370,7 +340,6 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     const bool works = warp.mine < p.tiles; /* the others only norm */
     const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
     start_ring<T, RB, FROM>(&ring, warp, p, tile, works);
-    if (FROM == ROWS_NORMED) touch_parameters(io.norm, m.k);
     if (FROM == ROWS_WHOLE) {
         for (uint32_t i = threadIdx.x; i * ROWS_CHUNK < m.k_pad; i += blockDim.x)
             ring_init(warp.once + i, 1);
@@ -378,7 +347,7 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     }
     const rows_pairs r = pairs_of(io, p, warp.part, m.n_parts, warp.lane);
     load_bias(&in, m, io, tile * p.nb * 8 + r.col);
-    pdl_wait();
+    if (FROM != ROWS_NORMED) pdl_wait();
     bring_rows<T, RB, FROM>(warp, m, io, p, memory);
     if (works) run_tiles<T, RB, FROM, HEAD>(warp, &ring, in, r, m, io, p);
 }

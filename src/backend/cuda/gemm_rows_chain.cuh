@@ -88,10 +88,10 @@ ROSE_DEVICE void request_weights(const rows_warp<T> &warp, const rows_plan &p, c
         const T *from = warp.w + ((size_t)at.tile * p.nb * warp.k_pad + at.k) * 8;
         ring_expect(warp.full + slot, bytes * (p.nb + (FROM == ROWS_RING ? warp.blocks : 0)),
                     warp.lane);
-        ring_part(to, from, bytes, warp.full + slot, warp.lane);
+        ring_part_once(to, from, bytes, warp.full + slot, warp.lane);
         if (p.nb == 2)
-            ring_part(to + p.stage * 16, from + (size_t)warp.k_pad * 8, bytes, warp.full + slot,
-                      warp.lane);
+            ring_part_once(to + p.stage * 16, from + (size_t)warp.k_pad * 8, bytes,
+                           warp.full + slot, warp.lane);
     }
     ring_close();
 }

@@ -83,14 +83,13 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_matri
     const bool one = FROM != ROWS_NORMED && m->n_parts == 1 && p->n_tiles > d->sms * ROWS_WARPS;
     const size_t room = d->shared_max / 8 * 7, budget = ROWS_BUDGET;
     /* Parts read a long k, for which deep rings count more than a place beside the next kernel. */
-    const bool wide = m->n_parts > 1 || (FROM == ROWS_WHOLE && rows_x_bytes(RB, m) > budget / 2);
+    const bool wide = m->n_parts > 1 || (FROM != ROWS_RING && rows_x_bytes(RB, m) > budget / 2);
     const size_t most = one || wide || room < budget ? room : budget;
     const size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
     if (bytes > d->shared_max) return cudaErrorInvalidConfiguration;
-    uint32_t warps = p->warps;
-    if (FROM == ROWS_NORMED && warps < io->rows) warps = io->rows;
-    return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), warps * 32, bytes, *m,
-                         *io, *p);
+    const uint32_t threads = FROM == ROWS_NORMED ? (uint32_t)ROWS_NORM_THREADS : p->warps * 32;
+    return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), threads, bytes, *m, *io,
+                         *p);
 }
 
 /* Blocks of 8 outputs in a tile. Two read fewer bytes of shared memory for each product; with one
@@ -127,9 +126,7 @@ static cudaError_t run_normed(const rose_cuda_launch *at, const rose_cuda_matrix
 {
     const uint32_t n8 = rows_up_div(m->n, 8);
     rows_plan p = {};
-    if (io->rows > ROSE_GEMM_NORM_ROWS || m->n_parts != 1 || io->end == ROSE_END_LOGITS ||
-        m->k % 8 != 0 || m->k > ROWS_NORM_GROUPS * NORM_GROUP)
-        return cudaErrorInvalidValue;
+    if (!rose_gemm_can_norm(m, io)) return cudaErrorInvalidValue;
     p.nb = rows_nb(m, false, at->device);
     p.n_tiles = rows_up_div(n8, p.nb);
     return launch_rows<T, 1, ROWS_NORMED, false>(at, m, io, &p);

@@ -105,10 +105,7 @@ bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
     if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts == ROSE_GEMM_PARTS)) return false;
     if (io->end == ROSE_END_GATED && !m->gated) return false;
     if (io->h != NULL) return true;
-    /* No model has a norm before a GEMM of several parts. The head has its rows gathered. */
-    return g->norms && m->n_parts == 1 && io->end != ROSE_END_LOGITS &&
-           io->rows <= ROSE_GEMM_NORM_ROWS && m->k % 8 == 0 && m->k <= ROSE_GEMM_NORM_K &&
-           (at->without & ROSE_CUDA_WITHOUT_OPS) == 0;
+    return g->norms && rose_gemm_can_norm(m, io) && (at->without & ROSE_CUDA_WITHOUT_OPS) == 0;
 }
 
 /* ---- run ---- */

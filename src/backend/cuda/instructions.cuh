@@ -141,6 +141,18 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
                  : "memory");
 }
 
+/* The same of what a step reads once, as weights: it leaves the L2 first. Rows, tables and the
+ * kernels' own instructions then stay there. */
+ROSE_DEVICE void copy_piece_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("{.reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy,1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0],[%1],%2,[%3],policy;}" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 /* An address of this block's shared memory as one of the cluster's block `rank`. */
 ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
 {

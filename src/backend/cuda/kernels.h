@@ -215,7 +215,7 @@ typedef struct rose_cuda_draw {
 /* Optimisations that can be left out to measure what each is worth. The bits of the results do not
  * change. The options are --fused-ops and so on; switches.c has the names. */
 typedef enum rose_cuda_without {
-    ROSE_CUDA_WITHOUT_OPS = 1,       /* --fused-ops: the norm in the GEMM, up to 8 rows */
+    ROSE_CUDA_WITHOUT_OPS = 1,       /* --fused-ops: the norm of a row in the GEMM */
     ROSE_CUDA_WITHOUT_MLP = 2,       /* --fused-mlp: the activation in the GEMM */
     ROSE_CUDA_WITHOUT_SAMPLER = 4,   /* --fused-sampler: the largest logit in the head GEMM */
     ROSE_CUDA_WITHOUT_KV_APPEND = 8, /* --fused-kv-append: RoPE and append in the decode kernel */

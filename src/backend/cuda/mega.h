@@ -60,7 +60,8 @@ typedef struct rose_mega_places {
     uint32_t full, empty; /* barriers [warps][pieces] */
     uint32_t shares;      /* the block's share of each op */
     uint32_t layers;      /* a copy of rose_mega.layers */
-    uint32_t x;           /* [d] floats: the residual stream, as the last norm read it */
+    uint32_t x;           /* [d] floats: the residual stream before the first layer */
+    uint32_t red;         /* [64] floats: sums of a norm */
     uint32_t own;         /* floats: values of the residual stream that this block computes */
     uint32_t row;         /* T: the input of a GEMM */
     uint32_t q;           /* T [n_q][head_dim]: rotated queries */

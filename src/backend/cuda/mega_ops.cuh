@@ -1,5 +1,5 @@
 /* backend/cuda/mega_ops.cuh - the instructions of the megakernel: slots that blocks exchange, and
- * copies of weights. Tests put a C++ of their own in its place (tests/backend/emulated). Device
+ * barriers. Tests put a C++ of their own in its place (tests/backend/emulated). Device
  * code only, sm_90a. */
 #ifndef ROSE_BACKEND_CUDA_MEGA_OPS_CUH
 #define ROSE_BACKEND_CUDA_MEGA_OPS_CUH
@@ -44,6 +44,26 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
     } while (differ != 0);
 }
 
+/* The same of N single slots, as floats. */
+template <int N>
+ROSE_DEVICE void poll_floats(float v[N], const uint64_t *const at[N], uint32_t number)
+{
+    uint32_t differ, turns = 0;
+    do {
+        uint64_t u[N];
+        differ = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            asm volatile("ld.relaxed.gpu.global.u64 %0,[%1];" : "=l"(u[i]) : "l"(at[i]) : "memory");
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            differ |= (uint32_t)(u[i] >> 32) ^ number;
+            v[i] = __uint_as_float((uint32_t)u[i]);
+        }
+        if (++turns > PATIENCE) __trap();
+    } while (differ != 0);
+}
+
 /* Among the computing warps. */
 ROSE_DEVICE void sync_warps(void)
 {
@@ -61,17 +81,6 @@ ROSE_DEVICE bool barrier_test(uint32_t at, uint32_t parity)
                  : "r"(at), "r"(parity)
                  : "memory");
     return ended != 0;
-}
-
-/* Weights are read once in a step, so they leave the L2 first. */
-ROSE_DEVICE void copy_weights(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    asm volatile("{.reg .b64 policy;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 policy,1.0;\n"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0],[%1],%2,[%3],policy;}" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
 }
 
 #endif

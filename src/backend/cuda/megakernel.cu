@@ -180,17 +180,19 @@ ROSE_DEVICE void run_gemm(const rose_mega &a, mega &m, uint32_t op, uint32_t lay
     const uint64_t *from = op == ROSE_MEGA_OUT    ? a.attended
                            : op == ROSE_MEGA_UP   ? a.mid
                            : op == ROSE_MEGA_DOWN ? a.hidden
+                           : first                ? NULL /* x is in shared memory */
                                                   : a.x;
-    row_norm p;
     if (pairs == 0) return;
     const rose_cuda_norm_by by = head ? a.last : l.norm[op == ROSE_MEGA_UP];
-    if (norms) load_norm_values(&p, by, m, a.d);
     const pair_bias b = load_bias(a, m, op, bias, m.thread, pairs);
-    /* The first op has its input in shared memory. The head has the last layer's number. */
-    if (!first)
-        fetch(m, norms ? a.at.x : a.at.row, from, norms ? a.d : x.cut[x.n_parts] * 8,
-              op == ROSE_MEGA_QKV ? m.number - 1 : m.number);
-    if (norms) norm_x<T>(a, m, by, p);
+    /* The head has the last layer's number. */
+    const uint32_t number = op == ROSE_MEGA_QKV ? m.number - 1 : m.number;
+    if (!norms)
+        fetch(m, a.at.row, from, x.cut[x.n_parts] * 8, number);
+    else if (a.d <= ROSE_MEGA_MAX_D / 2)
+        norm_x<T, ROSE_MEGA_MAX_D / 2 / THREADS>(a, m, by, from, number);
+    else
+        norm_x<T, ROSE_MEGA_MAX_D / THREADS>(a, m, by, from, number);
     multiply<T>(a, m, op);
     if (!head) finish<T>(a, m, op, bias, b, pairs);
 }
@@ -335,6 +337,7 @@ static void place_all(rose_mega *a, uint32_t pieces)
     p->shares = take_bytes(&end, ROSE_MEGA_N_OPS * 3 * sizeof(uint32_t));
     p->layers = take_bytes(&end, a->n_layers * sizeof(rose_mega_layer));
     p->x = take_bytes(&end, a->d * 4);
+    p->red = take_bytes(&end, 64 * sizeof(float));
     p->own = take_bytes(&end, most_shares(&a->matrix[ROSE_MEGA_OUT], a->grid) * 32);
     p->row = take_bytes(&end, row * 2);
     p->q = take_bytes(&end, a->n_q * a->head_dim * 2);

@@ -16,8 +16,7 @@
 enum {
     WARPS = ROSE_MEGA_WARPS,
     THREADS = WARPS * 32,
-    PIECE_GROUPS = ROSE_MEGA_PIECE / 256, /* groups of 16 values of a strip of 8 outputs */
-    NORM_PAIRS = ROSE_MEGA_MAX_D / 2 / THREADS
+    PIECE_GROUPS = ROSE_MEGA_PIECE / 256 /* groups of 16 values of a strip of 8 outputs */
 };
 
 /* What a block does of an op. A job is a part of k of a strip of 8 outputs, or an inner block of a
@@ -205,7 +204,7 @@ ROSE_DEVICE void feed_piece(const rose_mega &a, const mega &m, feed &f)
     }
     const uint32_t bytes = min((uint32_t)ROSE_MEGA_PIECE, f.left);
     barrier_expect(barrier, bytes);
-    copy_weights(to, f.from, bytes, barrier);
+    copy_piece_once(to, f.from, bytes, barrier);
     f.from += bytes;
     f.left -= bytes;
 }
@@ -317,60 +316,38 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
 
 /* ---- norms ---- */
 
-/* The parameters of the values that a thread norms, loaded while the values are still on their way.
- */
-typedef struct row_norm {
-    float2 w[NORM_PAIRS], b[NORM_PAIRS];
-} row_norm;
-
-ROSE_DEVICE void load_norm_values(row_norm *v, const rose_cuda_norm_by &by, const mega &m,
-                                  uint32_t d)
-{
-#pragma unroll
-    for (uint32_t i = 0; i < NORM_PAIRS; i++) {
-        const uint32_t k = (i * THREADS + m.thread) * 2;
-        v->w[i] = v->b[i] = make_float2(0, 0);
-        if (k >= d) continue;
-        v->w[i] = __ldcg(reinterpret_cast<const float2 *>(by.w + k));
-        if (by.b != NULL) v->b[i] = __ldcg(reinterpret_cast<const float2 *>(by.b + k));
-    }
-}
-
-/* Sum over a row in shared memory, in the order of norm.cuh: of the values, or of the squares of
- * the values minus their mean. Every warp computes it. */
-template <bool SQUARES>
-ROSE_DEVICE float sum_shared(const float *x, uint32_t d, float mean, uint32_t lane)
-{
-    float s[8] = {};
-    for (uint32_t k = lane * 8; k < d; k += NORM_GROUP) {
-        float v[8];
-        split_float8(v, *reinterpret_cast<const float4 *>(x + k),
-                     *reinterpret_cast<const float4 *>(x + k + 4));
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            s[e] = SQUARES ? fmaf(v[e] - mean, v[e] - mean, s[e]) : s[e] + v[e];
-    }
-    return sum_lanes(s);
-}
-
-/* x in shared memory, normed, to the row. The warps meet at the end. */
-template <typename T>
+/* The row of at most 256 G values of x, normed, to shared memory. All computing warps are the team
+ * of norm.cuh: thread t has values t, t + 256 and so on. slots NULL: x is in shared memory. The
+ * warps meet at the end. */
+template <typename T, int G>
 ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
-                        const row_norm &p)
+                        const uint64_t *slots, uint32_t number)
 {
+    static_assert(THREADS == NORM_GROUP, "a value of each group for each thread");
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);
-    float mean = 0;
-    if (by.kind == ROSE_CUDA_NORM_LAYER)
-        mean = __fdiv_rn(sum_shared<false>(x, a.d, 0, m.lane), (float)a.d);
-    const float inv = norm_inverse(sum_shared<true>(x, a.d, mean, m.lane), a.d, by.eps);
+    float v[G][1], w[G], b[G] = {};
+    const uint64_t *at[G];
 #pragma unroll
-    for (uint32_t i = 0; i < NORM_PAIRS; i++) {
-        const uint32_t k = (i * THREADS + m.thread) * 2;
-        if (k >= a.d) continue;
-        const float2 v = *reinterpret_cast<const float2 *>(x + k);
-        store_pair(row + k, norm_scale(v.x - mean, inv, p.w[i].x, p.b[i].x, by.b != NULL),
-                   norm_scale(v.y - mean, inv, p.w[i].y, p.b[i].y, by.b != NULL));
+    for (uint32_t i = 0; i < G; i++) { /* while the values are still on their way */
+        const uint32_t k = min(i * THREADS + m.thread, a.d - 1);
+        w[i] = __ldcg(by.w + k);
+        if (by.b != NULL) b[i] = __ldcg(by.b + k);
+        at[i] = slots + k;
+    }
+    if (slots != NULL)
+        poll_floats<G>(&v[0][0], at, number);
+    else
+#pragma unroll
+        for (uint32_t i = 0; i < G; i++)
+            v[i][0] = x[min(i * THREADS + m.thread, a.d - 1)];
+    const float2 moments =
+        team_moments<1, G, sync_warps>(v, by, a.d, m.thread, place<float>(m, a.at.red));
+#pragma unroll
+    for (uint32_t i = 0; i < G; i++) {
+        const uint32_t k = i * THREADS + m.thread;
+        const float y = norm_scale(v[i][0] - moments.x, moments.y, w[i], b[i], by.b != NULL);
+        if (k < a.d) from_f32(y, row + k);
     }
     sync_warps();
 }

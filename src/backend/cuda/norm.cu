@@ -24,56 +24,57 @@ template <typename T> static __global__ void embed_kernel(const rose_cuda_embed 
     }
 }
 
-/* ---- norm: one warp for each row ---- */
+/* ---- norm of few rows: a thread block for each row ---- */
 
-enum { NORM_WARPS = 4, TILE_ROWS = 8, MANY_D = 4096 /* widest row of the kernels of many rows */ };
+enum {
+    NORM_THREADS = NORM_GROUP,
+    NORM_FEW = 8, /* blocks of a row that an SM holds at the same time */
+    TILE_ROWS = 8,
+    MANY_D = 4096 /* widest row of the kernels of many rows */
+};
+
+/* Parameters that a thread holds before the row is there. */
+template <int G> constexpr int NORM_BATCH = G < 16 ? G : 16;
 
 /* Values d .. out_k_pad - 1 of a row are zero, so that a GEMM may multiply them. */
-template <typename T> ROSE_DEVICE void pad_row(const rose_cuda_norm &a, uint32_t row, uint32_t lane)
+template <typename T> ROSE_DEVICE void pad_row(const rose_cuda_norm &a, uint32_t row)
 {
-    const float zeros[8] = {0};
     T *out = static_cast<T *>(a.out);
-    for (uint32_t k = a.d + lane * 8; k < a.out_k_pad; k += NORM_GROUP)
-        store_group(out + h_index(row, k, a.out_k_pad), zeros);
+    for (uint32_t k = a.d + threadIdx.x; k < a.out_k_pad; k += blockDim.x)
+        from_f32(0, out + h_index(row, k, a.out_k_pad));
 }
 
 template <typename T, int G>
-static __global__ void __launch_bounds__(NORM_WARPS * 32) norm_kernel(const rose_cuda_norm a)
+static __global__ void __launch_bounds__(NORM_THREADS) norm_kernel(const rose_cuda_norm a)
 {
-    const uint32_t lane = threadIdx.x % 32, row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
-    pdl_launch();
-    touch_parameters(a.by, a.d);
-    pdl_wait();
-    if (row >= a.rows) return;
-    if (a.key != NULL && lane == 0) a.key[row] = 0;
-    const uint32_t from = a.gather != NULL ? a.gather[row] : row;
+    __shared__ float red[64];
+    const uint32_t row = blockIdx.x;
     T *out = static_cast<T *>(a.out);
-    norm_row<G>(a.x + (size_t)from * a.d, a.by, a.d, lane, [&](uint32_t k, const float y[8]) {
-        store_group(out + h_index(row, k, a.out_k_pad), y);
-    });
-    pad_row<T>(a, row, lane);
+    norm_batch<1, NORM_BATCH<G>> batch;
+    pdl_launch();
+    load_batch(&batch, a.by, 0, a.d, threadIdx.x);
+    pdl_wait();
+    if (a.key != NULL && threadIdx.x == 0) a.key[row] = 0;
+    const uint32_t from = a.gather != NULL ? a.gather[row] : row;
+    norm_row<1, G>(
+        a.x + (size_t)from * a.d, a.by, batch, a.d, threadIdx.x, red,
+        [&](uint32_t k, const float y[1]) { from_f32(y[0], out + h_index(row, k, a.out_k_pad)); });
+    pad_row<T>(a, row);
 }
 
 /* x += norm(y), then y = 0. */
 template <int G>
-static __global__ void __launch_bounds__(NORM_WARPS * 32)
-    norm_add_kernel(const rose_cuda_norm_add a)
+static __global__ void __launch_bounds__(NORM_THREADS) norm_add_kernel(const rose_cuda_norm_add a)
 {
-    const uint32_t lane = threadIdx.x % 32, row = blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    __shared__ float red[64];
+    float *x = a.x + (size_t)blockIdx.x * a.d, *y = a.y + (size_t)blockIdx.x * a.d;
+    norm_batch<1, NORM_BATCH<G>> batch;
     pdl_launch();
-    touch_parameters(a.by, a.d);
+    load_batch(&batch, a.by, 0, a.d, threadIdx.x);
     pdl_wait();
-    if (row >= a.rows) return;
-    float *x = a.x + (size_t)row * a.d, *y = a.y + (size_t)row * a.d;
-    norm_row<G>(y, a.by, a.d, lane, [&](uint32_t k, const float v[8]) {
-        const float zeros[8] = {0};
-        float sum[8];
-        load_float8(sum, x + k);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            sum[e] = sum[e] + v[e];
-        store_group(x + k, sum);
-        store_group(y + k, zeros);
+    norm_row<1, G>(y, a.by, batch, a.d, threadIdx.x, red, [&](uint32_t k, const float v[1]) {
+        x[k] = __ldcg(x + k) + v[0];
+        y[k] = 0;
     });
 }
 
@@ -117,9 +118,12 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32) norm_tile_kernel(const 
     if (row < a.rows) {
         if (a.key != NULL && lane == 0) a.key[row] = 0;
         const uint32_t from = a.gather != NULL ? a.gather[row] : row;
-        norm_row<G>(a.x + (size_t)from * a.d, a.by, a.d, lane, [&](uint32_t k, const float y[8]) {
-            store_group(reinterpret_cast<T *>(staged_at(staged, warp, k / 8)), y);
-        });
+        norm_batch<8, 4> batch;
+        load_batch(&batch, a.by, 0, a.d, lane);
+        norm_row<8, G>(a.x + (size_t)from * a.d, a.by, batch, a.d, lane, NULL,
+                       [&](uint32_t k, const float y[8]) {
+                           store_group(reinterpret_cast<T *>(staged_at(staged, warp, k / 8)), y);
+                       });
     }
     __syncthreads();
     store_tile_rows<T>(staged, a, blockIdx.x);
@@ -129,7 +133,7 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32) norm_tile_kernel(const 
  * groups of 8 rows in turn, the last rows first. The last rows are still in the L2, and the output
  * of the first rows is in the L2 when the next GEMM starts.
  *
- * The results are the same bits as those of norm_row, which gives each lane groups of 8 values.
+ * The results are the same bits as those of norm_row<8>, which gives each lane groups of 8 values.
  * Here lane p holds quads (4 values) p, p + 32, and so on. Its even quads are halves of groups of
  * norm_row's lane p / 2, its odd quads of lane p / 2 + 16. sum_quads adds in norm_row's order. */
 
@@ -290,15 +294,16 @@ static cudaError_t run_norm_many(const rose_cuda_launch *at, const rose_cuda_nor
 template <typename T>
 static cudaError_t run_norm(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
-    const dim3 grid((a->rows + NORM_WARPS - 1) / NORM_WARPS);
-    if (a->d <= 1024) return launch_kernel(at, norm_kernel<T, 4>, grid, NORM_WARPS * 32, 0, *a);
-    return launch_kernel(at, norm_kernel<T, 16>, grid, NORM_WARPS * 32, 0, *a);
+    if (a->d <= 1024)
+        return launch_kernel(at, norm_kernel<T, 4>, dim3(a->rows), NORM_THREADS, 0, *a);
+    if (a->d <= 4096)
+        return launch_kernel(at, norm_kernel<T, 16>, dim3(a->rows), NORM_THREADS, 0, *a);
+    return launch_kernel(at, norm_kernel<T, 64>, dim3(a->rows), NORM_THREADS, 0, *a);
 }
 
 extern "C" cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose_cuda_norm *a)
 {
-    /* where an SM has more than TILE_ROWS rows */
-    const bool many = a->d <= MANY_D && a->rows > at->device->sms * TILE_ROWS;
+    const bool many = a->d <= MANY_D && a->rows > at->device->sms * NORM_FEW;
     if (a->d % 8 != 0 || a->d > ROSE_CUDA_MAX_D) return cudaErrorInvalidValue;
     if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
     if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
@@ -310,10 +315,11 @@ extern "C" cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose
 extern "C" cudaError_t rose_cuda_norm_add_run(const rose_cuda_launch *at,
                                               const rose_cuda_norm_add *a)
 {
-    const dim3 grid((a->rows + NORM_WARPS - 1) / NORM_WARPS);
+    const dim3 grid(a->rows);
     if (a->d % 8 != 0 || a->d > ROSE_CUDA_MAX_D) return cudaErrorInvalidValue;
-    if (a->d <= 1024) return launch_kernel(at, norm_add_kernel<4>, grid, NORM_WARPS * 32, 0, *a);
-    return launch_kernel(at, norm_add_kernel<16>, grid, NORM_WARPS * 32, 0, *a);
+    if (a->d <= 1024) return launch_kernel(at, norm_add_kernel<4>, grid, NORM_THREADS, 0, *a);
+    if (a->d <= 4096) return launch_kernel(at, norm_add_kernel<16>, grid, NORM_THREADS, 0, *a);
+    return launch_kernel(at, norm_add_kernel<64>, grid, NORM_THREADS, 0, *a);
 }
 
 extern "C" cudaError_t rose_cuda_norm_prepare(void)

@@ -1,5 +1,5 @@
-/* backend/cuda/norm.cuh - LayerNorm and RMSNorm of one row by one warp. This file defines the order
- * of the sums for every kernel that norms.
+/* backend/cuda/norm.cuh - LayerNorm and RMSNorm of a row by one to eight warps. This file defines
+ * the order of the sums for every kernel that norms.
  *
  * Lane l owns the groups of 8 values l, l + 32, and so on. Eight sums, one for each place in a
  * group, run over the lane's groups ascending. Then places 0+4, 1+5, 2+6, 3+7 are added, then 0+2,
@@ -36,33 +36,6 @@ ROSE_DEVICE float norm_scale(float v, float inv, float w, float b, bool has_b)
     return has_b ? fmaf(v * inv, w, b) : v * inv * w;
 }
 
-ROSE_DEVICE void split_float8(float v[8], float4 lo, float4 hi)
-{
-    v[0] = lo.x;
-    v[1] = lo.y;
-    v[2] = lo.z;
-    v[3] = lo.w;
-    v[4] = hi.x;
-    v[5] = hi.y;
-    v[6] = hi.z;
-    v[7] = hi.w;
-}
-
-ROSE_DEVICE void load_float8(float v[8], const float *x)
-{
-    const float4 *p = reinterpret_cast<const float4 *>(x);
-    const float4 lo = __ldcg(p), hi = __ldcg(p + 1);
-    split_float8(v, lo, hi);
-}
-
-/* Parameters of a norm, which no kernel writes. */
-ROSE_DEVICE void load_parameters(float v[8], const float *w)
-{
-    const float4 *p = reinterpret_cast<const float4 *>(w);
-    const float4 lo = __ldg(p), hi = __ldg(p + 1);
-    split_float8(v, lo, hi);
-}
-
 template <typename T> ROSE_DEVICE void store_group(T *at, const float v[8])
 {
     uint4 u = make_uint4(pair_f32(v[0], v[1], at), pair_f32(v[2], v[3], at),
@@ -75,113 +48,162 @@ ROSE_DEVICE void store_group(float *at, const float v[8])
     *reinterpret_cast<float4 *>(at + 4) = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-/* The lane's groups of a part of a row that begins at `base`: G of them at most. */
-template <int G>
-ROSE_DEVICE void load_groups(float v[G][8], const float *x, uint32_t base, uint32_t d,
-                             uint32_t lane)
+/* ---- a row by a team of 256 / P threads, P = 1, 2, 4 or 8 ----
+ *
+ * Thread t of the team has the places P t % 8 to P t % 8 + P - 1 of lane P t / 8, so its sums have
+ * the order above for every P. Its i-th run of P values begins at 256 i + P t. A team of more than
+ * one warp meets in shared memory: all threads of the block call these functions together. */
+
+/* P neighbours. x is aligned to them. FIXED: parameters of a norm, which no kernel writes. */
+template <int P, bool FIXED = false> ROSE_DEVICE void load_run(float v[P], const float *x)
 {
-#pragma unroll
-    for (int i = 0; i < G; i++) {
-        const uint32_t k = base + (i * 32 + lane) * 8;
-        if (k < d) load_float8(v[i], x + k);
+    if constexpr (P == 8) {
+        load_run<4, FIXED>(v, x);
+        load_run<4, FIXED>(v + 4, x + 4);
+    } else if constexpr (P == 4) {
+        const float4 *p = reinterpret_cast<const float4 *>(x), u = FIXED ? __ldg(p) : __ldcg(p);
+        v[0] = u.x;
+        v[1] = u.y;
+        v[2] = u.z;
+        v[3] = u.w;
+    } else if constexpr (P == 2) {
+        const float2 *p = reinterpret_cast<const float2 *>(x), u = FIXED ? __ldg(p) : __ldcg(p);
+        v[0] = u.x;
+        v[1] = u.y;
+    } else {
+        v[0] = FIXED ? __ldg(x) : __ldcg(x);
     }
 }
 
-template <int G>
-ROSE_DEVICE void add_groups(float s[8], const float v[G][8], uint32_t base, uint32_t d,
-                            uint32_t lane)
+/* Round P values to T and store them. */
+template <int P, typename T> ROSE_DEVICE void store_run(T *at, const float v[P])
 {
+    if constexpr (P == 1) {
+        from_f32(v[0], at);
+    } else {
 #pragma unroll
-    for (int i = 0; i < G; i++) {
-        if (base + (i * 32 + lane) * 8 >= d) continue;
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            s[e] += v[i][e];
+        for (int e = 0; e < P; e += 2)
+            store_pair(at + e, v[e], v[e + 1]);
     }
 }
 
-template <int G>
-ROSE_DEVICE void add_squares(float q[8], const float v[G][8], float mean, uint32_t base, uint32_t d,
-                             uint32_t lane)
+ROSE_DEVICE void meet_block(void)
 {
+    __syncthreads();
+}
+
+/* The sums of a team's threads, added. red: [32] in shared memory, the team's own; not used for
+ * P = 8. MEET: a barrier of all threads that call this. */
+template <int P, void (*MEET)(void)> ROSE_DEVICE float sum_team(float s[P], float *red, uint32_t t)
+{
+    if constexpr (P == 8) {
+        return sum_lanes(s);
+    } else {
 #pragma unroll
-    for (int i = 0; i < G; i++) {
-        if (base + (i * 32 + lane) * 8 >= d) continue;
+        for (int o = 4 / P; o > 0; o /= 2) /* places 0+4 and so on, which other threads have */
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            q[e] = fmaf(v[i][e] - mean, v[i][e] - mean, q[e]);
+            for (int e = 0; e < P; e++)
+                s[e] += __shfl_xor_sync(ROSE_ALL_LANES, s[e], o);
+        if constexpr (P == 4) s[0] = (s[0] + s[2]) + (s[1] + s[3]);
+        if constexpr (P == 2) s[0] = s[0] + s[1];
+        if (P * t % 8 == 0) red[P * t / 8] = s[0];
+        MEET();
+        float v = red[threadIdx.x % 32];
+        for (int o = 16; o > 0; o /= 2)
+            v += __shfl_xor_sync(ROSE_ALL_LANES, v, o);
+        return v;
     }
 }
 
-/* Mean and 1 / standard deviation. v holds the first part of the row. A row of one part (d at most
- * G * NORM_GROUP) stays in v; the parts of a wider row are read again. */
-template <int G>
-ROSE_DEVICE float2 norm_moments(float v[G][8], const float *x, const rose_cuda_norm_by &by,
-                                uint32_t d, uint32_t lane)
+/* Mean and 1 / standard deviation of a row of at most 256 G values. v: the thread's runs. red:
+ * [2][32] of the team. */
+template <int P, int G, void (*MEET)(void) = meet_block>
+ROSE_DEVICE float2 team_moments(const float v[G][P], const rose_cuda_norm_by &by, uint32_t d,
+                                uint32_t t, float *red)
 {
-    constexpr uint32_t PART = G * NORM_GROUP;
-    float mean = 0, s[8] = {0}, q[8] = {0};
+    float mean = 0, s[P] = {}, q[P] = {};
     if (by.kind == ROSE_CUDA_NORM_NONE) return make_float2(0, 1);
     if (by.kind == ROSE_CUDA_NORM_LAYER) {
-        add_groups<G>(s, v, 0, d, lane);
-#pragma unroll 1
-        for (uint32_t base = PART; base < d; base += PART) {
-            load_groups<G>(v, x, base, d, lane);
-            add_groups<G>(s, v, base, d, lane);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            if (i * NORM_GROUP >= d) break;
+#pragma unroll
+            for (int e = 0; e < P; e++)
+                if (i * NORM_GROUP + t * P < d) s[e] += v[i][e];
         }
-        mean = __fdiv_rn(sum_lanes(s), (float)d);
-        if (d > PART) load_groups<G>(v, x, 0, d, lane);
+        mean = __fdiv_rn(sum_team<P, MEET>(s, red, t), (float)d);
     }
-    add_squares<G>(q, v, mean, 0, d, lane);
-#pragma unroll 1
-    for (uint32_t base = PART; base < d; base += PART) {
-        load_groups<G>(v, x, base, d, lane);
-        add_squares<G>(q, v, mean, base, d, lane);
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        if (i * NORM_GROUP >= d) break;
+#pragma unroll
+        for (int e = 0; e < P; e++)
+            if (i * NORM_GROUP + t * P < d) q[e] = fmaf(v[i][e] - mean, v[i][e] - mean, q[e]);
     }
-    if (d > PART) load_groups<G>(v, x, 0, d, lane);
-    return make_float2(mean, norm_inverse(sum_lanes(q), d, by.eps));
+    return make_float2(mean, norm_inverse(sum_team<P, MEET>(q, red + 32, t), d, by.eps));
 }
 
-/* The normed values of a group with the parameters w and b. */
-ROSE_DEVICE void norm_values(float y[8], const float v[8], const float w[8], const float b[8],
+/* The normed values of a run with the parameters w and b. */
+template <int P>
+ROSE_DEVICE void norm_values(float y[P], const float v[P], const float w[P], const float b[P],
                              const rose_cuda_norm_by &by, float2 moments)
 {
 #pragma unroll
-    for (int e = 0; e < 8; e++)
+    for (int e = 0; e < P; e++)
         y[e] = by.kind == ROSE_CUDA_NORM_NONE
                    ? v[e]
                    : norm_scale(v[e] - moments.x, moments.y, w[e], b[e], by.b != NULL);
 }
 
-/* The normed values of the group that begins at k. */
-ROSE_DEVICE void norm_group(float y[8], const float v[8], const rose_cuda_norm_by &by,
-                            float2 moments, uint32_t k)
+template <int P, int G>
+ROSE_DEVICE void load_row(float v[G][P], const float *x, uint32_t d, uint32_t t)
 {
-    float w[8], b[8] = {0};
-    if (by.kind != ROSE_CUDA_NORM_NONE) load_parameters(w, by.w + k);
-    if (by.kind != ROSE_CUDA_NORM_NONE && by.b != NULL) load_parameters(b, by.b + k);
-    norm_values(y, v, w, b, by, moments);
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        if (i * NORM_GROUP >= d) break;
+        if (i * NORM_GROUP + t * P < d) load_run<P>(v[i], x + i * NORM_GROUP + t * P);
+    }
 }
 
-/* Norm the row x. put(k, y) gets each of the lane's groups of 8 values, ascending. */
-template <int G, typename F>
-ROSE_DEVICE void norm_row(const float *x, const rose_cuda_norm_by &by, uint32_t d, uint32_t lane,
-                          F put)
+/* Parameters of the norm for B runs of a thread. */
+template <int P, int B> struct norm_batch {
+    float w[B][P], b[B][P];
+};
+
+/* Runs `first` to first + B - 1. A kernel may load the first batch before pdl_wait. */
+template <int P, int B>
+ROSE_DEVICE void load_batch(norm_batch<P, B> *to, const rose_cuda_norm_by &by, uint32_t first,
+                            uint32_t d, uint32_t t)
 {
-    float v[G][8];
-    load_groups<G>(v, x, 0, d, lane);
-    const float2 moments = norm_moments<G>(v, x, by, d, lane);
-#pragma unroll 1
-    for (uint32_t base = 0; base < d; base += G * NORM_GROUP) {
-        if (base > 0) load_groups<G>(v, x, base, d, lane);
+    if (by.kind == ROSE_CUDA_NORM_NONE) return;
 #pragma unroll
-        for (int i = 0; i < G; i++) {
-            const uint32_t k = base + (i * 32 + lane) * 8;
-            float y[8];
-            if (k >= d) continue;
-            norm_group(y, v[i], by, moments, k);
-            put(k, y);
-        }
+    for (uint32_t i = 0; i < B; i++) {
+        const uint32_t k = (first + i) * NORM_GROUP + t * P;
+        if ((first + i) * NORM_GROUP >= d) break;
+        if (k >= d) continue;
+        load_run<P, true>(to->w[i], by.w + k);
+        if (by.b != NULL) load_run<P, true>(to->b[i], by.b + k);
+    }
+}
+
+/* Norm the row x of at most 256 G values. batch: the first one. put(k, y) gets each of the
+ * thread's runs, ascending. A team without a row has x NULL. */
+template <int P, int G, int B, typename F>
+ROSE_DEVICE void norm_row(const float *x, const rose_cuda_norm_by &by, norm_batch<P, B> batch,
+                          uint32_t d, uint32_t t, float *red, F put)
+{
+    float v[G][P];
+    const uint32_t has = x != NULL ? d : 0;
+    load_row<P, G>(v, x, has, t);
+    const float2 moments = team_moments<P, G>(v, by, d, t, red);
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        const uint32_t k = i * NORM_GROUP + t * P;
+        float y[P];
+        if (i * NORM_GROUP >= has) break;
+        if (i > 0 && i % B == 0) load_batch(&batch, by, i, d, t);
+        norm_values<P>(y, v[i], batch.w[i % B], batch.b[i % B], by, moments);
+        if (k < has) put(k, y);
     }
 }
 

@@ -377,10 +377,10 @@ static void test_normed(void **)
 {
     static const shape cases[] = {
         {ROSE_END_ROWS, 1, 768, 72, 0, true, ROSE_ACT_RELU, 3, FULL, ROSE_CUDA_NORM_LAYER},
-        {ROSE_END_ROWS, 8, 584, 40, 0, true, ROSE_ACT_RELU, 1, FULL, ROSE_CUDA_NORM_LAYER},
-        {ROSE_END_GATED, 3, 960, 48, 0, false, ROSE_ACT_SILU, 132, FULL, ROSE_CUDA_NORM_RMS},
-        {ROSE_END_ACT, 5, 2048, 24, 0, true, ROSE_ACT_GELU_TANH, 2, FULL, ROSE_CUDA_NORM_LAYER},
-        {ROSE_END_ROWS, 2, 2040, 16, 0, false, ROSE_ACT_SILU, 2, FULL, ROSE_CUDA_NORM_RMS},
+        {ROSE_END_ROWS, 1, 584, 40, 0, true, ROSE_ACT_RELU, 1, FULL, ROSE_CUDA_NORM_LAYER},
+        {ROSE_END_GATED, 1, 960, 48, 0, false, ROSE_ACT_SILU, 132, FULL, ROSE_CUDA_NORM_RMS},
+        {ROSE_END_ACT, 1, 4096, 24, 0, true, ROSE_ACT_GELU_TANH, 2, FULL, ROSE_CUDA_NORM_LAYER},
+        {ROSE_END_ROWS, 1, 2040, 16, 0, false, ROSE_ACT_SILU, 2, FULL, ROSE_CUDA_NORM_RMS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (i % 2 == 0) run_case<__half>(cases[i], i % 4 == 0);
@@ -407,9 +407,10 @@ static void test_any(void **)
         s.act = any(2) != 0 ? ROSE_ACT_RELU : ROSE_ACT_SILU;
         s.sms = sms[any(4)];
         s.shared_max = memory[any(4)];
-        const bool norms = s.rows <= ROSE_GEMM_NORM_ROWS && any(2) != 0;
-        if (norms && s.end != ROSE_END_RESIDUAL && s.end != ROSE_END_LOGITS)
+        if (s.end != ROSE_END_RESIDUAL && s.end != ROSE_END_LOGITS && any(3) == 0) {
             s.norm = any(2) != 0 ? ROSE_CUDA_NORM_LAYER : ROSE_CUDA_NORM_RMS;
+            s.rows = 1;
+        }
         if (any(2) != 0)
             run_case<__half>(s, any(2) != 0);
         else

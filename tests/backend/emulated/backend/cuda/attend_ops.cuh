@@ -62,6 +62,11 @@ ROSE_DEVICE void ring_part(uint32_t to, const void *from, uint32_t bytes, uint64
 {
     if (lane == 0) copy_piece(to, from, bytes, shared_at(barrier));
 }
+ROSE_DEVICE void ring_part_once(uint32_t to, const void *from, uint32_t bytes, uint64_t *barrier,
+                                uint32_t lane)
+{
+    ring_part(to, from, bytes, barrier, lane);
+}
 ROSE_DEVICE void ring_close(void)
 {
 }

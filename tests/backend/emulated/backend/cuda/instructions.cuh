@@ -168,6 +168,11 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
         machine::complete(*b, bytes);
     });
 }
+ROSE_DEVICE void copy_piece_once(uint32_t shared, const void *global, uint32_t bytes,
+                                 uint32_t barrier)
+{
+    copy_piece(shared, global, bytes, barrier);
+}
 
 ROSE_DEVICE uint32_t peer_address(uint32_t shared, uint32_t rank)
 {

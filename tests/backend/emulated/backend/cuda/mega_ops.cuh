@@ -24,6 +24,18 @@ template <int N> ROSE_DEVICE void poll(uint2 v[N], const uint64_t *const at[N], 
         v[i] = {(uint32_t)at[i][0], (uint32_t)at[i][1]};
 }
 
+template <int N>
+ROSE_DEVICE void poll_floats(float v[N], const uint64_t *const at[N], uint32_t number)
+{
+    machine::wait_until([&] {
+        for (int i = 0; i < N; i++)
+            if (at[i][0] >> 32 != number) return false;
+        return true;
+    });
+    for (int i = 0; i < N; i++)
+        v[i] = __uint_as_float((uint32_t)at[i][0]);
+}
+
 ROSE_DEVICE void sync_warps(void)
 {
     machine::meet(machine::t_block->barriers[1], ROSE_MEGA_WARPS * 32, true);
@@ -33,11 +45,6 @@ ROSE_DEVICE bool barrier_test(uint32_t at, uint32_t parity)
 {
     machine::yield();
     return machine::barrier_at(at).phase != parity;
-}
-
-ROSE_DEVICE void copy_weights(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
-{
-    copy_piece(to, from, bytes, barrier);
 }
 
 ROSE_DEVICE void bulk_written(void)
