@@ -98,8 +98,8 @@ class Server:
             check(f"server exits 0 ({' '.join(self.options) or 'defaults'})", rc == 0, (rc, "".join(self.log[-20:])))
 
 
-def random_request(rng, ids):
-    body = {"prompt": [rng.choice(ids) for _ in range(rng.randint(1, 60))], "max_tokens": rng.randint(1, 64),
+def random_request(rng, ids, longest):
+    body = {"prompt": [rng.choice(ids) for _ in range(rng.randint(1, longest))], "max_tokens": rng.randint(1, 64),
             "seed": rng.getrandbits(63), "temperature": rng.choice([0, 0.3, 1, 1.7]), "return_token_ids": True,
             "ignore_eos": rng.random() < 0.5}
     options = {"top_p": rng.uniform(0.1, 1), "top_k": rng.randint(1, 80), "min_p": rng.uniform(0, 0.3),
@@ -232,11 +232,12 @@ def read_shape(args):
 def run_model(args):
     """All comparisons on args.model."""
     shape = read_shape(args)
-    args.context = min(192, shape["max_positions"])
+    args.context = min(args.max_model_len, shape["max_positions"])
+    longest = max(60, args.context * 60 // 192)  # prompt of its own, after a common one of five sixths of that
     start, rng = time.monotonic(), random.Random(args.seed)
     ids = list(range(min(4096, shape["vocab_size"])))
-    prefix = [rng.choice(ids) for _ in range(50)]
-    bodies = [random_request(rng, ids) for _ in range(args.requests)]
+    prefix = [rng.choice(ids) for _ in range(longest * 5 // 6)]
+    bodies = [random_request(rng, ids, longest) for _ in range(args.requests)]
     for b in bodies[::2]:
         b["prompt"] = prefix + b["prompt"]
     print(f"seed {args.seed}, {args.name}")
@@ -259,6 +260,7 @@ def main():
     p.add_argument("--args", default="", help="further options of every server, in one word")
     p.add_argument("--requests", type=int, default=300)
     p.add_argument("--clients", type=int, default=32, help="requests at a time in a crowd")
+    p.add_argument("--max-model-len", type=int, default=192, help="context of the servers; prompts grow with it")
     p.add_argument("--repeats", type=int, default=1, help="times that a crowd sends each request")
     p.add_argument("--also", action="append", default=[], metavar="OPTIONS",
                    help="one more server, with these options, serves a crowd; in one word, and again for more")
