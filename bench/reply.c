@@ -133,7 +133,8 @@ static rose_status on_event(void *user, const char *data, size_t len)
     }
     rose_event_look look;
     if (rose_event_glance(data, len, &look)) return read_tokens(rd, &look, NULL);
-    rose_status st = rose_json_parse(&o, data, len, 0, &e);
+    /* a token may be the byte 0 */
+    rose_status st = rose_json_parse(&o, data, len, JSON_ALLOW_NUL, &e);
     if (st != ROSE_OK) {
         rose_reply_fail(r, "event %" PRIu32 " is no JSON: %.80s", r->n_events, e.text);
         return st;

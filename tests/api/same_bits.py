@@ -98,8 +98,8 @@ class Server:
             check(f"server exits 0 ({' '.join(self.options) or 'defaults'})", rc == 0, (rc, "".join(self.log[-20:])))
 
 
-def random_request(rng, ids):
-    body = {"prompt": [rng.choice(ids) for _ in range(rng.randint(1, 60))], "max_tokens": rng.randint(1, 64),
+def random_request(rng, ids, longest):
+    body = {"prompt": [rng.choice(ids) for _ in range(rng.randint(1, longest))], "max_tokens": rng.randint(1, 64),
             "seed": rng.getrandbits(63), "temperature": rng.choice([0, 0.3, 1, 1.7]), "return_token_ids": True,
             "ignore_eos": rng.random() < 0.5}
     options = {"top_p": rng.uniform(0.1, 1), "top_k": rng.randint(1, 80), "min_p": rng.uniform(0, 0.3),
@@ -172,17 +172,18 @@ class Leavers:
             t.join()
 
 
-def crowd(s, bodies, rng, clients):
-    order = list(range(len(bodies)))
+def crowd(s, bodies, rng, args):
+    """Each request args.repeats times, in a random order: (number of the request, outcome) of each."""
+    order = list(range(len(bodies))) * args.repeats
     rng.shuffle(order)
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        return dict(zip(order, pool.map(lambda i: outcome(s, bodies[i]), order)))
+    with concurrent.futures.ThreadPoolExecutor(args.clients) as pool:
+        return list(zip(order, pool.map(lambda i: outcome(s, bodies[i]), order)))
 
 
 def compare(what, bodies, alone, got):
-    bad = [i for i in range(len(bodies)) if got[i] != alone[i]]
-    check(f"{len(bodies)} seeded requests: the same bytes alone and {what}", not bad,
-          f"{len(bad)} differ" + "".join(f"\n    {bodies[i]}\n    {alone[i][:900]}\n    {got[i][:900]}" for i in bad[:1]))
+    bad = [(i, text) for i, text in got if text != alone[i]]
+    check(f"{len(got)} answers to seeded requests: the same bytes alone and {what}", not bad,
+          f"{len(bad)} differ" + "".join(f"\n    {bodies[i]}\n    {alone[i][:900]}\n    {text[:900]}" for i, text in bad[:1]))
 
 
 def run_crowds(args, bodies, alone, rng, ids):
@@ -197,14 +198,15 @@ def run_crowds(args, bodies, alone, rng, ids):
         ("preempted", ["--num-kv-pages", pool, "--max-num-seqs", "64"], False),
         ("preempted, with clients that leave", ["--num-kv-pages", pool, "--max-num-seqs", "64"], True),
     ]
-    for what, options, leave in crowds[:2] + crowds[4:5] if args.few else crowds:
+    also = [("in a crowd", options.split(), False) for options in args.also]
+    for what, options, leave in (crowds[:2] + crowds[4:5] if args.few else crowds) + also:
         with Server(args, "--max-model-len", length, *options) as s:
             if leave:
                 with Leavers(s, args.seed, ids) as leavers:
-                    got = crowd(s, bodies, rng, args.clients)
+                    got = crowd(s, bodies, rng, args)
                 check("some have left", leavers.n_left > 0)
             else:
-                got = crowd(s, bodies, rng, args.clients)
+                got = crowd(s, bodies, rng, args)
             compare(what + (" " + " ".join(options) if options else ""), bodies, alone, got)
             hits, preemptions = s.metric("vllm:prefix_cache_hits_total"), s.metric("vllm:num_preemptions_total")
             print(f"    {hits:.0f} prompt tokens from the cache, {preemptions:.0f} preemptions"
@@ -216,15 +218,26 @@ def run_crowds(args, bodies, alone, rng, ids):
             check("and all pages are free", h["kv_pages"] == h["kv_pages_free"] and not h["running"], h)
 
 
+def read_shape(args):
+    """Its max_positions and vocab_size. `inspect` opens no folder without weights (--load-format dummy)."""
+    config = os.path.join(args.model, "config.json")
+    if "dummy" in args.args.split() and os.path.exists(config):
+        with open(config, encoding="utf-8") as f:
+            c = json.load(f)
+        return {"max_positions": c.get("max_position_embeddings") or c["n_positions"], "vocab_size": c["vocab_size"]}
+    inspect = [args.binary, "inspect", args.model, "--json", "--no-tensors", "--device", "cpu"]
+    return json.loads(subprocess.run(inspect, check=True, stdout=subprocess.PIPE).stdout)["architecture"]
+
+
 def run_model(args):
     """All comparisons on args.model."""
-    inspect = [args.binary, "inspect", args.model, "--json", "--no-tensors", "--device", "cpu"]
-    shape = json.loads(subprocess.run(inspect, check=True, stdout=subprocess.PIPE).stdout)["architecture"]
-    args.context = min(192, shape["max_positions"])
+    shape = read_shape(args)
+    args.context = min(args.max_model_len, shape["max_positions"])
+    longest = max(60, args.context * 60 // 192)  # prompt of its own, after a common one of five sixths of that
     start, rng = time.monotonic(), random.Random(args.seed)
     ids = list(range(min(4096, shape["vocab_size"])))
-    prefix = [rng.choice(ids) for _ in range(50)]
-    bodies = [random_request(rng, ids) for _ in range(args.requests)]
+    prefix = [rng.choice(ids) for _ in range(longest * 5 // 6)]
+    bodies = [random_request(rng, ids, longest) for _ in range(args.requests)]
     for b in bodies[::2]:
         b["prompt"] = prefix + b["prompt"]
     print(f"seed {args.seed}, {args.name}")
@@ -232,9 +245,9 @@ def run_model(args):
         alone = [outcome(s, b) for b in bodies]
         bad = [a for a in alone if not a.endswith('"error": null}')]
         check("none of them fails", not bad, bad[:1])
-        compare("alone once more", bodies[:40], alone, dict(enumerate(outcome(s, b) for b in bodies[:40])))
+        compare("alone once more", bodies, alone, list(enumerate(outcome(s, b) for b in bodies[:40])))
         if args.url:
-            compare("in a crowd", bodies, alone, crowd(s, bodies, rng, args.clients))
+            compare("in a crowd", bodies, alone, crowd(s, bodies, rng, args))
     if not args.url:
         run_crowds(args, bodies, alone, rng, ids)
     print(f"{time.monotonic() - start:.1f} s, {args.name} {args.args}")
@@ -247,6 +260,10 @@ def main():
     p.add_argument("--args", default="", help="further options of every server, in one word")
     p.add_argument("--requests", type=int, default=300)
     p.add_argument("--clients", type=int, default=32, help="requests at a time in a crowd")
+    p.add_argument("--max-model-len", type=int, default=192, help="context of the servers; prompts grow with it")
+    p.add_argument("--repeats", type=int, default=1, help="times that a crowd sends each request")
+    p.add_argument("--also", action="append", default=[], metavar="OPTIONS",
+                   help="one more server, with these options, serves a crowd; in one word, and again for more")
     p.add_argument("--seed", type=int, default=int(os.environ.get("ROSE_TEST_SEED", "20261121")))
     p.add_argument("--few", action="store_true", help="fewer kinds of crowds")
     p.add_argument("--url", help="of a server that is there: alone, then in a crowd; no other servers")

@@ -162,6 +162,7 @@ static const reply_case cases[] = {
              CHUNK("0", ""),
      NULL, 1, 1, false},
     {"HTTP/1.1 100 Continue\r\n\r\n" SSE_HEAD "\r\n" EV("a") DONE, NULL, 1, 1, false},
+    {SSE_HEAD "\r\n" EV("a") EV("\\u0000") EV("b") DONE, NULL, 3, 3, false},
     {SSE_HEAD "\r\n" DONE, "no token", 0, 0, false},
     {SSE_HEAD "\r\n" EV("a"), "ended after 1", 1, 1, false},
     {SSE_HEAD "\r\n" EV("a") "data: {\"error\":{\"message\":\"boom\"}}\n\n" DONE, "boom", 1, 1,

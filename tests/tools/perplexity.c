@@ -1,7 +1,11 @@
-/* tests/tools/perplexity.c - what a text costs a model: `perplexity MODEL TEXT [BYTES [DTYPE...]]`
+/* tests/tools/perplexity.c - what a text costs a model:
+ *
+ *     perplexity [--device NAME] MODEL TEXT [BYTES [DTYPE...]]
+ *
  * prints exp of the mean negative log-probability for each DTYPE of --dtype (auto and float32 by
- * default), and its ratio to the last one. The first BYTES of the text (all of it by default) are
- * cut into windows of 512 tokens; in each, every token but the first is scored. */
+ * default), and its ratio to the last one. The device is cpu by default. The first BYTES of the
+ * text (all of it by default, or with 0) are cut into windows of 512 tokens; in each, every token
+ * but the first is scored. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,9 +74,9 @@ static double score_window(const rose_backend_ops *ops, void *ctx, const uint32_
     return sum;
 }
 
-static double perplexity(const rose_model *m, const rose_ids *ids, rose_compute dtype)
+static double perplexity(const rose_backend_ops *ops, const rose_model *m, const rose_ids *ids,
+                         rose_compute dtype)
 {
-    const rose_backend_ops *ops = rose_backend_cpu();
     rose_backend_opts o;
     rose_memory_plan plan;
     rose_err err = {""};
@@ -96,7 +100,7 @@ static double perplexity(const rose_model *m, const rose_ids *ids, rose_compute 
     }
     ops->close(ctx);
     const double ppl = exp(-sum / (double)scored);
-    printf("%-10s perplexity %.4f over %llu tokens", rose_compute_name(dtype), ppl,
+    printf("%-4s %-10s perplexity %.4f over %llu tokens", ops->name, rose_compute_name(dtype), ppl,
            (unsigned long long)scored);
     fflush(stdout);
     return ppl;
@@ -112,11 +116,21 @@ int main(int argc, char **argv)
     rose_buf text = {0};
     rose_ids ids = {0};
     double all[MAX_DTYPES];
+    const char *device = "cpu";
+    const rose_backend_ops *ops;
 
-    if (argc < 3) {
-        fprintf(stderr, "perplexity MODEL TEXT [BYTES [DTYPE...]]\n");
+    if (argc > 2 && strcmp(argv[1], "--device") == 0) {
+        device = argv[2];
+        argc -= 2;
+        argv += 2;
+    }
+    if (argc < 3 || argc > 4 + MAX_DTYPES) {
+        fprintf(stderr,
+                "perplexity [--device NAME] MODEL TEXT [BYTES [DTYPE...]], at most %d DTYPEs\n",
+                MAX_DTYPES);
         return 1;
     }
+    check(rose_backend_pick(&ops, device, &err), &err);
     check(rose_file_read(&text, argv[2], (size_t)1 << 30, &err), &err);
     const size_t bytes = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
     if (bytes > 0 && bytes < text.len) text.len = bytes;
@@ -126,12 +140,12 @@ int main(int argc, char **argv)
     check(rose_encode(e, text.data, text.len, ROSE_ENCODE_PLAIN_SPECIAL, &ids, &err), &err);
 
     const int n = argc > 4 ? argc - 4 : 2;
-    for (int i = 0; i < n && i < MAX_DTYPES; i++) {
-        all[i] = perplexity(m, &ids, parse_dtype(argc > 4 ? argv[4 + i] : usual[i]));
+    for (int i = 0; i < n; i++) {
+        all[i] = perplexity(ops, m, &ids, parse_dtype(argc > 4 ? argv[4 + i] : usual[i]));
         printf("%s", i + 1 < n ? "\n" : ";");
     }
-    for (int i = 0; i + 1 < n && i < MAX_DTYPES; i++)
-        printf(" ratio %.5f", all[i] / all[n - 1 < MAX_DTYPES ? n - 1 : MAX_DTYPES - 1]);
+    for (int i = 0; i + 1 < n; i++)
+        printf(" ratio %.5f", all[i] / all[n - 1]);
     printf("\n");
     rose_ids_free(&ids);
     rose_buf_free(&text);
