@@ -160,8 +160,9 @@ def versus(rows, names, cells):
                     if a and b:
                         worst.append((statistics.median(b) / statistics.median(a), f"{m[:-3].upper()} {q}"))
             if worst:
+                least = min(worst, key=lambda x: x[0])
                 lost = ", ".join(where for r, where in worst if r < 1) or "nothing"
-                out.append(f"| {cell} | {name} | {ratio:.2f} | {min(worst)[0]:.2f} | {min(worst)[1]} | {lost} |")
+                out.append(f"| {cell} | {name} | {ratio:.2f} | {least[0]:.2f} | {least[1]} | {lost} |")
     return out
 
 
