@@ -21,7 +21,7 @@ OUR_PAGE = 16  # tokens of a KV page
 MODELS = {
     "gpt2": dict(preset=None, dtype="float16", context=1024, kv=266240, kv_variant=49152, rate=40),
     "smollm2-135m": dict(preset="smollm2-135m", dtype="bfloat16", context=4096, kv=294912, kv_variant=49152, rate=40),
-    "qwen3-0.6b": dict(preset="qwen3-0.6b", dtype="bfloat16", context=4096, kv=98304, kv_variant=49152, rate=40),
+    "qwen3-0.6b": dict(preset="qwen3-0.6b", dtype="bfloat16", context=4096, kv=196608, kv_variant=49152, rate=40),
     "llama-3.2-1b": dict(preset="llama-3.2-1b", dtype="bfloat16", context=4096, kv=262144, kv_variant=49152, rate=40),
     "qwen3-8b": dict(preset="qwen3-8b", dtype="bfloat16", context=4096, kv=98304, kv_variant=49152, rate=12),
 }
@@ -210,9 +210,10 @@ def weight_bytes(folder):
 
 def settings(o, folder, variant):
     spec = MODELS.get(o.model, dict(dtype="auto", context=config(folder).get("n_positions", 2048), kv=32768, kv_variant=16384))
+    tokens = o.kv_tokens or spec["kv"]
+    tokens = min(tokens, spec["kv_variant"]) if variant else tokens
     return {"model": folder, "dtype": spec["dtype"], "context": spec["context"], "max_num_seqs": o.max_num_seqs,
-            "kv_tokens": o.kv_tokens or spec["kv_variant" if variant else "kv"], "prefix_cache": o.prefix_cache,
-            "kv_bytes": (o.kv_tokens or spec["kv_variant" if variant else "kv"]) * kv_bytes_per_token(config(folder))}
+            "kv_tokens": tokens, "kv_bytes": tokens * kv_bytes_per_token(config(folder)), "prefix_cache": o.prefix_cache}
 
 
 def server_words(engine, s, port):
@@ -335,7 +336,8 @@ class Server:
                     facts.append(line.strip()[:400])
         return {"session": self.session, "model": self.o.label, "server": self.name, "argv": self.argv, "env": self.extra_env,
                 "settings": self.settings, "ready_s": self.ready_s, "empty_cache": self.cold, "started_beside": beside, "processes": len(pids),
-                "gpu_mib": gpu_memory_of(pids), "host_bytes": proportional_bytes(pids), "log_facts": facts, "time": now()}
+                "gpu_mib": gpu_memory_of(pids),
+                "gpu_mib_of_all": (gpu_memory() or (None, None))[1], "host_bytes": proportional_bytes(pids), "log_facts": facts, "time": now()}
 
 
 def stop_all(servers, grace_s=10):
