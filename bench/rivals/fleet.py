@@ -40,8 +40,8 @@ VARIANTS = {
 }
 PACKAGES = ("vllm", "sglang", "sglang-kernel", "torch", "transformers", "triton", "flashinfer-python", "numpy")
 OVERHEAD_GIB = 4.5  # context, graphs, activations and workspaces of a server; only decides which servers run side by side
-LOG_FACTS = re.compile(r"KV cache size|attention.backend|[Uu]sing .*(backend|sampl)|max_total_num_tokens|[Cc]apturing|"
-                       r"cudagraph|torch.compile|model runner|batch.invarian|determinis|[Aa]sync.*schedul|WARNING|Warning")
+LOG_FACTS = re.compile(r"KV cache size|attention.backend|[Uu]sing .*(backend|sampl)|max_total_num_tokens|[Cc]apturing|cudagraph|"
+                       r"torch.compile|[Mm]odel [Rr]unner|batch.invarian|determinis|[Aa]sync.*schedul|[Ff]alling back|Chunked prefill")
 
 
 # ---- the machine ----

@@ -121,6 +121,10 @@ def tables(data):
             out += [f"\n### {model}: ours against theirs\n", "Over 1: ours is better. Medians within one session; the ratios of "
                     "p50, p90 and p99 of all four times.\n", "| load | server | tok/s | least ratio | where | lost |",
                     "|---|---|---|---|---|---|", *compared]
+        costs = variants(rows, names, cells)
+        if costs:
+            out += [f"\n### {model}: variants against their engine without them\n", "Figures of the variant by those of the default, "
+                    "medians within one session.\n", "| load | server | tok/s | TTFT p50 | TPOT p50 |", "|---|---|---|---|---|", *costs]
         servers = [s for s in data["servers"] if s["model"] == model]
         if servers:
             out += [f"\n### {model}: servers\n", "| server | ready s | compiled code | started beside | GPU MiB | host MB | processes | idle CPU s/s |",
@@ -141,28 +145,45 @@ def tables(data):
     return "\n".join(out)
 
 
+def one_session(rows, cell, name, other):
+    """Rows of two servers in a cell, of the session that has most of the first one's and some of the other's."""
+    of = {n: [r for r in rows if (r["cell"], r["server"]) == (cell, n) and r.get("tok_per_s")] for n in (name, other)}
+    sessions = [r["session"] for r in of[name] if any(x["session"] == r["session"] for x in of[other])]
+    session = max(sorted(set(sessions)), key=sessions.count, default=None)
+    return [[r for r in of[n] if r["session"] == session] for n in (name, other)]
+
+
+def median(rows, metric, q):
+    return statistics.median([figure(r, metric, q) for r in rows if figure(r, metric, q)] or [0])
+
+
 def versus(rows, names, cells):
+    """Ours against each other server: over 1 is better."""
     out = []
     for cell in cells:
         for name in names:
-            pair = [(r["session"]) for r in rows if r["cell"] == cell and r["server"] == name and "tok_per_s" in r]
-            if name == OURS or not pair:
-                continue
-            session = max(set(pair), key=pair.count)
-            mine, theirs = ([r for r in rows if (r["cell"], r["server"], r["session"]) == (cell, n, session)] for n in (OURS, name))
-            if not mine or not theirs:
+            theirs, mine = one_session(rows, cell, name, OURS)
+            if name == OURS or not theirs:
                 continue
             ratio = statistics.median(r["tok_per_s"] for r in mine) / statistics.median(r["tok_per_s"] for r in theirs)
-            worst = []
-            for m in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
-                for q in ("p50", "p90", "p99"):
-                    a, b = ([figure(r, m, q) for r in x if figure(r, m, q)] for x in (mine, theirs))
-                    if a and b:
-                        worst.append((statistics.median(b) / statistics.median(a), f"{m[:-3].upper()} {q}"))
-            if worst:
-                least = min(worst, key=lambda x: x[0])
-                lost = ", ".join(where for r, where in worst if r < 1) or "nothing"
+            found = [(median(theirs, m, q) / median(mine, m, q), f"{m[:-3].upper()} {q}") for m in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+                     for q in ("p50", "p90", "p99") if median(mine, m, q) and median(theirs, m, q)]
+            if found:
+                least = min(found, key=lambda x: x[0])
+                lost = ", ".join(where for r, where in found if r < 1) or "nothing"
                 out.append(f"| {cell} | {name} | {ratio:.2f} | {least[0]:.2f} | {least[1]} | {lost} |")
+    return out
+
+
+def variants(rows, names, cells):
+    out = []
+    for cell in cells:
+        for name in [n for n in names if "+" in n]:
+            of, default = one_session(rows, cell, name, name.split("+")[0])
+            if of:
+                ratios = [median(of, m, "p50") / median(default, m, "p50") if median(default, m, "p50") else float("nan") for m in ("ttft_ms", "tpot_ms")]
+                speed = statistics.median(r["tok_per_s"] for r in of) / statistics.median(r["tok_per_s"] for r in default)
+                out.append(f"| {cell} | {name} | {speed:.2f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
     return out
 
 

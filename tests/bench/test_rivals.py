@@ -242,9 +242,10 @@ def test_tables(tmp):
         q = {"p50": ms, "p90": 2 * ms, "p99": 3 * ms}
         return {"model": "m", "server": server, "cell": "closed-1", "repeat": 0, "session": session, "tok_per_s": 1000 / ms, "server_cpu_s": 1,
                 "total_output_tokens": 100, "ttft_ms": q, "tpot_ms": q, "itl_ms": q, "e2e_ms": q}
-    rows = [row("roseinfer", 0, 100), row("roseinfer", 1, 2), row("vllm", 1, 6), row("sglang", 1, 1)]
+    rows = [row("roseinfer", 0, 100), row("roseinfer", 1, 2), row("vllm", 1, 6), row("sglang", 1, 1), row("vllm+deterministic", 1, 15)]
     text = report.tables({"meta": {"cells": {"closed-1": {}}}, "rows": rows, "servers": [], "answers": [], "failures": []})
     check("a ratio is of one session", "| closed-1 | vllm | 3.00 | 3.00 | TTFT p50 | nothing |" in text, text)
+    check("what a variant costs", "| closed-1 | vllm+deterministic | 0.40 | 2.50 | 2.50 |" in text, text)
     check("each lost figure is named", "| closed-1 | sglang | 0.50 | 0.50 | TTFT p50 | TTFT p50, TTFT p90, TTFT p99, TPOT p50" in text, text)
 
 
