@@ -217,7 +217,7 @@ def settings(o, folder, variant):
 
 
 def server_words(engine, s, port):
-    """The options that make the settings equal. All else is the default of each engine."""
+    """The options that make the settings equal; no server logs single requests. All else is the default of each engine."""
     cache = s["prefix_cache"] == "on"
     if engine == OURS:
         return ["serve", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
@@ -227,11 +227,12 @@ def server_words(engine, s, port):
         return ["--model", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
                 "--dtype", s["dtype"], "--max-num-seqs", str(s["max_num_seqs"]), "--max-model-len", str(s["context"]),
                 "--kv-cache-memory-bytes", str(s["kv_bytes"]), "--gpu-memory-utilization", "0.05", "--seed", "0",
-                "--generation-config", "vllm", "--enable-prefix-caching" if cache else "--no-enable-prefix-caching"]
+                "--generation-config", "vllm", "--disable-uvicorn-access-log",
+                "--enable-prefix-caching" if cache else "--no-enable-prefix-caching"]
     return ["--model-path", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
             "--dtype", s["dtype"], "--max-running-requests", str(s["max_num_seqs"]), "--context-length", str(s["context"]),
             "--max-total-tokens", str(s["kv_tokens"]), "--mem-fraction-static", "0.93", "--random-seed", "0",
-            "--sampling-defaults", "openai", *([] if cache else ["--disable-radix-cache"])]
+            "--sampling-defaults", "openai", "--log-level-http", "warning", *([] if cache else ["--disable-radix-cache"])]
 
 
 def cache_of(o, name):
