@@ -166,7 +166,7 @@ def tokenizer_json(folder, size):
 
 def make_model(o):
     """The folder that all engines read: random weights, config.json and a tokenizer."""
-    if os.path.isdir(o.model):
+    if o.model not in MODELS:
         return os.path.abspath(o.model)
     folder = os.path.join(o.work, "models", o.model)
     spec = MODELS[o.model]
