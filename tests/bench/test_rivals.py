@@ -168,6 +168,42 @@ def test_answers(tmp):
     check("equal ones are not", all(got[s, k] == (0, []) for s in ("roseinfer", "sglang") for k in ("greedy", "seeded")), got)
 
 
+class Asked:
+    """A server that notes what it is asked."""
+
+    def __init__(self, speaks, reply):
+        self.speaks, self.reply = speaks, reply
+
+    def ask(self, method, path, body, timeout):
+        self.path, self.body = path, body
+        return 200, json.dumps(self.reply).encode()
+
+
+def test_dialects(tmp):
+    answer = script("run").answer
+    s = Asked("generate", {"text": "x", "output_ids": [4, 5]})
+    check("SGLang gives ids by /generate", answer(s, [1, 2, 3], 2, None) == [4, 5] and s.path == "/generate", s.body)
+    check("its greedy request", s.body == {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2, "ignore_eos": True, "temperature": 0}}, s.body)
+    answer(s, [1, 2, 3], 2, 9)
+    p = s.body["sampling_params"]
+    check("its seed has another name", p["sampling_seed"] == 9 and "seed" not in p and p["top_k"] == 50, p)
+    v = Asked("completions", {"choices": [{"token_ids": [4, 5]}]})
+    check("ours and vLLM by /v1/completions", answer(v, [1], 2, 9) == [4, 5] and v.path == "/v1/completions" and v.body["seed"] == 9 and
+          v.body["return_token_ids"] and v.body["prompt"] == [1], v.body)
+    try:
+        answer(v, [1], 3, None)
+        check("an answer of another length is an error", False)
+    except OSError as e:
+        check("an answer of another length is an error", "2 tokens of 3" in str(e), e)
+    equal = {"model": "m", "dtype": "bfloat16", "context": 4096, "max_num_seqs": 256, "kv_tokens": 1600, "kv_bytes": 160000, "prefix_cache": "off"}
+    words = {e: fleet.server_words(e, equal, 1234) for e in ("roseinfer", "vllm", "sglang")}
+    after = {e: (lambda flag, w=w: w[w.index(flag) + 1]) for e, w in words.items()}
+    check("equal settings under each engine's names",
+          [after[e](f) for e, f in (("roseinfer", "--num-kv-pages"), ("vllm", "--kv-cache-memory-bytes"), ("sglang", "--max-total-tokens"))] ==
+          ["100", "160000", "1600"] and all(after[e]("--dtype") == "bfloat16" for e in words) and
+          [w[-1] for w in words.values()] == ["--no-prefix-cache", "--no-enable-prefix-caching", "--disable-radix-cache"], words)
+
+
 def test_kept(tmp):
     out = os.path.join(tmp, "kept")
     options = ("--variants", "none", "--phases", "cells")
@@ -281,7 +317,7 @@ def test_tokenizer(tmp):
 
 
 def main():
-    for test in (test_trim, test_packs, test_tokenizer, test_groups, test_tables, test_whole, test_failures, test_answers, test_kept):
+    for test in (test_trim, test_packs, test_tokenizer, test_groups, test_tables, test_whole, test_failures, test_answers, test_dialects, test_kept):
         with tempfile.TemporaryDirectory() as tmp:
             print(f"== {test.__name__[5:]}", flush=True)
             test(tmp)
