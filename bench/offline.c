@@ -48,7 +48,7 @@ typedef struct offline_opts {
     const char *workload, *backends, *output_dir, *drivers, *llama_model;
     const char *python[N_DRIVERS], *args[N_DRIVERS], *profile;
     uint32_t profile_n;
-    bool profile_only, record;
+    bool profile_only, record, send_seed;
     rose_server_flags server;
 } offline_opts;
 
@@ -140,6 +140,7 @@ static rose_status make_work(offline *r, rose_err *err)
                                   .temperature = o->temperature,
                                   .top_p = o->top_p,
                                   .top_k = o->top_k,
+                                  .send_seed = o->send_seed,
                                   .stop = &stop_asked};
     rose_model_close(m);
     st = preset ? rose_offline_nano_vllm(&r->lengths, err)
@@ -303,13 +304,13 @@ static json_t *meta_json(const offline *r, int argc, char **argv)
     const offline_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
-        "{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b}", "model",
+        "{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b, s:b}", "model",
         rose_results_string(r->model_dir), "workload", o->workload, "backends",
         rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
         (int)o->server.engine.opts.backend.max_seqs, "repeats", (int)o->repeats, "warmup",
         (int)o->warmup, "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
-        (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1);
+        (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1, "send_seed", o->send_seed);
     if (strcmp(o->workload, "uniform") != 0) {
         json_object_set_new(more, "input_len", json_null());
         json_object_set_new(more, "output_len", json_null());
@@ -409,6 +410,9 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
         ROSE_ROW_FLOAT("top-p", &o->top_p, "P", 1e-6f, 1, "nucleus sampling"),
         ROSE_ROW_U32("top-k", &o->top_k, "K", 0, 0, "0 is off"),
         ROSE_ROW_U64("seed", &o->seed, "N", 0, 0, "of prompts and sampling"),
+        ROSE_ROW_BOOL("send-seed", &o->send_seed,
+                      "give each request of a server or script a seed of its own; some engines "
+                      "sample more slowly then"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, 1000, "measured runs"),
         ROSE_ROW_U32("warmup", &o->warmup, "N", 0, 1000, "runs before them"),
         ROSE_ROW_STRING(
@@ -464,6 +468,7 @@ int rose_bench_offline(int argc, char **argv)
                        .top_p = 0.9f,
                        .timeout_s = 3600,
                        .workload = "uniform",
+                       .send_seed = true,
                        .profile = "none",
                        .profile_n = 32,
                        .backends = "inproc"};
@@ -471,7 +476,7 @@ int rose_bench_offline(int argc, char **argv)
         o.python[i] = "python3";
     rose_server_flags_init(&o.server);
     o.server.stop = &stop_asked;
-    rose_opt opts[37 + ROSE_ENGINE_FLAG_ROWS];
+    rose_opt opts[38 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);
     n += rose_engine_flags_rows(&o.server.engine, opts + n);

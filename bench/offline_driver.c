@@ -53,10 +53,10 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
             d->model);
     for (uint32_t i = 0; i < w->n; i++)
         max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
-    json_t *head =
-        json_pack("{s:s, s:f, s:f, s:i, s:i, s:i}", "model", d->model, "temperature",
-                  (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k,
-                  "max_batch_size", (int)d->max_batch_size, "warmup", (int)warmup);
+    json_t *head = json_pack("{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", d->model,
+                             "temperature", (double)w->temperature, "top_p", (double)w->top_p,
+                             "top_k", (int)w->top_k, "send_seed", w->send_seed, "max_batch_size",
+                             (int)d->max_batch_size, "warmup", (int)warmup);
     uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
     FILE *f = fopen(path, "w");
     bool ok = f != NULL && ids != NULL && head != NULL && fputs("{\"options\":", f) >= 0 &&

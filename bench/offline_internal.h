@@ -20,6 +20,7 @@ typedef struct rose_offline_work {
     uint64_t seed;
     float temperature, top_p;
     uint32_t top_k;
+    bool send_seed; /* each request of a server or script gets a seed of its own */
     const volatile sig_atomic_t *stop; /* true makes the current run fail soon; may be NULL */
 } rose_offline_work;
 

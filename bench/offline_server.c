@@ -26,10 +26,12 @@ static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_
         st = rose_buf_addf(b,
                            "],\"max_tokens\":%" PRIu32
                            ",\"temperature\":%g,\"top_p\":%g,\"top_k\":%" PRIu32
-                           ",\"seed\":%" PRIu64 ",\"ignore_eos\":true,\"stream\":true,"
-                           "\"stream_options\":{\"include_usage\":true}}",
-                           w->rows[i].n_out, (double)w->temperature, (double)w->top_p, w->top_k,
-                           (seed + i) & INT64_MAX);
+                           ",\"ignore_eos\":true,\"stream\":true,"
+                           "\"stream_options\":{\"include_usage\":true}",
+                           w->rows[i].n_out, (double)w->temperature, (double)w->top_p, w->top_k);
+    if (st == ROSE_OK && w->send_seed)
+        st = rose_buf_addf(b, ",\"seed\":%" PRIu64, (seed + i) & INT64_MAX);
+    if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
     free(quoted);
     json_decref(name);
     return st;

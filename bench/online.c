@@ -163,18 +163,18 @@ static json_t *meta_json(const online *r, int argc, char **argv)
     const rose_online_opts *o = r->o;
     json_t *meta = rose_results_meta(argc, argv);
     json_t *more = json_pack(
-        "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:s, "
-        "s:o, s:s?, s:s, s:{}}",
+        "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, "
+        "s:s, s:o, s:s?, s:s, s:{}}",
         "model", rose_results_string(r->model_dir), "backends", rose_results_string(o->backends),
         "trace_path", rose_results_string(o->trace), "n", (int)o->n, "seed",
         (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
         (double)o->req.top_p, "top_k", (int)o->req.top_k, "ignore_eos", o->req.ignore_eos,
-        "endpoint", o->req.endpoint, "prompt_form", o->req.prompt_form, "max_output_len",
-        (int)o->max_output_len, "max_input_len", (int)o->max_input_len, "warmup_requests",
-        (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
-        (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
-        rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
-        mode_names[prompt_mode(r)], "server_versions");
+        "send_seed", o->req.send_seed, "endpoint", o->req.endpoint, "prompt_form",
+        o->req.prompt_form, "max_output_len", (int)o->max_output_len, "max_input_len",
+        (int)o->max_input_len, "warmup_requests", (int)o->warmup_requests, "warmup_input_len",
+        (int)o->warmup_input_len, "warmup_output_len", (int)o->warmup_output_len, "trace_format",
+        r->trace.format, "server_cpus", rose_results_string(o->server.server_cpus), "client_cpus",
+        o->client_cpus, "prompts", mode_names[prompt_mode(r)], "server_versions");
     char gpu[256];
     json_t *scales = json_array();
     rose_backend_gpu_name(gpu, sizeof gpu);

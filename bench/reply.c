@@ -112,11 +112,10 @@ static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, con
         uint32_t total = count_of(usage, "completion_tokens");
         if (total > r->usage_completion) {
             n = total - r->usage_completion;
-            if (text) r->counted = true;
+            r->counted = true;
         }
     }
-    /* a chunk without text, for example the first chunk, which only gives the role */
-    if (!text && r->ids_seen == 0) return ROSE_OK;
+    /* a chunk without a token, for example the first chunk, which only gives the role */
     if (n == 0 && !text) return ROSE_OK;
     return add_arrival(r, rd->t_ns, n == 0 ? 1 : n);
 }

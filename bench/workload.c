@@ -20,6 +20,7 @@ void rose_request_flags_init(rose_request_flags *f)
                               .timeout_s = 600,
                               .stall_s = 120,
                               .ignore_eos = true,
+                              .send_seed = true,
                               .endpoint = "completions",
                               .prompt_form = "text"};
 }
@@ -33,6 +34,11 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
         ROSE_ROW_U32("top-k", &f->top_k, "K", 0, 1u << 20, "0 leaves the field out"),
         ROSE_ROW_BOOL("ignore-eos", &f->ignore_eos,
                       "send ignore_eos, so that every reply has its full length"),
+        ROSE_ROW_BOOL("send-seed", &f->send_seed,
+                      "give each request a seed of its own; some servers sample more slowly then"),
+        ROSE_ROW_BOOL("running-usage", &f->running_usage,
+                      "ask for usage in each event (continuous_usage_stats), which tells how many "
+                      "tokens the event holds if the server sends no ids"),
         ROSE_ROW_CHOICE("endpoint", &f->endpoint, "completions|chat",
                         "/v1/completions or /v1/chat/completions"),
         ROSE_ROW_CHOICE("prompt-form", &f->prompt_form, "text|ids",
@@ -68,7 +74,7 @@ static const char *own_key(const json_t *extra, const rose_request_flags *f)
                                 "max_tokens",
                                 "temperature",
                                 "top_p",
-                                "seed",
+                                f->send_seed ? "seed" : NULL,
                                 "stream",
                                 "stream_options",
                                 f->top_k > 0 ? "top_k" : NULL,
@@ -126,10 +132,12 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
     if (st == ROSE_OK)
         st = rose_buf_addf(b,
                            "%s,\"max_tokens\":%" PRIu32 ",\"temperature\":%g,\"top_p\":%g,"
-                           "\"seed\":%" PRIu64 ",\"stream\":true,"
-                           "\"stream_options\":{\"include_usage\":true}",
+                           "\"stream\":true,\"stream_options\":{\"include_usage\":true%s}",
                            chat ? "}]" : "", w->trace->rows[i].n_out, (double)f->temperature,
-                           (double)f->top_p, (f->seed + i) & INT64_MAX);
+                           (double)f->top_p,
+                           f->running_usage ? ",\"continuous_usage_stats\":true" : "");
+    if (st == ROSE_OK && f->send_seed)
+        st = rose_buf_addf(b, ",\"seed\":%" PRIu64, (f->seed + i) & INT64_MAX);
     if (st == ROSE_OK && f->top_k > 0) st = rose_buf_addf(b, ",\"top_k\":%" PRIu32, f->top_k);
     if (st == ROSE_OK && f->ignore_eos) st = rose_buf_addf(b, ",\"ignore_eos\":true");
     if (st == ROSE_OK && f->extra_body != NULL) {

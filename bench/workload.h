@@ -15,7 +15,7 @@
 typedef struct rose_request_flags {
     float temperature, top_p, timeout_s, stall_s;
     uint32_t top_k;
-    bool ignore_eos;
+    bool ignore_eos, send_seed, running_usage;
     const char *endpoint;    /* "completions" or "chat" */
     const char *prompt_form; /* "text" or "ids" */
     const char *api_key, *model_name, *extra_body;

@@ -157,6 +157,11 @@ static const reply_case cases[] = {
      "\r\ndata: {\"choices\":[{\"text\":\"ab\"}],\"usage\":{\"completion_tokens\":2}}\n\n"
      "data: {\"choices\":[{\"text\":\"cde\"}],\"usage\":{\"completion_tokens\":5}}\n\n" DONE,
      NULL, 2, 5, false},
+    /* a token that ends amid a character has no text, but the running usage counts it */
+    {SSE_HEAD
+     "\r\ndata: {\"choices\":[{\"text\":\"\"}],\"usage\":{\"completion_tokens\":1}}\n\n"
+     "data: {\"choices\":[{\"text\":\"cde\"}],\"usage\":{\"completion_tokens\":2}}\n\n" DONE,
+     NULL, 2, 2, false},
     {SSE_HEAD "Transfer-Encoding: chunked\r\n\r\n" CHUNK("5", "data:") CHUNK("1", " ")
          CHUNK("26", "{\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DON") CHUNK("4", "E]\n\n")
              CHUNK("0", ""),

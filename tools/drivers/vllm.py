@@ -14,7 +14,7 @@ if __name__ == "__main__":
 
     def generate(r):
         params = [SamplingParams(temperature=w.temperature, top_p=w.top_p, top_k=w.top_k or -1, ignore_eos=True,
-                                 max_tokens=n, seed=r["seed"] + i, detokenize=False)
+                                 max_tokens=n, seed=r["seed"] + i if w.send_seed else None, detokenize=False)
                   for i, n in enumerate(r["output_lens"])]
         prompts = [{"prompt_token_ids": p} for p in r["prompts"]]
         return [len(o.outputs[0].token_ids) for o in llm.generate(prompts, params, use_tqdm=False)]
