@@ -1,0 +1,387 @@
+/* grammar/grammar_internal.h - what the files of this room share. Compiling goes: front end
+ * (schema*.c, regex.c, ebnf.c, tag.c) -> nodes (nodes.c) -> program (program.c). Matching: state.c
+ * follows bytes, mask.c walks the trie of tokens (trie.c), matcher.c is the public side. */
+#ifndef ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
+#define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+
+#include "grammar/grammar.h"
+
+#define GR_NONE UINT32_MAX
+#define GR_INF UINT32_MAX /* the upper bound of a repetition without one */
+
+/* A set of bytes. */
+typedef struct gr_set {
+    uint64_t w[4];
+} gr_set;
+
+static inline bool gr_set_has(const gr_set *s, unsigned byte)
+{
+    return s->w[byte >> 6] >> (byte & 63) & 1;
+}
+
+static inline void gr_set_add(gr_set *s, unsigned lo, unsigned hi)
+{
+    for (unsigned i = lo; i <= hi; i++) s->w[i >> 6] |= UINT64_C(1) << (i & 63);
+}
+
+/* ---- compiling: memory, limits, errors (build.c) ---- */
+
+typedef uint32_t gr_node; /* an index; the nodes below are the first of every build */
+enum { GR_NEVER = 0, GR_EMPTY = 1 };
+
+typedef enum gr_node_kind {
+    NODE_NEVER,  /* matches nothing */
+    NODE_EMPTY,  /* matches the empty text */
+    NODE_BYTES,  /* bytes[a .. a + n) in this order */
+    NODE_SET,    /* one byte of sets[a] */
+    NODE_SEQ,    /* kids[a .. a + n) in this order */
+    NODE_ALT,    /* one of kids[a .. a + n) */
+    NODE_REPEAT, /* node a, min to max times */
+    NODE_RULE,   /* rule a */
+    NODE_DFA     /* dfas[a] */
+} gr_node_kind;
+
+enum {
+    GR_NULLABLE = 1, /* matches the empty text; unknown (0) for rules until they are checked */
+    GR_SAFE_CHAR = 2,  /* one character; matches at least every safe character of mask.c */
+    GR_STRING_CHAR = 4 /* one character of a free JSON string */
+};
+
+typedef struct gr_node_data {
+    uint8_t kind, flags;
+    uint32_t a, n, min, max;
+} gr_node_data;
+
+/* A deterministic automaton over bytes. State 0 is dead, state 1 is the start. */
+typedef struct gr_dfa {
+    uint32_t n;             /* states */
+    uint16_t (*next)[256];  /* [n] */
+    uint8_t *accept;        /* [n] */
+} gr_dfa;
+
+typedef struct gr_rule {
+    gr_node body; /* GR_NONE until it is defined */
+    const char *name;
+} gr_rule;
+
+/* One compile. Memory comes from chunks that are freed together. An error jumps to trap, where
+ * rose_grammar_compile frees everything. */
+typedef struct gr_build {
+    jmp_buf trap;
+    rose_status st;
+    rose_err *err;
+    const char *what; /* starts every message: "json_schema", "regex", ... */
+    rose_grammar_opts opts; /* without zeros */
+    struct gr_chunk *chunks;
+    size_t memory;
+    uint64_t work;
+    unsigned depth;
+    json_t *root;     /* owned; NULL for other kinds than JSON */
+    bool plain_class; /* characters are written as UTF-8, not as in a JSON string */
+    gr_node_data *nodes;
+    gr_node *kids;
+    uint8_t *bytes;
+    gr_set *sets;
+    gr_dfa **dfas;
+    gr_rule *rules;
+    size_t n_nodes, cap_nodes, n_kids, cap_kids, n_bytes, cap_bytes, n_sets, cap_sets, n_dfas,
+        cap_dfas, n_rules, cap_rules;
+    struct gr_schema *schema; /* state of the schema front end */
+    gr_node json_rules[8];    /* shared rules of json.c, GR_NONE until they are used */
+} gr_build;
+
+_Noreturn void rose_gr_fail(gr_build *b, rose_status st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void *rose_gr_take(gr_build *b, size_t n); /* zeroed, for the whole build */
+void *rose_gr_grown(gr_build *b, void *old, size_t n, size_t *cap, size_t size);
+void rose_gr_work(gr_build *b, uint64_t n); /* counts steps against max_work */
+void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
+void rose_gr_leave(gr_build *b);
+void rose_gr_chunks_free(struct gr_chunk *c);
+
+/* ---- nodes (nodes.c). All simplify: NEVER and EMPTY vanish where they can. ---- */
+
+void rose_gr_nodes_init(gr_build *b);
+gr_node rose_gr_bytes(gr_build *b, const void *bytes, size_t n);
+gr_node rose_gr_text(gr_build *b, const char *text);
+gr_node rose_gr_set(gr_build *b, const gr_set *s);
+gr_node rose_gr_range(gr_build *b, unsigned lo, unsigned hi);
+gr_node rose_gr_seq(gr_build *b, const gr_node *kids, size_t n);
+gr_node rose_gr_alt(gr_build *b, const gr_node *kids, size_t n);
+gr_node rose_gr_repeat(gr_build *b, gr_node kid, uint32_t min, uint32_t max);
+gr_node rose_gr_dfa_node(gr_build *b, gr_dfa *d);
+gr_node rose_gr_rule_new(gr_build *b, const char *name); /* a NODE_RULE; define it later */
+void rose_gr_rule_define(gr_build *b, gr_node rule, gr_node body);
+#define GR_SEQ(b, ...)                                                                             \
+    rose_gr_seq(b, (gr_node[]){__VA_ARGS__}, sizeof((gr_node[]){__VA_ARGS__}) / sizeof(gr_node))
+#define GR_ALT(b, ...)                                                                             \
+    rose_gr_alt(b, (gr_node[]){__VA_ARGS__}, sizeof((gr_node[]){__VA_ARGS__}) / sizeof(gr_node))
+static inline gr_node rose_gr_opt(gr_build *b, gr_node kid)
+{
+    return rose_gr_repeat(b, kid, 0, 1);
+}
+
+/* A list of nodes that grows. */
+typedef struct gr_list {
+    gr_node *v;
+    size_t n, cap;
+} gr_list;
+void rose_gr_push(gr_build *b, gr_list *l, gr_node x);
+
+/* One of n words, as a tree of their common starts. The words may be in any order. */
+typedef struct gr_word {
+    const char *bytes;
+    size_t n;
+} gr_word;
+gr_node rose_gr_words(gr_build *b, gr_word *words, size_t n);
+
+/* ---- characters (chars.c) ---- */
+
+typedef struct gr_chars { /* code points, sorted disjoint ranges [lo, hi] */
+    struct gr_span {
+        uint32_t lo, hi;
+    } * v;
+    size_t n, cap;
+} gr_chars;
+void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi); /* unsorted yet */
+void rose_gr_chars_normal(gr_chars *c);                 /* sorts, joins, drops surrogates */
+void rose_gr_chars_invert(gr_build *b, gr_chars *c);
+bool rose_gr_chars_has(const gr_chars *c, uint32_t cp);
+gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
+size_t rose_gr_utf8(uint32_t cp, uint8_t out[4]);
+/* Decodes one character of s[0..n), n > 0; invalid UTF-8 fails the build. */
+uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
+
+/* ---- deterministic automata (dfa.c) ---- */
+
+gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x); /* x holds no rules */
+typedef enum gr_dfa_op { DFA_AND, DFA_MINUS } gr_dfa_op;
+gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op);
+bool rose_gr_dfa_empty(const gr_dfa *d); /* of a trimmed one, as all functions return */
+bool rose_gr_dfa_match(const gr_dfa *d, const void *bytes, size_t n);
+
+/* ---- JSON without a schema (json.c) ---- */
+
+gr_node rose_gr_string_char(gr_build *b);
+gr_node rose_gr_string_rest(gr_build *b); /* the inside of a free string, and the closing quote */
+gr_node rose_gr_any_string(gr_build *b);
+gr_node rose_gr_any_number(gr_build *b);
+gr_node rose_gr_integer(gr_build *b);
+gr_node rose_gr_any_object(gr_build *b);
+gr_node rose_gr_any_array(gr_build *b);
+gr_node rose_gr_any_value(gr_build *b);
+gr_node rose_gr_space(gr_build *b); /* up to max_space characters */
+gr_node rose_gr_members(gr_build *b, const char *open, gr_node member, const char *close,
+                        uint32_t min, uint32_t max);
+gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
+
+/* ---- front ends. Each returns the node of the whole text. ---- */
+
+gr_node rose_gr_regex(gr_build *b, const char *text, size_t n); /* all of the text matches */
+gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n); /* a part of it, as a schema */
+gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n);
+gr_node rose_gr_schema(gr_build *b, json_t *schema); /* borrowed while b lives */
+gr_node rose_gr_tag(gr_build *b, json_t *tag);
+
+/* ---- the program (program.c) ---- */
+
+typedef enum gr_op_kind {
+    OP_MATCH,  /* the end of the text */
+    OP_RETURN, /* the end of a rule: the frame on the stack says where to go on */
+    OP_RANGE,  /* a byte of [lo, hi], then a */
+    OP_SET,    /* a byte of sets[b], then a */
+    OP_EDGES,  /* a byte of one of edges[a .. a + b), then its target */
+    OP_FORK,   /* all of targets[a .. a + b) */
+    OP_CALL,   /* pushes the frame "go on at b", goes to a */
+    OP_ENTER,  /* pushes a counter of loops[b] at 0, goes to the loop's OP_LOOP */
+    OP_LOOP,   /* the counter of loops[b]: once more, or pops it and leaves */
+    OP_NEXT    /* counts one round of loops[b], goes to its OP_LOOP */
+} gr_op_kind;
+
+/* What mask.c knows of an op without a walk; a safe token has only safe characters. */
+typedef enum gr_wild {
+    WILD_NO,
+    WILD_COUNT, /* OP_LOOP: each round takes one safe character */
+    WILD_SAFE,  /* all safe tokens survive from here */
+    WILD_STRING /* the inside of a free JSON string, as the vocabulary prepared it */
+} gr_wild;
+
+typedef struct gr_op {
+    uint8_t kind, wild, lo, hi;
+    uint32_t a, b;
+} gr_op;
+
+typedef struct gr_edge {
+    uint8_t lo, hi;
+    uint32_t to;
+} gr_edge;
+
+typedef struct gr_loop {
+    uint32_t min, max, body, exit, head; /* ops; head: its OP_LOOP */
+} gr_loop;
+
+typedef struct gr_program { /* owned arrays */
+    gr_op *ops;
+    gr_edge *edges;
+    uint32_t *targets;
+    gr_loop *loops;
+    gr_set *sets;
+    uint32_t n_ops, n_edges, n_targets, n_loops, n_sets, n_classes, start;
+    uint8_t class_of[256], byte_of[256]; /* bytes of one class behave alike everywhere */
+} gr_program;
+
+/* Refuses rules that are not defined or begin with themselves, and a root that never ends (rules.c). */
+/* Returns, for each node, 1 if it can end: the others are left out of the program. */
+uint8_t *rose_gr_check_rules(gr_build *b, gr_node root);
+void rose_gr_program_make(gr_build *b, gr_node root, gr_program *out);
+void rose_gr_program_free(gr_program *p);
+
+
+/* ---- the trie (trie.c) ---- */
+
+typedef struct gr_trie_node { /* in depth-first order */
+    uint32_t next;            /* the first node after the subtree */
+    uint32_t first;           /* sorted[first .. first + n): the ids that end here */
+    uint16_t n, depth;
+    uint8_t byte;
+} gr_trie_node;
+
+typedef struct gr_trie {
+    gr_trie_node *nodes;
+    uint32_t n;
+    uint32_t *sorted;
+    uint32_t n_sorted;
+} gr_trie;
+
+struct rose_vocab_trie {
+    atomic_uint refs;
+    uint32_t n_ids, n_words, max_token; /* max_token: bytes of the longest token */
+    uint8_t *blob;                      /* bytes of all tokens */
+    struct gr_span_of {
+        uint32_t at, n;
+    } * tokens; /* [n_ids] into blob; n == 0: no text */
+    uint32_t *eos;
+    size_t n_eos;
+    gr_trie all;
+    gr_trie unsafe;        /* tokens that are not made of safe characters */
+    gr_trie quoted;        /* tokens that contain '"' */
+    uint32_t *safe_mask;   /* [n_words] tokens of safe characters */
+    uint32_t *inside_mask; /* [n_words] tokens that stay inside a free JSON string */
+    uint32_t *safe_ids;    /* by length in characters */
+    uint32_t *safe_end;    /* [max_safe + 1]: safe_ids[0 .. safe_end[k]) have at most k characters */
+    uint32_t max_safe;
+    size_t bytes;
+};
+
+static inline bool rose_gr_is_eos(const rose_vocab_trie *v, uint32_t id)
+{
+    for (size_t i = 0; i < v->n_eos; i++)
+        if (v->eos[i] == id) return true;
+    return false;
+}
+
+static inline void rose_gr_set_bit(uint32_t *mask, uint32_t id)
+{
+    mask[id / 32] |= UINT32_C(1) << (id % 32);
+}
+
+/* ---- states (state.c). All need the lock of the grammar. ---- */
+
+typedef struct gr_frame {
+    uint32_t parent; /* a frame; 0 is the empty stack */
+    uint32_t op;     /* where to go on; or GR_COUNTER | index of the loop */
+    uint32_t count;  /* rounds of the loop */
+    uint32_t depth;
+    uint32_t plain;  /* the frame with plain counters (mask.c); GR_NONE: not known yet */
+    uint32_t chain;  /* of the hash table */
+} gr_frame;
+#define GR_COUNTER 0x80000000u
+
+typedef struct gr_item {
+    uint32_t op, frame;
+} gr_item;
+
+typedef struct gr_state {
+    uint32_t first, n;  /* items */
+    uint32_t hash, chain;
+    uint32_t *next;     /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
+    uint32_t *mask;     /* NULL: not known yet */
+    uint32_t n_allowed, one; /* with mask: its bits; one of the ids */
+    uint32_t plain;     /* the state with plain counters; GR_NONE: not known yet */
+    gr_item wild_item;
+    uint32_t wild_left; /* WILD_COUNT: characters that are left */
+    uint8_t wild;
+    bool accepting;
+} gr_state;
+enum { GR_DEAD = 0 }; /* the state without items */
+
+typedef struct gr_states {
+    gr_state *v;
+    gr_item *items;
+    gr_frame *frames;
+    uint32_t n, cap, n_items, cap_items, n_frames, cap_frames;
+    uint32_t *buckets, n_buckets, *frame_buckets, n_frame_buckets;
+    size_t bytes;
+    uint32_t start;
+} gr_states;
+
+struct rose_grammar {
+    atomic_uint refs;
+    pthread_mutex_t lock; /* of everything below */
+    rose_vocab_trie *vocab;
+    rose_grammar_opts opts;
+    gr_program p;
+    size_t program_bytes;
+    gr_states s;
+    rose_matcher *matchers; /* all that live, so that their states survive a clean-up */
+    /* scratch */
+    gr_item *work, *found;
+    uint32_t n_work, cap_work, n_found, cap_found;
+    uint64_t *seen; /* a hash table of (stamp, item) */
+    uint32_t *seen_stamp, n_seen, stamp, n_marked;
+    gr_item wild_item;
+    uint32_t wild_left;
+    uint8_t wild;
+    uint32_t *walk; /* [max_token + 2] states along a path of the trie */
+    rose_status st; /* why the last GR_NONE came back */
+};
+
+struct rose_matcher {
+    rose_grammar *g;
+    rose_matcher *prev, *next; /* in g->matchers */
+    uint32_t state, moved; /* moved: used by rose_gr_clean */
+    bool ended;
+};
+
+rose_status rose_gr_states_init(rose_grammar *g);
+void rose_gr_states_free(gr_states *s);
+/* The state after one byte; GR_DEAD if there is none; GR_NONE after an error (g->st). */
+uint32_t rose_gr_step(rose_grammar *g, uint32_t state, uint8_t byte);
+/* The state of these items, which are sorted and closed; GR_NONE after an error. */
+uint32_t rose_gr_intern(rose_grammar *g, const gr_item *items, uint32_t n);
+uint32_t rose_gr_frame(rose_grammar *g, uint32_t parent, uint32_t op, uint32_t count);
+/* Closes one item into g->found[0 .. g->n_found), sorted; false after an error. */
+bool rose_gr_close(rose_grammar *g, gr_item from);
+void rose_gr_sort_items(gr_item *v, uint32_t n);
+/* Drops cached states when they take more than the limit; ids of states change. */
+rose_status rose_gr_clean(rose_grammar *g);
+
+/* ---- masks (mask.c) ---- */
+
+/* Finds or computes the mask of a state, which is g->s.v[*at].mask. */
+rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at);
+
+/* Fills in v->inside_mask. */
+rose_status rose_gr_inside(rose_vocab_trie *v);
+
+/* A grammar without cached states around a node; used by rose_grammar_compile and rose_gr_inside. */
+rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
+                            const char *what, gr_node (*front)(gr_build *, void *), void *arg,
+                            rose_err *err);
+
+#endif
