@@ -67,6 +67,7 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
                                      : "%s: the start has too many possible readings",
                   what);
     rose_gr_chunks_free(b->chunks);
+    json_decref(b->made);
     json_decref(b->root);
     free(b);
     if (st == ROSE_OK)

@@ -1,0 +1,77 @@
+/* grammar/schema_format.c - the formats of JSON Schema as regular expressions. The forms are those
+ * that jsonschema-rs accepts, or a part of them that models write: RFC 3339 dates with the length of
+ * each month and leap years, RFC 4291 addresses, RFC 3986 URIs. */
+#include <string.h>
+
+#include "grammar/grammar_internal.h"
+
+#define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define IPV4  "(?:" OCTET "\\.){3}" OCTET
+#define H16   "[0-9A-Fa-f]{1,4}"
+#define LS32  "(?:" H16 ":" H16 "|" IPV4 ")"
+#define IPV6                                                                                       \
+    "(?:(?:" H16 ":){6}" LS32 "|::(?:" H16 ":){5}" LS32 "|(?:" H16 ")?::(?:" H16 ":){4}" LS32      \
+    "|(?:(?:" H16 ":){0,1}" H16 ")?::(?:" H16 ":){3}" LS32 "|(?:(?:" H16 ":){0,2}" H16             \
+    ")?::(?:" H16 ":){2}" LS32 "|(?:(?:" H16 ":){0,3}" H16 ")?::" H16 ":" LS32 "|(?:(?:" H16       \
+    ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16   \
+    ")?::)"
+#define LEAP                                                                                       \
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+#define DATE                                                                                       \
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"                                 \
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
+#define TIME                                                                                       \
+    "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?"                                  \
+    "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|23:59:60(?:\\.[0-9]+)?[Zz])"
+#define ATEXT  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+#define LABEL  "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define UCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})"
+#define PCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+#define NCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
+#define AUTHORITY                                                                                  \
+    "(?:" UCHAR "*@)?(?:\\[" IPV6 "\\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?"
+#define QUERY "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
+#define URI                                                                                        \
+    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR          \
+    "*)*)?|" PCHAR "+(?:/" PCHAR "*)*)?" QUERY
+#define RELATIVE                                                                                   \
+    "(?://" AUTHORITY "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|" NCHAR "+(?:/" PCHAR     \
+    "*)*)?" QUERY
+#define DIGITS "[0-9]+"
+
+static const struct {
+    const char *name, *regex; /* NULL: known, but not supported */
+} formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "[Tt]" TIME},
+    {"email", ATEXT "{1,20}(?:\\." ATEXT "{1,20}){0,2}@" LABEL "(?:\\." LABEL "){0,2}"},
+    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
+    {"ipv4", IPV4},
+    {"ipv6", IPV6},
+    {"hostname", LABEL "(?:\\." LABEL "){0,2}"},
+    {"uri", URI},
+    {"uri-reference", "(?:" URI "|" RELATIVE ")"},
+    {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*"},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)"},
+    {"duration",
+     "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS "M(?:" DIGITS
+     "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
+     "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
+     "S)?|" DIGITS "S))"},
+    {"idn-email", NULL},
+    {"idn-hostname", NULL},
+    {"iri", NULL},
+    {"iri-reference", NULL},
+    {"uri-template", NULL},
+    {"regex", NULL},
+};
+
+const char *rose_gr_format(const char *name, bool *known)
+{
+    *known = true;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        if (strcmp(name, formats[i].name) == 0) return formats[i].regex;
+    *known = false;
+    return NULL;
+}

@@ -1,0 +1,150 @@
+/* grammar/schema_string.c - strings of a JSON schema: pattern, format, lengths. A string that has
+ * only lengths may use every escape of JSON. With a pattern or format, characters are written as
+ * chars.c says, and several demands are intersected as automata. */
+#include <string.h>
+
+#include "grammar/grammar_internal.h"
+
+/* What a list of schemas demands of a string. */
+typedef struct demands {
+    gr_list texts;   /* nodes of the inside of the string; all must hold */
+    gr_list forbids; /* none may hold */
+    uint32_t min, max; /* characters */
+} demands;
+
+static gr_node words_of(gr_build *b, const json_t *list)
+{
+    size_t n = 0, i;
+    json_t *x;
+    gr_word *words = rose_gr_take(b, (json_array_size(list) + 1) * sizeof *words);
+    json_array_foreach(list, i, x)
+    {
+        if (json_is_string(x))
+            words[n++] = rose_gr_escaped(b, json_string_value(x), json_string_length(x));
+    }
+    return rose_gr_words(b, words, n);
+}
+
+static gr_node pattern_at(gr_build *b, json_t *schema, const char *keyword)
+{
+    const json_t *p = json_object_get(schema, keyword);
+    if (p == NULL) return GR_NEVER;
+    if (!json_is_string(p))
+        rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a string");
+    return rose_gr_pattern(b, json_string_value(p), json_string_length(p));
+}
+
+static void add_format(gr_build *b, json_t *schema, demands *d)
+{
+    const char *name = json_string_value(json_object_get(schema, "format"));
+    bool known;
+    if (name == NULL) return;
+    const char *regex = rose_gr_format(name, &known);
+    if (regex != NULL)
+        rose_gr_push(b, &d->texts, rose_gr_regex(b, regex, strlen(regex)));
+    else if (known)
+        rose_gr_schema_refuse(b, schema, "format", ROSE_E_UNSUPPORTED,
+                              "this format is not supported");
+}
+
+static void add_demands(gr_build *b, json_t *schema, demands *d)
+{
+    uint32_t min = rose_gr_schema_count(b, schema, "minLength", 0);
+    uint32_t max = rose_gr_schema_count(b, schema, "maxLength", GR_INF);
+    gr_node x;
+    if (min > d->min) d->min = min;
+    if (max < d->max) d->max = max;
+    if (json_object_get(schema, "pattern") != NULL)
+        rose_gr_push(b, &d->texts, pattern_at(b, schema, "pattern"));
+    add_format(b, schema, d);
+    if ((x = pattern_at(b, schema, "\1pattern")) != GR_NEVER) rose_gr_push(b, &d->forbids, x);
+    if ((x = words_of(b, json_object_get(schema, "\1not"))) != GR_NEVER)
+        rose_gr_push(b, &d->forbids, x);
+}
+
+static gr_node any_chars(gr_build *b, uint32_t min, uint32_t max)
+{
+    gr_chars all = {0};
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), min, max);
+}
+
+/* The bytes of the longest text of d; GR_INF if there is none. */
+static uint32_t longest(gr_build *b, const gr_dfa *d)
+{
+    uint32_t *best = rose_gr_take(b, d->n * sizeof *best), most = 0;
+    for (uint32_t round = 0; round <= d->n; round++) {
+        bool changed = false;
+        rose_gr_work(b, d->n * 8);
+        for (uint32_t s = 1; s < d->n; s++) {
+            if (s > 1 && best[s] == 0) continue;
+            for (unsigned c = 0; c < 256; c++) {
+                uint32_t to = d->next[s][c];
+                if (to == 0 || best[to] > best[s]) continue;
+                best[to] = best[s] + 1;
+                changed = true;
+                if (best[to] > d->n) return GR_INF;
+                if (best[to] > most) most = best[to];
+            }
+        }
+        if (!changed) return most;
+    }
+    return GR_INF;
+}
+
+static gr_dfa *combined(gr_build *b, const demands *d)
+{
+    gr_dfa *x = NULL;
+    for (size_t i = 0; i < d->texts.n; i++) {
+        gr_dfa *y = rose_gr_dfa_of(b, d->texts.v[i]);
+        x = x == NULL ? y : rose_gr_dfa_combine(b, x, y, DFA_AND);
+    }
+    if (x == NULL) x = rose_gr_dfa_of(b, any_chars(b, d->min, d->max));
+    else if (d->min > 0 || (d->max != GR_INF && longest(b, x) > d->max))
+        x = rose_gr_dfa_combine(b, x, rose_gr_dfa_of(b, any_chars(b, d->min, d->max)), DFA_AND);
+    for (size_t i = 0; i < d->forbids.n; i++)
+        x = rose_gr_dfa_combine(b, x, rose_gr_dfa_of(b, d->forbids.v[i]), DFA_MINUS);
+    return x;
+}
+
+gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
+{
+    demands d = {.max = GR_INF};
+    gr_node quote = rose_gr_text(b, "\"");
+    for (size_t i = 0; i < c->n; i++) add_demands(b, c->v[i], &d);
+    if (d.min > d.max) return GR_NEVER;
+    bool lengths = d.min > 0 || d.max != GR_INF;
+    if (d.forbids.n == 0 && d.texts.n == 0) {
+        if (!lengths) return rose_gr_any_string(b);
+        return GR_SEQ(b, quote, rose_gr_repeat(b, rose_gr_string_char(b), d.min, d.max), quote);
+    }
+    if (d.forbids.n == 0 && d.texts.n == 1 && !lengths)
+        return GR_SEQ(b, quote, d.texts.v[0], quote);
+    return GR_SEQ(b, quote, rose_gr_dfa_node(b, combined(b, &d)), quote);
+}
+
+/* The words of enum and const; NULL: the schema has neither. */
+static gr_dfa *named(gr_build *b, json_t *schema)
+{
+    json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    if (one != NULL && rose_gr_schema_draft(b) >= 6)
+        list = rose_gr_keep(b, json_pack("[O]", one));
+    return list == NULL ? NULL : rose_gr_dfa_of(b, words_of(b, list));
+}
+
+gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c)
+{
+    demands d = {.max = GR_INF};
+    gr_dfa *words = NULL;
+    bool is_string = !c->never;
+    for (size_t i = 0; i < c->n; i++) {
+        gr_dfa *x = named(b, c->v[i]);
+        if (!(rose_gr_schema_types(c->v[i]) & TYPE_STRING)) is_string = false;
+        if (x != NULL) words = words == NULL ? x : rose_gr_dfa_combine(b, words, x, DFA_AND);
+        add_demands(b, c->v[i], &d);
+    }
+    if (!is_string || d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
+    if (d.texts.n + d.forbids.n == 0 && d.min == 0 && d.max == GR_INF) return words;
+    gr_dfa *x = combined(b, &d);
+    return words == NULL ? x : rose_gr_dfa_combine(b, words, x, DFA_AND);
+}
