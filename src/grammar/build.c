@@ -34,8 +34,8 @@ static void add_chunk(gr_build *b, size_t n)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "compiling needs more than %zu MiB of memory",
                      b->opts.max_compile_bytes >> 20);
     if ((c = malloc(sizeof *c + cap)) == NULL) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
-    *c = (struct gr_chunk){.next = b->chunks, .cap = cap};
-    b->chunks = c;
+    *c = (struct gr_chunk){.next = b->chunks[b->arena], .cap = cap};
+    b->chunks[b->arena] = c;
     b->memory += cap;
 }
 
@@ -45,9 +45,11 @@ void *rose_gr_take(gr_build *b, size_t n)
     rose_gr_work(b, n / BYTES_A_STEP);
     if (n > b->opts.max_compile_bytes) n = b->opts.max_compile_bytes; /* add_chunk refuses it */
     n = (n + ALIGN - 1) / ALIGN * ALIGN;
-    if (b->chunks == NULL || n > b->chunks->cap - b->chunks->used) add_chunk(b, n);
-    p = b->chunks->data + b->chunks->used;
-    b->chunks->used += n;
+    struct gr_chunk *c = b->chunks[b->arena];
+    if (c == NULL || n > c->cap - c->used) add_chunk(b, n);
+    c = b->chunks[b->arena];
+    p = c->data + c->used;
+    c->used += n;
     return memset(p, 0, n);
 }
 
@@ -71,6 +73,24 @@ void rose_gr_chunks_free(struct gr_chunk *c)
         free(c);
         c = next;
     }
+}
+
+void rose_gr_scratch_begin(gr_build *b)
+{
+    b->arena = 1;
+}
+
+void rose_gr_scratch_pause(gr_build *b)
+{
+    b->arena = 0;
+}
+
+void rose_gr_scratch_end(gr_build *b)
+{
+    b->arena = 0;
+    for (const struct gr_chunk *c = b->chunks[1]; c != NULL; c = c->next) b->memory -= c->cap;
+    rose_gr_chunks_free(b->chunks[1]);
+    b->chunks[1] = NULL;
 }
 
 void rose_gr_work(gr_build *b, uint64_t n)

@@ -34,7 +34,7 @@ static rose_status prepare(rose_grammar *g, rose_vocab_trie *v)
     if (g->walk == NULL) return ROSE_E_NOMEM;
     g->program_bytes = g->p.n_ops * sizeof(gr_op) + g->p.n_edges * sizeof(gr_edge) +
                        g->p.n_targets * sizeof(uint32_t) + g->p.n_loops * sizeof(gr_loop) +
-                       g->p.n_sets * sizeof(gr_set);
+                       g->p.n_sets * sizeof(gr_set) + g->p.n_keys * sizeof(gr_keys);
     return rose_gr_states_init(g);
 }
 
@@ -66,7 +66,8 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
                   st == ROSE_E_NOMEM ? "%s: out of memory"
                                      : "%s: the start has too many possible readings",
                   what);
-    rose_gr_chunks_free(b->chunks);
+    rose_gr_chunks_free(b->chunks[0]);
+    rose_gr_chunks_free(b->chunks[1]);
     json_decref(b->made);
     json_decref(b->root);
     free(b);

@@ -76,6 +76,8 @@ typedef enum rose_grammar_kind {
 typedef struct rose_grammar_opts {
     uint32_t max_space;        /* white space at each place where JSON allows it, in characters
                                 * (default 1); UINT32_MAX: none, not even after ',' and ':' */
+    bool schema_order;         /* properties only in the order of the schema, as OpenAI's strict
+                                * schemas have them; false: in any order, as JSON Schema says */
     uint32_t max_states;       /* states of the automaton (default 1,000,000) */
     uint32_t max_depth;        /* nesting of a schema or expression, in levels (default 200) */
     uint32_t max_stack;        /* nesting of the output, in frames (default 1,000): past it the

@@ -43,7 +43,8 @@ typedef enum gr_node_kind {
     NODE_ALT,    /* one of kids[a .. a + n) */
     NODE_REPEAT, /* node a, min to max times */
     NODE_RULE,   /* rule a */
-    NODE_DFA     /* dfas[a] */
+    NODE_DFA,    /* dfas[a] */
+    NODE_KEYS    /* keys[a] */
 } gr_node_kind;
 
 enum {
@@ -64,6 +65,16 @@ typedef struct gr_dfa {
     uint8_t *accept;        /* [n] */
 } gr_dfa;
 
+/* The members of an object in any order, each of kids[0..n) at most once. */
+typedef struct gr_members {
+    const gr_node *kids; /* [n] */
+    const bool *required; /* [n] */
+    uint32_t n;
+    gr_node other;     /* any number of times; GR_NEVER: none */
+    uint32_t min, max; /* members */
+    gr_node comma, close;
+} gr_members;
+
 typedef struct gr_rule {
     gr_node body; /* GR_NONE until it is defined */
     const char *name;
@@ -77,7 +88,8 @@ typedef struct gr_build {
     rose_err *err;
     const char *what; /* starts every message: "json_schema", "regex", ... */
     rose_grammar_opts opts; /* without zeros */
-    struct gr_chunk *chunks;
+    struct gr_chunk *chunks[2]; /* [1]: scratch of one operation (rose_gr_scratch_begin) */
+    int arena;                  /* the list that rose_gr_take uses */
     size_t memory;
     uint64_t work;
     unsigned depth;
@@ -89,9 +101,10 @@ typedef struct gr_build {
     uint8_t *bytes;
     gr_set *sets;
     gr_dfa **dfas;
+    gr_members *keys;
     gr_rule *rules;
     size_t n_nodes, cap_nodes, n_kids, cap_kids, n_bytes, cap_bytes, n_sets, cap_sets, n_dfas,
-        cap_dfas, n_rules, cap_rules;
+        cap_dfas, n_keys, cap_keys, n_rules, cap_rules;
     struct gr_schema *schema; /* state of the schema front end */
     gr_node json_rules[8];    /* shared rules of json.c, GR_NONE until they are used */
 } gr_build;
@@ -104,6 +117,10 @@ void rose_gr_work(gr_build *b, uint64_t n); /* counts steps against max_work */
 void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
 void rose_gr_leave(gr_build *b);
 void rose_gr_chunks_free(struct gr_chunk *c);
+/* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end. */
+void rose_gr_scratch_begin(gr_build *b);
+void rose_gr_scratch_pause(gr_build *b); /* back to lasting memory, scratch still lives */
+void rose_gr_scratch_end(gr_build *b);
 
 /* ---- nodes (nodes.c). All simplify: NEVER and EMPTY vanish where they can. ---- */
 
@@ -116,6 +133,7 @@ gr_node rose_gr_seq(gr_build *b, const gr_node *kids, size_t n);
 gr_node rose_gr_alt(gr_build *b, const gr_node *kids, size_t n);
 gr_node rose_gr_repeat(gr_build *b, gr_node kid, uint32_t min, uint32_t max);
 gr_node rose_gr_dfa_node(gr_build *b, gr_dfa *d);
+gr_node rose_gr_keys_node(gr_build *b, const gr_members *m);
 gr_node rose_gr_rule_new(gr_build *b, const char *name); /* a NODE_RULE; define it later */
 void rose_gr_rule_define(gr_build *b, gr_node rule, gr_node body);
 #define GR_SEQ(b, ...)                                                                             \
@@ -162,6 +180,8 @@ uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
 
 gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x); /* x holds no rules */
 typedef enum gr_dfa_op { DFA_AND, DFA_MINUS } gr_dfa_op;
+/* The texts of d that have min to max characters, as chars.c writes them in a JSON string. */
+gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max);
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op);
 bool rose_gr_dfa_empty(const gr_dfa *d); /* of a trimmed one, as all functions return */
 bool rose_gr_dfa_match(const gr_dfa *d, const void *bytes, size_t n);
@@ -211,7 +231,7 @@ void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema);
 gr_node rose_gr_conj_node(gr_build *b, gr_conj *c);
 json_t *rose_gr_keep(gr_build *b, json_t *made); /* owned by b from now on; NULL: no memory */
 unsigned rose_gr_schema_types(const json_t *schema); /* of its `type` alone */
-bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned depth);
+bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth);
 json_t *rose_gr_schema_deref(gr_build *b, json_t *schema); /* follows $ref */
 json_t *rose_gr_negated(gr_build *b, json_t *schema); /* a list of schemas, one of which holds */
 bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */
@@ -227,7 +247,9 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c);
 gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 const char *rose_gr_format(const char *name, bool *known); /* a regular expression; NULL: none */
 gr_node rose_gr_json_literal(gr_build *b, const json_t *value);
+/* Of a string only type and lists are checked: rose_gr_demands_dfa says the rest. */
 bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value);
+gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c); /* NULL: nothing is demanded */
 bool rose_gr_json_same(const json_t *x, const json_t *y); /* 1 and 1.0 are the same */
 /* A number in decimal: digits before and after the point, without zeros at the ends. */
 typedef struct gr_decimal {
@@ -257,7 +279,11 @@ typedef enum gr_op_kind {
     OP_CALL,   /* pushes the frame "go on at b", goes to a */
     OP_ENTER,  /* pushes a counter of loops[b] at 0, goes to the loop's OP_LOOP */
     OP_LOOP,   /* the counter of loops[b]: once more, or pops it and leaves */
-    OP_NEXT    /* counts one round of loops[b], goes to its OP_LOOP */
+    OP_NEXT,   /* counts one round of loops[b], goes to its OP_LOOP */
+    OP_OPEN,   /* pushes the frames of keys[b], goes to a */
+    OP_MORE,   /* if a member of keys[b] may still come: goes to a */
+    OP_TAKE,   /* marks member `bit` of the keys on the stack, if it is not marked; goes to a */
+    OP_CLOSE   /* if all that is required is marked: pops the frames of keys[b], goes to a */
 } gr_op_kind;
 
 /* What mask.c knows of an op without a walk; a safe token has only safe characters. */
@@ -271,6 +297,7 @@ typedef enum gr_wild {
 typedef struct gr_op {
     uint8_t kind, wild, lo, hi;
     uint32_t a, b;
+    uint32_t bit; /* OP_TAKE: GR_NONE: a member without a mark */
 } gr_op;
 
 typedef struct gr_edge {
@@ -282,13 +309,22 @@ typedef struct gr_loop {
     uint32_t min, max, body, exit, head; /* ops; head: its OP_LOOP */
 } gr_loop;
 
+/* Which members of an object were written: n_words frames, of which the top one has members 0 to 31;
+ * with bounds one more, the lowest, counts all members. */
+typedef struct gr_keys {
+    uint32_t n_words, n_frames, min, max;
+    uint32_t required; /* targets[required .. required + n_words): bits; then those that can end */
+    bool other;        /* members without a mark are allowed */
+} gr_keys;
+
 typedef struct gr_program { /* owned arrays */
     gr_op *ops;
     gr_edge *edges;
     uint32_t *targets;
     gr_loop *loops;
+    gr_keys *keys;
     gr_set *sets;
-    uint32_t n_ops, n_edges, n_targets, n_loops, n_sets, n_classes, start;
+    uint32_t n_keys, n_ops, n_edges, n_targets, n_loops, n_sets, n_classes, start;
     uint8_t class_of[256], byte_of[256]; /* bytes of one class behave alike everywhere */
 } gr_program;
 
@@ -351,13 +387,14 @@ static inline void rose_gr_set_bit(uint32_t *mask, uint32_t id)
 
 typedef struct gr_frame {
     uint32_t parent; /* a frame; 0 is the empty stack */
-    uint32_t op;     /* where to go on; or GR_COUNTER | index of the loop */
-    uint32_t count;  /* rounds of the loop */
+    uint32_t op;     /* where to go on; or GR_COUNTER | a loop; or GR_KEYS | keys */
+    uint32_t count;  /* rounds of the loop; marks or number of members */
     uint32_t depth;
     uint32_t plain;  /* the frame with plain counters (mask.c); GR_NONE: not known yet */
     uint32_t chain;  /* of the hash table */
 } gr_frame;
 #define GR_COUNTER 0x80000000u
+#define GR_KEYS 0x40000000u
 
 typedef struct gr_item {
     uint32_t op, frame;

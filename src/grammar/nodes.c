@@ -150,6 +150,13 @@ gr_node rose_gr_dfa_node(gr_build *b, gr_dfa *d)
                                  .a = (uint32_t)b->n_dfas++});
 }
 
+gr_node rose_gr_keys_node(gr_build *b, const gr_members *m)
+{
+    b->keys = rose_gr_grown(b, b->keys, b->n_keys, &b->cap_keys, sizeof *b->keys);
+    b->keys[b->n_keys] = *m;
+    return add(b, (gr_node_data){.kind = NODE_KEYS, .a = (uint32_t)b->n_keys++});
+}
+
 gr_node rose_gr_rule_new(gr_build *b, const char *name)
 {
     b->rules = rose_gr_grown(b, b->rules, b->n_rules, &b->cap_rules, sizeof *b->rules);

@@ -13,11 +13,12 @@ typedef struct writer {
     gr_edge *edges;
     uint32_t *targets;
     gr_loop *loops;
+    gr_keys *keys;
     struct call {
         uint32_t op, rule;
     } * calls; /* to be filled in once all rules have their place */
-    size_t n_ops, cap_ops, n_edges, cap_edges, n_targets, cap_targets, n_loops, cap_loops, n_calls,
-        cap_calls;
+    size_t n_ops, cap_ops, n_edges, cap_edges, n_targets, cap_targets, n_loops, cap_loops, n_keys,
+        cap_keys, n_calls, cap_calls;
     uint8_t *productive; /* [n_nodes] */
 } writer;
 
@@ -217,6 +218,43 @@ static uint32_t write_call(writer *w, uint32_t rule, uint32_t next)
     return op;
 }
 
+/* close | comma, then one member; each member marks its bit and comes back here. */
+static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
+{
+    uint32_t i = (uint32_t)w->n_keys, n = 0;
+    gr_keys k = {.n_words = (m->n + 31) / 32, .min = m->min, .max = m->max};
+    k.n_frames = k.n_words + (m->min > 0 || m->max != GR_INF);
+    k.required = (uint32_t)w->n_targets;
+    k.other = w->productive[m->other];
+    for (uint32_t j = 0; j < 2 * k.n_words; j++) add_target(w, 0);
+    for (uint32_t j = 0; j < m->n; j++) {
+        if (m->required[j]) w->targets[k.required + j / 32] |= UINT32_C(1) << (j % 32);
+        if (w->productive[m->kids[j]]) {
+            w->targets[k.required + k.n_words + j / 32] |= UINT32_C(1) << (j % 32);
+            n++;
+        }
+    }
+    n += w->productive[m->other];
+    w->keys = rose_gr_grown(w->b, w->keys, w->n_keys, &w->cap_keys, sizeof *w->keys);
+    w->keys[w->n_keys++] = k;
+    uint32_t close = write_node(w, m->close, next);
+    close = add_op(w, (gr_op){.kind = OP_CLOSE, .a = close, .b = i});
+    uint32_t first = add_fork(w, 2), after = add_fork(w, 2), choose = add_fork(w, n);
+    uint32_t comma = write_node(w, m->comma, choose), at = w->ops[choose].a;
+    comma = add_op(w, (gr_op){.kind = OP_MORE, .a = comma, .b = i});
+    for (uint32_t j = 0; j <= m->n; j++) {
+        gr_node kid = j < m->n ? m->kids[j] : m->other;
+        if (!w->productive[kid]) continue;
+        uint32_t to = write_node(w, kid, after);
+        to = add_op(w, (gr_op){.kind = OP_TAKE, .a = to, .b = i, .bit = j < m->n ? j : GR_NONE});
+        w->targets[at++] = to;
+    }
+    w->targets[w->ops[first].a] = w->targets[w->ops[after].a] = close;
+    w->targets[w->ops[first].a + 1] = choose;
+    w->targets[w->ops[after].a + 1] = comma;
+    return add_op(w, (gr_op){.kind = OP_OPEN, .a = first, .b = i});
+}
+
 static uint32_t write_node(writer *w, gr_node x, uint32_t next)
 {
     gr_build *b = w->b;
@@ -238,6 +276,7 @@ static uint32_t write_node(writer *w, gr_node x, uint32_t next)
     case NODE_REPEAT: return write_repeat(w, &d, next);
     case NODE_RULE: return write_call(w, d.a, next);
     case NODE_DFA: return write_dfa(w, b->dfas[d.a], next);
+    case NODE_KEYS: return write_keys(w, &b->keys[d.a], next);
     case NODE_NEVER:
     default: return DEAD;
     }
@@ -293,6 +332,8 @@ void rose_gr_program_make(gr_build *b, gr_node root, gr_program *out)
     out->edges = keep(b, w.edges, w.n_edges, sizeof *w.edges);
     out->targets = keep(b, w.targets, w.n_targets, sizeof *w.targets);
     out->loops = keep(b, w.loops, w.n_loops, sizeof *w.loops);
+    out->keys = keep(b, w.keys, w.n_keys, sizeof *w.keys);
+    out->n_keys = (uint32_t)w.n_keys;
     out->sets = keep(b, b->sets, b->n_sets, sizeof *b->sets);
     out->n_ops = (uint32_t)w.n_ops;
     out->n_edges = (uint32_t)w.n_edges;
@@ -308,6 +349,7 @@ void rose_gr_program_free(gr_program *p)
     free(p->edges);
     free(p->targets);
     free(p->loops);
+    free(p->keys);
     free(p->sets);
     *p = (gr_program){0};
 }

@@ -11,6 +11,17 @@ static bool kid_bits(const gr_build *b, const gr_node_data *d, const uint8_t *bi
     return all;
 }
 
+/* An object ends if all that is required can, and enough others can. */
+static bool keys_end(const gr_members *m, const uint8_t *can)
+{
+    uint32_t able = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (m->required[i] && !can[m->kids[i]]) return false;
+        able += can[m->kids[i]];
+    }
+    return able >= m->min || can[m->other];
+}
+
 /* Can the node end at all? */
 static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
 {
@@ -20,6 +31,7 @@ static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
     case NODE_ALT: return kid_bits(b, d, can, false);
     case NODE_REPEAT: return d->min == 0 || can[d->a];
     case NODE_RULE: return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
+    case NODE_KEYS: return keys_end(&b->keys[d->a], can);
     case NODE_EMPTY:
     case NODE_BYTES:
     case NODE_SET:
@@ -41,6 +53,7 @@ static bool is_nullable(const gr_build *b, const gr_node_data *d, const uint8_t 
     case NODE_BYTES:
     case NODE_SET:
     case NODE_DFA:
+    case NODE_KEYS:
     default: return d->flags & GR_NULLABLE;
     }
 }

@@ -249,7 +249,7 @@ static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
         json_array_foreach(list, k, y)
         {
             rose_gr_work(b, 20);
-            if (k == i || rose_gr_schema_disjoint(b, x, y, 8)) continue;
+            if (k == i || rose_gr_schema_disjoint(b, x, y, rose_gr_schema_types(schema), 8)) continue;
             if (json_array_append_new(all, json_pack("{s:O}", "not", y)) != 0)
                 rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         }
@@ -411,14 +411,16 @@ static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
     if (values == NULL) return GR_NEVER;
     *found = true;
     gr_word *words = rose_gr_take(b, json_array_size(values) * sizeof *words);
+    const gr_dfa *d = rose_gr_demands_dfa(b, c);
     json_array_foreach(values, i, x)
     {
         if (!rose_gr_value_fits(b, c, x)) continue;
-        if (json_is_string(x))
-            words[n_words++] =
-                rose_gr_escaped(b, json_string_value(x), json_string_length(x));
-        else
+        if (!json_is_string(x)) {
             rose_gr_push(b, &l, rose_gr_json_literal(b, x));
+            continue;
+        }
+        gr_word w = rose_gr_escaped(b, json_string_value(x), json_string_length(x));
+        if (d == NULL || rose_gr_dfa_match(d, w.bytes, w.n)) words[n_words++] = w;
     }
     if (n_words > 0) {
         gr_node q = rose_gr_text(b, "\"");

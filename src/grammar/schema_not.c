@@ -72,6 +72,21 @@ static void negate_properties(gr_build *b, json_t *out, json_t *x)
     }
 }
 
+static bool negate_format(gr_build *b, json_t *out, const json_t *x)
+{
+    bool known = false;
+    const char *regex = json_is_string(x) ? rose_gr_format(json_string_value(x), &known) : NULL;
+    rose_buf text = {0};
+    if (regex == NULL) return !known; /* an unknown format demands nothing */
+    bool ok = rose_buf_addf(&text, "^(?:%s)$", regex) == ROSE_OK;
+    json_t *made = ok ? json_pack("{s:s, s:s#}", "type", "string", "\1pattern", text.data,
+                                  (int)text.len)
+                      : NULL;
+    rose_buf_free(&text);
+    add_made(b, out, made);
+    return true;
+}
+
 /* Adds the ways in which one keyword fails; false: it has no negation here. */
 static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
 {
@@ -88,6 +103,8 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
         add_made(b, out, json_pack("{s:[O]}", "\1not", x));
     } else if (strcmp(key, "pattern") == 0) {
         add_made(b, out, json_pack("{s:s, s:O}", "type", "string", "\1pattern", x));
+    } else if (strcmp(key, "format") == 0) {
+        return negate_format(b, out, x);
     } else if (strcmp(key, "properties") == 0) {
         negate_properties(b, out, x);
     } else if (strcmp(key, "not") == 0) {
@@ -101,7 +118,7 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
     } else if (!demands_nothing(x)) {
         static const char *const others[] = {
             "oneOf",        "items",       "prefixItems",          "contains",
-            "format",       "multipleOf",  "additionalProperties", "patternProperties",
+            "multipleOf",  "additionalProperties", "patternProperties",
             "dependencies", "uniqueItems", "propertyNames",        "if",
             "$ref",         "additionalItems", "dependentRequired", "dependentSchemas"};
         for (i = 0; i < sizeof others / sizeof others[0]; i++)
@@ -169,7 +186,7 @@ static bool property_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
             json_object_get(x, "patternProperties") == NULL)
             return true;
         if (p != NULL && json_is_false(p)) return true;
-        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, depth)) return true;
+        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, TYPE_ALL, depth)) return true;
     }
     return false;
 }
@@ -213,11 +230,11 @@ static bool arrays_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
     if (rose_gr_schema_count(b, x, "minItems", 0) == 0 &&
         rose_gr_schema_count(b, y, "minItems", 0) == 0)
         return false; /* the empty array */
-    return rose_gr_schema_disjoint(b, p, q, depth);
+    return rose_gr_schema_disjoint(b, p, q, TYPE_ALL, depth);
 }
 
 /* A choice is disjoint from y if each of its schemas is; allOf if one of them is. */
-static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
+static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth)
 {
     static const char *const keys[] = {"anyOf", "oneOf"};
     size_t i;
@@ -225,18 +242,18 @@ static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
     for (size_t k = 0; k < 2; k++) {
         json_t *list = json_object_get(x, keys[k]);
         bool all = json_array_size(list) > 0;
-        json_array_foreach(list, i, s) all = all && rose_gr_schema_disjoint(b, s, y, depth);
+        json_array_foreach(list, i, s) all = all && rose_gr_schema_disjoint(b, s, y, types, depth);
         if (all) return true;
     }
     json_array_foreach(json_object_get(x, "allOf"), i, s)
     {
-        if (rose_gr_schema_disjoint(b, s, y, depth)) return true;
+        if (rose_gr_schema_disjoint(b, s, y, types, depth)) return true;
     }
     return false;
 }
 
 /* Both have a type, and all values of these types that both allow are told apart. */
-bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned depth)
+bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth)
 {
     if (depth-- == 0) return false;
     x = rose_gr_schema_deref(b, x);
@@ -244,10 +261,10 @@ bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned depth)
     rose_gr_work(b, 8);
     if (json_is_false(x) || json_is_false(y)) return true;
     if (!json_is_object(x) || !json_is_object(y)) return false;
-    unsigned types = rose_gr_schema_types(x) & rose_gr_schema_types(y);
+    types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
     const json_t *p = values_of(b, x), *q = values_of(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;
-    if (parts_apart(b, x, y, depth) || parts_apart(b, y, x, depth)) return true;
+    if (parts_apart(b, x, y, types, depth) || parts_apart(b, y, x, types, depth)) return true;
     if (types & (TYPE_NULL | TYPE_BOOL)) return false;
     if ((types & (TYPE_INTEGER | TYPE_FRACTION)) && !numbers_apart(x, y) && !numbers_apart(y, x))
         return false;

@@ -1,6 +1,8 @@
-/* grammar/schema_object.c - objects of a JSON schema. Properties stand in the order of the schema,
- * as XGrammar and llguidance have them: first those of `properties`, then further required names,
- * then any others that the schema allows. A small graph of rules walks along the names:
+/* grammar/schema_object.c - objects of a JSON schema. By default properties may come in any order,
+ * and the stack remembers which were written (NODE_KEYS). With opts.schema_order they stand in the
+ * order of the schema, as OpenAI, XGrammar and llguidance have them: first those of `properties`,
+ * then further required names, then any others that the schema allows. Then a small graph of rules
+ * walks along the names:
  *
  *     first(i)  nothing is written yet, properties from i on may come
  *     next(i)   a comma is written, one of them must come
@@ -276,14 +278,33 @@ static void count_layers(object *o)
         if (max < o->max) o->max = max;
     }
     for (size_t i = 0; i < o->n; i++) required += o->slots[i].required;
+    if (o->max < required) o->min = GR_INF; /* cannot be */
     if (o->min <= required) o->min = 0;
     if (o->others == GR_NEVER && o->max >= o->n) o->max = GR_INF;
-    if (o->min > top) top = o->min;
+    if (o->min != GR_INF && o->min > top) top = o->min;
     if (o->max != GR_INF && o->max > top) top = o->max;
-    if (top >= MAX_LAYERS)
+    o->layers = top + 1;
+    if (top >= MAX_LAYERS && o->b->opts.schema_order)
         rose_gr_schema_refuse(o->b, o->c->v[0], "maxProperties", ROSE_E_UNSUPPORTED,
                               "minProperties and maxProperties are supported up to 63");
-    o->layers = top + 1;
+}
+
+/* The same without an order. */
+static gr_node unordered(object *o)
+{
+    gr_build *b = o->b;
+    gr_members m = {.n = (uint32_t)o->n, .other = o->others, .min = o->min, .max = o->max};
+    gr_node *kids = rose_gr_take(b, o->n * sizeof *kids);
+    bool *required = rose_gr_take(b, o->n);
+    for (size_t i = 0; i < o->n; i++) {
+        kids[i] = o->slots[i].pair;
+        required[i] = o->slots[i].required;
+    }
+    m.kids = kids;
+    m.required = required;
+    m.comma = o->comma;
+    m.close = GR_SEQ(b, o->space, rose_gr_text(b, "}"));
+    return GR_SEQ(b, rose_gr_text(b, "{"), o->space, rose_gr_keys_node(b, &m));
 }
 
 /* Objects without places are a list of members. */
@@ -311,8 +332,9 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
         if (o.slots[i].required && o.slots[i].pair == GR_NEVER) return GR_NEVER;
     fill_others(&o, names);
     count_layers(&o);
-    if (o.min > o.max) return GR_NEVER;
+    if (o.min > o.max || o.min == GR_INF) return GR_NEVER;
     if (o.n == 0) return members(&o);
+    if (!b->opts.schema_order) return unordered(&o);
     size_t n_rules = 3 * (o.n + 1) * o.layers;
     rose_gr_work(b, n_rules);
     o.rules = rose_gr_take(b, n_rules * sizeof *o.rules);

@@ -62,11 +62,11 @@ static void add_demands(gr_build *b, json_t *schema, demands *d)
         rose_gr_push(b, &d->forbids, x);
 }
 
-static gr_node any_chars(gr_build *b, uint32_t min, uint32_t max)
+static gr_node any_chars(gr_build *b)
 {
     gr_chars all = {0};
     rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), min, max);
+    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
 }
 
 /* The bytes of the longest text of d; GR_INF if there is none. */
@@ -99,9 +99,9 @@ static gr_dfa *combined(gr_build *b, const demands *d)
         gr_dfa *y = rose_gr_dfa_of(b, d->texts.v[i]);
         x = x == NULL ? y : rose_gr_dfa_combine(b, x, y, DFA_AND);
     }
-    if (x == NULL) x = rose_gr_dfa_of(b, any_chars(b, d->min, d->max));
-    else if (d->min > 0 || (d->max != GR_INF && longest(b, x) > d->max))
-        x = rose_gr_dfa_combine(b, x, rose_gr_dfa_of(b, any_chars(b, d->min, d->max)), DFA_AND);
+    if (x == NULL) x = rose_gr_dfa_of(b, any_chars(b));
+    if (d->min > 0 || (d->max != GR_INF && longest(b, x) > d->max))
+        x = rose_gr_dfa_length(b, x, d->min, d->max);
     for (size_t i = 0; i < d->forbids.n; i++)
         x = rose_gr_dfa_combine(b, x, rose_gr_dfa_of(b, d->forbids.v[i]), DFA_MINUS);
     return x;
@@ -132,19 +132,25 @@ static gr_dfa *named(gr_build *b, json_t *schema)
     return list == NULL ? NULL : rose_gr_dfa_of(b, words_of(b, list));
 }
 
-gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c)
+gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c)
 {
     demands d = {.max = GR_INF};
-    gr_dfa *words = NULL;
+    for (size_t i = 0; i < c->n; i++) add_demands(b, c->v[i], &d);
+    if (d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
+    if (d.texts.n + d.forbids.n == 0 && d.min == 0 && d.max == GR_INF) return NULL;
+    return combined(b, &d);
+}
+
+gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c)
+{
+    gr_dfa *all = NULL;
     bool is_string = !c->never;
     for (size_t i = 0; i < c->n; i++) {
         gr_dfa *x = named(b, c->v[i]);
         if (!(rose_gr_schema_types(c->v[i]) & TYPE_STRING)) is_string = false;
-        if (x != NULL) words = words == NULL ? x : rose_gr_dfa_combine(b, words, x, DFA_AND);
-        add_demands(b, c->v[i], &d);
+        if (x != NULL) all = all == NULL ? x : rose_gr_dfa_combine(b, all, x, DFA_AND);
     }
-    if (!is_string || d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
-    if (d.texts.n + d.forbids.n == 0 && d.min == 0 && d.max == GR_INF) return words;
-    gr_dfa *x = combined(b, &d);
-    return words == NULL ? x : rose_gr_dfa_combine(b, words, x, DFA_AND);
+    if (!is_string) return rose_gr_dfa_of(b, GR_NEVER);
+    gr_dfa *x = rose_gr_demands_dfa(b, c);
+    return x == NULL ? all : all == NULL ? x : rose_gr_dfa_combine(b, all, x, DFA_AND);
 }

@@ -3,6 +3,7 @@
  *     state  = a sorted set of items            next[class of byte] -> state
  *     item   = (op that takes a byte, frame)
  *     frame  = (parent frame, where to go on)   or (parent frame, loop, rounds so far)
+ *                                               or (parent frame, keys, marks of members)
  *
  * Frames and states are interned: equal ones have one id, so two texts that leave the same
  * possibilities share transitions and masks. Ids change only in rose_gr_clean, which keeps what
@@ -175,6 +176,90 @@ static bool at_next(rose_grammar *g, gr_item x, const gr_op *op)
     return push(g, l->head, rose_gr_frame(g, f.parent, GR_COUNTER | op->b, count));
 }
 
+/* ---- members of an object that come in any order ---- */
+
+/* frame with its word `at` (0 is the top) set to `value`. */
+static uint32_t with_word(rose_grammar *g, uint32_t frame, uint32_t at, uint32_t value)
+{
+    gr_frame f = g->s.frames[frame];
+    uint32_t parent = f.parent;
+    if (at > 0 && (parent = with_word(g, parent, at - 1, value)) == GR_NONE) return GR_NONE;
+    return rose_gr_frame(g, parent, f.op, at > 0 ? f.count : value);
+}
+
+static uint32_t word_at(const rose_grammar *g, uint32_t frame, uint32_t at)
+{
+    while (at-- > 0) frame = g->s.frames[frame].parent;
+    return g->s.frames[frame].count;
+}
+
+static bool at_open(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    uint32_t f = x.frame;
+    if (g->s.frames[f].depth >= g->opts.max_stack) return true;
+    for (uint32_t i = 0; i < g->p.keys[op->b].n_frames && f != GR_NONE; i++)
+        f = rose_gr_frame(g, f, GR_KEYS | op->b, 0);
+    return push(g, op->a, f);
+}
+
+/* How many members of this table of bits are not marked. */
+static uint32_t unmarked(const rose_grammar *g, uint32_t frame, const uint32_t *bits, uint32_t n)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++, frame = g->s.frames[frame].parent)
+        count += (uint32_t)__builtin_popcount(bits[i] & ~g->s.frames[frame].count);
+    return count;
+}
+
+/* Does the object have room for this many further members? */
+static bool has_room(const rose_grammar *g, const gr_keys *k, uint32_t frame, uint32_t missing)
+{
+    if (k->max == GR_INF) return true;
+    return (uint64_t)word_at(g, frame, k->n_words) + missing <= k->max;
+}
+
+static bool at_more(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    const gr_keys *k = &g->p.keys[op->b];
+    const uint32_t *able = g->p.targets + k->required + k->n_words;
+    if (!has_room(g, k, x.frame, 1)) return true;
+    if (!k->other && unmarked(g, x.frame, able, k->n_words) == 0) return true;
+    return push(g, op->a, x.frame);
+}
+
+static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    const gr_keys *k = &g->p.keys[op->b];
+    uint32_t f = x.frame;
+    if (k->n_frames > k->n_words) {
+        uint32_t count = word_at(g, f, k->n_words), most = k->max == GR_INF ? k->min : k->max;
+        if (count < most) f = with_word(g, f, k->n_words, count + 1);
+        if (count >= k->max) return true;
+        if (f == GR_NONE) return false;
+    }
+    if (op->bit != GR_NONE) {
+        uint32_t old = word_at(g, f, op->bit / 32), bit = UINT32_C(1) << (op->bit % 32);
+        if (old & bit) return true;
+        if ((f = with_word(g, f, op->bit / 32, old | bit)) == GR_NONE) return false;
+    }
+    if (!has_room(g, k, f, unmarked(g, f, g->p.targets + k->required, k->n_words))) return true;
+    return push(g, op->a, f);
+}
+
+static bool at_close(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    const gr_keys *k = &g->p.keys[op->b];
+    const uint32_t *required = g->p.targets + k->required;
+    uint32_t f = x.frame;
+    for (uint32_t i = 0; i < k->n_words; i++, f = g->s.frames[f].parent)
+        if ((g->s.frames[f].count & required[i]) != required[i]) return true;
+    if (k->n_frames > k->n_words) {
+        if (g->s.frames[f].count < k->min) return true;
+        f = g->s.frames[f].parent;
+    }
+    return push(g, op->a, f);
+}
+
 static bool follow(rose_grammar *g, gr_item x)
 {
     const gr_op *op = &g->p.ops[x.op];
@@ -192,6 +277,10 @@ static bool follow(rose_grammar *g, gr_item x)
         return push(g, g->p.loops[op->b].head, rose_gr_frame(g, x.frame, GR_COUNTER | op->b, 0));
     case OP_LOOP: return at_loop(g, x, op);
     case OP_NEXT: return at_next(g, x, op);
+    case OP_OPEN: return at_open(g, x, op);
+    case OP_MORE: return at_more(g, x, op);
+    case OP_TAKE: return at_take(g, x, op);
+    case OP_CLOSE: return at_close(g, x, op);
     case OP_MATCH:
     case OP_RANGE:
     case OP_SET:
