@@ -35,7 +35,9 @@ static rose_status prepare(rose_grammar *g, rose_vocab_trie *v)
     g->program_bytes = g->p.n_ops * sizeof(gr_op) + g->p.n_edges * sizeof(gr_edge) +
                        g->p.n_targets * sizeof(uint32_t) + g->p.n_loops * sizeof(gr_loop) +
                        g->p.n_sets * sizeof(gr_set) + g->p.n_keys * sizeof(gr_keys);
-    return rose_gr_states_init(g);
+    rose_status st = rose_gr_states_init(g);
+    atomic_init(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes);
+    return st;
 }
 
 rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
@@ -159,10 +161,15 @@ void rose_grammar_unref(rose_grammar *g)
     free(g);
 }
 
+void rose_gr_unlock(rose_grammar *g)
+{
+    /* relaxed: a figure for statistics and the bound of the cache */
+    atomic_store_explicit(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes,
+                          memory_order_relaxed);
+    pthread_mutex_unlock(&g->lock);
+}
+
 size_t rose_grammar_bytes(rose_grammar *g)
 {
-    pthread_mutex_lock(&g->lock);
-    size_t n = sizeof *g + g->program_bytes + g->s.bytes;
-    pthread_mutex_unlock(&g->lock);
-    return n;
+    return atomic_load_explicit(&g->bytes, memory_order_relaxed);
 }

@@ -426,6 +426,7 @@ typedef struct gr_states {
 
 struct rose_grammar {
     atomic_uint refs;
+    atomic_size_t bytes;  /* written with the lock, read without: a figure, nothing depends on it */
     pthread_mutex_t lock; /* of everything below */
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;
@@ -452,6 +453,7 @@ struct rose_matcher {
     bool ended;
 };
 
+void rose_gr_unlock(rose_grammar *g); /* notes the bytes in use */
 rose_status rose_gr_states_init(rose_grammar *g);
 void rose_gr_states_free(gr_states *s);
 /* The state after one byte; GR_DEAD if there is none; GR_NONE after an error (g->st). */

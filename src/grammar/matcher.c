@@ -34,7 +34,7 @@ static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matche
     m->state = from != NULL ? from->state : g->s.start;
     m->ended = from != NULL && from->ended;
     link_matcher(g, m);
-    pthread_mutex_unlock(&g->lock);
+    rose_gr_unlock(g);
     return ROSE_OK;
 }
 
@@ -55,7 +55,7 @@ void rose_matcher_destroy(rose_matcher *m)
     if (m->prev != NULL) m->prev->next = m->next;
     if (m->next != NULL) m->next->prev = m->prev;
     if (m->g->matchers == m) m->g->matchers = m->next;
-    pthread_mutex_unlock(&m->g->lock);
+    rose_gr_unlock(m->g);
     rose_grammar_unref(m->g);
     free(m);
 }
@@ -65,7 +65,7 @@ void rose_matcher_reset(rose_matcher *m)
     pthread_mutex_lock(&m->g->lock);
     m->state = m->g->s.start;
     m->ended = false;
-    pthread_mutex_unlock(&m->g->lock);
+    rose_gr_unlock(m->g);
 }
 
 /* The state after the bytes of a token; GR_DEAD: not allowed; GR_NONE: g->st says why. */
@@ -107,7 +107,7 @@ rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
         else
             m->state = to;
     }
-    pthread_mutex_unlock(&g->lock);
+    rose_gr_unlock(g);
     return st;
 }
 
@@ -140,7 +140,7 @@ rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
     } else {
         memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
     }
-    pthread_mutex_unlock(&g->lock);
+    rose_gr_unlock(g);
     return st;
 }
 
@@ -157,7 +157,7 @@ bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
         forced = true;
         *id = g->s.v[at].one;
     }
-    pthread_mutex_unlock(&g->lock);
+    rose_gr_unlock(g);
     return forced;
 }
 
@@ -165,7 +165,7 @@ bool rose_matcher_accepting(const rose_matcher *m)
 {
     pthread_mutex_lock(&m->g->lock);
     bool accepting = m->ended || m->g->s.v[m->state].accepting;
-    pthread_mutex_unlock(&m->g->lock);
+    rose_gr_unlock(m->g);
     return accepting;
 }
 
