@@ -202,16 +202,9 @@ static uint32_t intern(subsets *s)
 /* class_of[byte]: bytes between which no set of p distinguishes; returns how many classes. */
 static unsigned classes(const parts *p, uint8_t class_of[256])
 {
-    bool cut[257] = {false};
-    unsigned n = 0;
-    for (size_t i = 0; i < p->n_sets; i++)
-        for (unsigned c = 1; c < 256; c++)
-            if (gr_set_has(&p->sets[i], c) != gr_set_has(&p->sets[i], c - 1)) cut[c] = true;
-    for (unsigned c = 0; c < 256; c++) {
-        if (c > 0 && cut[c]) n++;
-        class_of[c] = (uint8_t)n;
-    }
-    return n + 1;
+    gr_set cuts = {{0}};
+    for (size_t i = 0; i < p->n_sets; i++) rose_gr_set_cuts(&cuts, &p->sets[i]);
+    return rose_gr_classes(&cuts, class_of);
 }
 
 static gr_dfa *new_dfa(gr_build *b, size_t cap)
@@ -299,6 +292,27 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
         for (uint32_t j = s.begin[i]; j < s.begin[i + 1]; j++)
             if (s.list[j] == end) d->accept[i] = 1;
     return finish(b, d);
+}
+
+gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n)
+{
+    size_t states = 2;
+    for (size_t i = 0; i < n; i++) states += words[i].n;
+    if (states >= MAX_STATES)
+        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "the names of one object need more than %d states",
+                     MAX_STATES);
+    gr_dfa *d = new_dfa(b, states);
+    d->n = 2;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t at = 1;
+        for (size_t k = 0; k < words[i].n; k++) {
+            uint16_t *to = &d->next[at][(uint8_t)words[i].bytes[k]];
+            if (*to == 0) *to = (uint16_t)d->n++;
+            at = *to;
+        }
+        d->accept[at] = 1;
+    }
+    return d;
 }
 
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op)

@@ -29,6 +29,11 @@ static inline void gr_set_add(gr_set *s, unsigned lo, unsigned hi)
     for (unsigned i = lo; i <= hi; i++) s->w[i >> 6] |= UINT64_C(1) << (i & 63);
 }
 
+/* Adds to cuts each byte that a set tells from the byte before it. */
+void rose_gr_set_cuts(gr_set *cuts, const gr_set *s);
+/* Numbers the classes of bytes that the cuts leave; returns how many there are (program.c). */
+unsigned rose_gr_classes(const gr_set *cuts, uint8_t class_of[256]);
+
 /* ---- compiling: memory, limits, errors (build.c) ---- */
 
 typedef uint32_t gr_node; /* an index; the nodes below are the first of every build */
@@ -183,6 +188,7 @@ typedef enum gr_dfa_op { DFA_AND, DFA_MINUS } gr_dfa_op;
 /* The texts of d that have min to max characters, as chars.c writes them in a JSON string. */
 gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max);
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op);
+gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n);
 bool rose_gr_dfa_empty(const gr_dfa *d); /* of a trimmed one, as all functions return */
 bool rose_gr_dfa_match(const gr_dfa *d, const void *bytes, size_t n);
 
@@ -227,11 +233,20 @@ typedef struct gr_conj {
     bool by_ref; /* a $ref was followed: the list gets a rule */
 } gr_conj;
 
+/* The place where a result for (key, kind) is remembered; NULL in it: not known yet. Lists that are
+ * made from a schema must be made once, because rules are found by the addresses of lists. */
+void **rose_gr_memo(gr_build *b, const void *key, int kind);
+enum { MEMO_ONE_OF, MEMO_NOT, MEMO_IF, MEMO_DEPENDENCIES, MEMO_PATTERN = 8 };
+gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern); /* of patternProperties */
+gr_dfa *rose_gr_any_chars_dfa(gr_build *b); /* the insides of all strings, as chars.c has them */
+
 void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema);
 gr_node rose_gr_conj_node(gr_build *b, gr_conj *c);
 json_t *rose_gr_keep(gr_build *b, json_t *made); /* owned by b from now on; NULL: no memory */
 unsigned rose_gr_schema_types(const json_t *schema); /* of its `type` alone */
-bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth);
+/* No value satisfies both; required: names that both require beside their own, or NULL. */
+bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,
+                             const json_t *required, unsigned depth);
 json_t *rose_gr_schema_deref(gr_build *b, json_t *schema); /* follows $ref */
 json_t *rose_gr_negated(gr_build *b, json_t *schema); /* a list of schemas, one of which holds */
 bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */

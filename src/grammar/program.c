@@ -282,24 +282,41 @@ static uint32_t write_node(writer *w, gr_node x, uint32_t next)
     }
 }
 
+void rose_gr_set_cuts(gr_set *cuts, const gr_set *s)
+{
+    uint64_t carry = s->w[0] & 1; /* byte 0 has none before it */
+    for (int i = 0; i < 4; i++) {
+        cuts->w[i] |= s->w[i] ^ (s->w[i] << 1 | carry);
+        carry = s->w[i] >> 63;
+    }
+}
+
+unsigned rose_gr_classes(const gr_set *cuts, uint8_t class_of[256])
+{
+    unsigned n = 0;
+    for (unsigned c = 0; c < 256; c++) {
+        if (c > 0 && gr_set_has(cuts, c)) n++;
+        class_of[c] = (uint8_t)n;
+    }
+    return n + 1;
+}
+
+static void cut_range(gr_set *cuts, unsigned lo, unsigned hi)
+{
+    gr_set_add(cuts, lo, lo);
+    if (hi < 255) gr_set_add(cuts, hi + 1, hi + 1);
+}
+
 /* Bytes between which no op distinguishes are one class. */
 static void find_classes(gr_program *p)
 {
-    bool cut[257] = {false};
-    unsigned n = 0;
+    gr_set cuts = {{0}};
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == OP_RANGE) cut[p->ops[i].lo] = cut[p->ops[i].hi + 1] = true;
-    for (uint32_t i = 0; i < p->n_edges; i++)
-        cut[p->edges[i].lo] = cut[p->edges[i].hi + 1] = true;
-    for (uint32_t i = 0; i < p->n_sets; i++)
-        for (unsigned c = 1; c < 256; c++)
-            if (gr_set_has(&p->sets[i], c) != gr_set_has(&p->sets[i], c - 1)) cut[c] = true;
-    for (unsigned c = 0; c < 256; c++) {
-        if (c > 0 && cut[c]) n++;
-        if (c == 0 || cut[c]) p->byte_of[n] = (uint8_t)c;
-        p->class_of[c] = (uint8_t)n;
-    }
-    p->n_classes = n + 1;
+        if (p->ops[i].kind == OP_RANGE) cut_range(&cuts, p->ops[i].lo, p->ops[i].hi);
+    for (uint32_t i = 0; i < p->n_edges; i++) cut_range(&cuts, p->edges[i].lo, p->edges[i].hi);
+    for (uint32_t i = 0; i < p->n_sets; i++) rose_gr_set_cuts(&cuts, &p->sets[i]);
+    p->n_classes = rose_gr_classes(&cuts, p->class_of);
+    for (unsigned c = 256; c-- > 0;) p->byte_of[p->class_of[c]] = (uint8_t)c;
 }
 
 static void *keep(gr_build *b, const void *from, size_t n, size_t size)

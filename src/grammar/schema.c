@@ -19,7 +19,47 @@ struct gr_schema {
     int draft;
     memo *memos;
     size_t n_memos, cap_memos;
+    struct made {
+        struct made *next;
+        const void *key;
+        int kind;
+        void *value;
+    } * made[512];
+    gr_dfa *any_chars;
 };
+
+/* ---- what is remembered ---- */
+
+void **rose_gr_memo(gr_build *b, const void *key, int kind)
+{
+    uintptr_t h = (uintptr_t)key / 16 * 31 + (unsigned)kind;
+    struct made **at = &b->schema->made[(h ^ h >> 9) % 512], *m = *at;
+    for (; m != NULL; m = m->next) {
+        rose_gr_work(b, 0);
+        if (m->key == key && m->kind == kind) return &m->value;
+    }
+    m = rose_gr_take(b, sizeof *m);
+    *m = (struct made){.next = *at, .key = key, .kind = kind};
+    *at = m;
+    return &m->value;
+}
+
+gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
+{
+    void **known = rose_gr_memo(b, pattern, MEMO_PATTERN);
+    if (*known == NULL)
+        *known = rose_gr_dfa_of(b, rose_gr_pattern(b, pattern, strlen(pattern)));
+    return *known;
+}
+
+gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
+{
+    gr_chars all = {0};
+    if (b->schema->any_chars != NULL) return b->schema->any_chars;
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+    return b->schema->any_chars = rose_gr_dfa_of(b, any);
+}
 
 /* ---- errors ---- */
 
@@ -238,9 +278,16 @@ static json_t *list_at(gr_build *b, json_t *schema, const char *keyword)
 static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
 {
     json_t *list = list_at(b, schema, "oneOf"), *x, *y, *made;
+    const json_t *required = json_object_get(schema, "required");
     size_t i, k;
     if (list == NULL) return;
-    made = rose_gr_keep(b, json_array());
+    void **known = rose_gr_memo(b, schema, MEMO_ONE_OF);
+    if (*known != NULL) {
+        add_group(b, c, *known);
+        return;
+    }
+    *known = made = rose_gr_keep(b, json_array());
+    unsigned types = rose_gr_schema_types(schema);
     json_array_foreach(list, i, x)
     {
         json_t *all = json_pack("[O]", x);
@@ -249,7 +296,7 @@ static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
         json_array_foreach(list, k, y)
         {
             rose_gr_work(b, 20);
-            if (k == i || rose_gr_schema_disjoint(b, x, y, rose_gr_schema_types(schema), 8)) continue;
+            if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
             if (json_array_append_new(all, json_pack("{s:O}", "not", y)) != 0)
                 rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         }
@@ -264,13 +311,19 @@ static void add_dependencies(gr_build *b, gr_conj *c, json_t *schema, const char
     json_t *x, *list;
     json_object_foreach(json_object_get(schema, keyword), key, x)
     {
+        void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
+        if (*known != NULL) {
+            add_group(b, c, *known);
+            continue;
+        }
         json_t *then = json_is_array(x)
                            ? json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object", "required", key,
                                        "allOf", "required", x)
                            : json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required", key,
                                        "allOf", x);
         list = json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
-        add_group(b, c, rose_gr_keep(b, list));
+        *known = rose_gr_keep(b, list);
+        add_group(b, c, *known);
     }
 }
 
@@ -280,7 +333,12 @@ static void add_if(gr_build *b, gr_conj *c, json_t *schema)
            *no = json_object_get(schema, "else"), *list, *x;
     size_t i;
     if (cond == NULL || (yes == NULL && no == NULL)) return;
-    list = rose_gr_keep(b, json_array());
+    void **known = rose_gr_memo(b, schema, MEMO_IF);
+    if (*known != NULL) {
+        add_group(b, c, *known);
+        return;
+    }
+    *known = list = rose_gr_keep(b, json_array());
     x = yes != NULL ? json_pack("{s:[O,O]}", "allOf", cond, yes) : json_incref(cond);
     if (x == NULL || json_array_append_new(list, x) != 0)
         rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");

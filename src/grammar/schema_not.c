@@ -130,8 +130,10 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
 json_t *rose_gr_negated(gr_build *b, json_t *schema)
 {
     const char *key;
-    json_t *x, *out = rose_gr_keep(b, json_array());
-    json_t *s = rose_gr_schema_deref(b, schema);
+    json_t *x, *s = rose_gr_schema_deref(b, schema), *out;
+    void **known = rose_gr_memo(b, s, MEMO_NOT);
+    if (*known != NULL) return *known;
+    *known = out = rose_gr_keep(b, json_array());
     rose_gr_enter(b);
     if (json_is_false(s)) add_made(b, out, json_true());
     json_object_foreach(s, key, x)
@@ -171,12 +173,13 @@ static bool lists_apart(gr_build *b, const json_t *x, const json_t *y)
     return true;
 }
 
-/* y requires a property that x does not allow, or whose schemas in x and y are disjoint. */
-static bool property_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
+/* One of these required properties is not allowed by x, or its schemas in x and y are disjoint. */
+static bool property_apart(gr_build *b, json_t *x, json_t *y, const json_t *required,
+                           unsigned depth)
 {
     size_t i;
     json_t *name;
-    json_array_foreach(json_object_get(y, "required"), i, name)
+    json_array_foreach(required, i, name)
     {
         const char *t = json_string_value(name);
         json_t *p = t == NULL ? NULL : json_object_get(json_object_get(x, "properties"), t);
@@ -186,7 +189,7 @@ static bool property_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
             json_object_get(x, "patternProperties") == NULL)
             return true;
         if (p != NULL && json_is_false(p)) return true;
-        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, TYPE_ALL, depth)) return true;
+        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, TYPE_ALL, NULL, depth)) return true;
     }
     return false;
 }
@@ -230,11 +233,12 @@ static bool arrays_apart(gr_build *b, json_t *x, json_t *y, unsigned depth)
     if (rose_gr_schema_count(b, x, "minItems", 0) == 0 &&
         rose_gr_schema_count(b, y, "minItems", 0) == 0)
         return false; /* the empty array */
-    return rose_gr_schema_disjoint(b, p, q, TYPE_ALL, depth);
+    return rose_gr_schema_disjoint(b, p, q, TYPE_ALL, NULL, depth);
 }
 
 /* A choice is disjoint from y if each of its schemas is; allOf if one of them is. */
-static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth)
+static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned types, const json_t *required,
+                        unsigned depth)
 {
     static const char *const keys[] = {"anyOf", "oneOf"};
     size_t i;
@@ -242,18 +246,19 @@ static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned types, unsig
     for (size_t k = 0; k < 2; k++) {
         json_t *list = json_object_get(x, keys[k]);
         bool all = json_array_size(list) > 0;
-        json_array_foreach(list, i, s) all = all && rose_gr_schema_disjoint(b, s, y, types, depth);
+        json_array_foreach(list, i, s) all = all && rose_gr_schema_disjoint(b, s, y, types, required, depth);
         if (all) return true;
     }
     json_array_foreach(json_object_get(x, "allOf"), i, s)
     {
-        if (rose_gr_schema_disjoint(b, s, y, types, depth)) return true;
+        if (rose_gr_schema_disjoint(b, s, y, types, required, depth)) return true;
     }
     return false;
 }
 
 /* Both have a type, and all values of these types that both allow are told apart. */
-bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types, unsigned depth)
+bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,
+                             const json_t *required, unsigned depth)
 {
     if (depth-- == 0) return false;
     x = rose_gr_schema_deref(b, x);
@@ -264,12 +269,14 @@ bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types, 
     types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
     const json_t *p = values_of(b, x), *q = values_of(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;
-    if (parts_apart(b, x, y, types, depth) || parts_apart(b, y, x, types, depth)) return true;
+    if (parts_apart(b, x, y, types, required, depth) || parts_apart(b, y, x, types, required, depth)) return true;
     if (types & (TYPE_NULL | TYPE_BOOL)) return false;
     if ((types & (TYPE_INTEGER | TYPE_FRACTION)) && !numbers_apart(x, y) && !numbers_apart(y, x))
         return false;
     if ((types & TYPE_STRING) && !strings_apart(b, x, y)) return false;
     if ((types & TYPE_ARRAY) && !arrays_apart(b, x, y, depth) && !arrays_apart(b, y, x, depth))
         return false;
-    return !(types & TYPE_OBJECT) || property_apart(b, x, y, depth) || property_apart(b, y, x, depth);
+    return !(types & TYPE_OBJECT) || property_apart(b, x, y, json_object_get(y, "required"), depth) ||
+           property_apart(b, y, x, json_object_get(x, "required"), depth) ||
+           property_apart(b, x, y, required, depth) || property_apart(b, y, x, required, depth);
 }

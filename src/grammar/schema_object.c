@@ -42,7 +42,7 @@ enum { MAX_LAYERS = 64, MAX_PATTERNS = 5 };
 static bool pattern_has(gr_build *b, const char *pattern, const char *name, size_t n)
 {
     gr_word w = rose_gr_escaped(b, name, n);
-    gr_dfa *d = rose_gr_dfa_of(b, rose_gr_pattern(b, pattern, strlen(pattern)));
+    const gr_dfa *d = rose_gr_pattern_dfa(b, pattern);
     return rose_gr_dfa_match(d, w.bytes, w.n);
 }
 
@@ -144,14 +144,12 @@ static void fill_slots(object *o, const gr_dfa *names)
 static gr_dfa *free_names(object *o, const gr_dfa *names)
 {
     gr_build *b = o->b;
-    gr_chars all = {0};
     gr_word *words = rose_gr_take(b, (o->n + 1) * sizeof *words);
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
     for (size_t i = 0; i < o->n; i++) words[i] = o->slots[i].escaped;
-    gr_dfa *d = rose_gr_dfa_of(b, rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF));
+    gr_dfa *d = rose_gr_any_chars_dfa(b);
     if (names != NULL) d = rose_gr_dfa_combine(b, d, names, DFA_AND);
     if (o->n == 0) return d;
-    return rose_gr_dfa_combine(b, d, rose_gr_dfa_of(b, rose_gr_words(b, words, o->n)), DFA_MINUS);
+    return rose_gr_dfa_combine(b, d, rose_gr_dfa_words(b, words, o->n), DFA_MINUS);
 }
 
 typedef struct pattern {
@@ -173,7 +171,7 @@ static size_t find_patterns(object *o, pattern *out)
             if (n == MAX_PATTERNS)
                 rose_gr_schema_refuse(o->b, o->c->v[i], "patternProperties", ROSE_E_UNSUPPORTED,
                                       "more than 5 patterns of names are not supported");
-            out[n++] = (pattern){text, rose_gr_dfa_of(o->b, rose_gr_pattern(o->b, text, strlen(text)))};
+            out[n++] = (pattern){text, rose_gr_pattern_dfa(o->b, text)};
         }
     return n;
 }

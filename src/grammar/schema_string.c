@@ -62,34 +62,28 @@ static void add_demands(gr_build *b, json_t *schema, demands *d)
         rose_gr_push(b, &d->forbids, x);
 }
 
-static gr_node any_chars(gr_build *b)
-{
-    gr_chars all = {0};
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-}
-
-/* The bytes of the longest text of d; GR_INF if there is none. */
+/* The bytes of the longest text of d; GR_INF if there is none, because d has a circle. States are
+ * taken once all edges into them were followed. */
 static uint32_t longest(gr_build *b, const gr_dfa *d)
 {
-    uint32_t *best = rose_gr_take(b, d->n * sizeof *best), most = 0;
-    for (uint32_t round = 0; round <= d->n; round++) {
-        bool changed = false;
-        rose_gr_work(b, d->n * 8);
-        for (uint32_t s = 1; s < d->n; s++) {
-            if (s > 1 && best[s] == 0) continue;
-            for (unsigned c = 0; c < 256; c++) {
-                uint32_t to = d->next[s][c];
-                if (to == 0 || best[to] > best[s]) continue;
-                best[to] = best[s] + 1;
-                changed = true;
-                if (best[to] > d->n) return GR_INF;
-                if (best[to] > most) most = best[to];
-            }
+    uint32_t *into = rose_gr_take(b, d->n * sizeof *into), *best, *ready, n = 1, most = 0;
+    best = rose_gr_take(b, d->n * sizeof *best);
+    ready = rose_gr_take(b, d->n * sizeof *ready);
+    rose_gr_work(b, d->n * 4);
+    for (uint32_t s = 1; s < d->n; s++)
+        for (unsigned c = 0; c < 256; c++) into[d->next[s][c]]++;
+    if (into[1] > 0) return GR_INF;
+    ready[0] = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        for (unsigned c = 0; c < 256; c++) {
+            uint32_t to = d->next[ready[i]][c];
+            if (to == 0) continue;
+            if (best[to] < best[ready[i]] + 1) best[to] = best[ready[i]] + 1;
+            if (--into[to] == 0) ready[n++] = to;
         }
-        if (!changed) return most;
+        if (best[ready[i]] > most) most = best[ready[i]];
     }
-    return GR_INF;
+    return n == d->n - 1 ? most : GR_INF;
 }
 
 static gr_dfa *combined(gr_build *b, const demands *d)
@@ -99,7 +93,7 @@ static gr_dfa *combined(gr_build *b, const demands *d)
         gr_dfa *y = rose_gr_dfa_of(b, d->texts.v[i]);
         x = x == NULL ? y : rose_gr_dfa_combine(b, x, y, DFA_AND);
     }
-    if (x == NULL) x = rose_gr_dfa_of(b, any_chars(b));
+    if (x == NULL) x = rose_gr_any_chars_dfa(b);
     if (d->min > 0 || (d->max != GR_INF && longest(b, x) > d->max))
         x = rose_gr_dfa_length(b, x, d->min, d->max);
     for (size_t i = 0; i < d->forbids.n; i++)
