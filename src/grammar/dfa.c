@@ -6,7 +6,7 @@
 
 #include "grammar/grammar_internal.h"
 
-enum { MAX_STATES = 60000, UNROLLED = 200000 };
+enum { MAX_STATES = GR_DFA_STATES, UNROLLED = 200000 };
 
 typedef struct part { /* a state of the automaton with empty transitions */
     enum { PART_END, PART_SET, PART_FORK } kind;
@@ -104,6 +104,7 @@ static uint32_t unroll(parts *p, gr_node x, uint32_t next)
     case NODE_REPEAT: return unroll_repeat(p, &d, next);
     case NODE_DFA: return unroll_dfa(p, b->dfas[d.a], next);
     case NODE_NEVER: return add_part(p, (part){PART_FORK, GR_NONE, GR_NONE});
+    case NODE_COUNTED:
     case NODE_KEYS:
     case NODE_RULE:
     default: rose_gr_fail(b, ROSE_E_INTERNAL, "a string constraint holds a rule");
@@ -217,7 +218,7 @@ static gr_dfa *new_dfa(gr_build *b, size_t cap)
 
 /* Copies d from scratch to lasting memory, without the states from which the end cannot be reached,
  * and ends scratch. */
-static gr_dfa *finish(gr_build *b, const gr_dfa *d)
+gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
 {
     uint16_t *to = rose_gr_take(b, d->n * sizeof *to);
     uint32_t n = 1;
@@ -291,7 +292,7 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
     for (uint32_t i = 0; i < d->n; i++)
         for (uint32_t j = s.begin[i]; j < s.begin[i + 1]; j++)
             if (s.list[j] == end) d->accept[i] = 1;
-    return finish(b, d);
+    return rose_gr_dfa_finish(b, d);
 }
 
 gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n)
@@ -351,62 +352,7 @@ gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_df
         bool in_y = y->accept[pairs[s] % y->n];
         d->accept[s] = x->accept[pairs[s] / y->n] && (op == DFA_AND) == in_y;
     }
-    return finish(b, d);
-}
-
-/* Where a byte leads inside of one character of a JSON string (chars.c): 0 is between characters.
- * UTF-8 is valid here, so a count of bytes that follow is enough. */
-enum { CHAR_ESCAPE = 4, CHAR_HEX = 5 };
-
-static unsigned char_step(unsigned at, unsigned c)
-{
-    if (at == CHAR_ESCAPE) return c == 'u' ? CHAR_HEX : 0;
-    if (at >= CHAR_HEX) return at == CHAR_HEX + 3 ? 0 : at + 1;
-    if (at > 0) return at - 1;
-    if (c == '\\') return CHAR_ESCAPE;
-    return c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-}
-
-/* States of the result are triples (state of d, place in a character, characters so far). */
-gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max)
-{
-    enum { PLACES = CHAR_HEX + 4 };
-    uint32_t most = max == GR_INF ? min : max, n = 2;
-    uint64_t size = (uint64_t)d->n * PLACES * ((uint64_t)most + 1);
-    size_t cap = 0, cap_keys = 0;
-    if (size > 1u << 26)
-        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "a pattern with so large a length is too large");
-    rose_gr_scratch_begin(b);
-    uint16_t *id = rose_gr_take(b, size * sizeof *id);
-    uint32_t *keys = rose_gr_grown(b, NULL, 0, &cap_keys, sizeof *keys);
-    gr_dfa out = {.next = NULL};
-    keys[1] = PLACES * (most + 1); /* (1, 0, 0) */
-    id[keys[1]] = 1;
-    for (uint32_t s = 1; s < n; s++) {
-        uint32_t count = keys[s] % (most + 1), place = keys[s] / (most + 1) % PLACES;
-        uint32_t from = keys[s] / (most + 1) / PLACES;
-        rose_gr_work(b, 2);
-        out.next = rose_gr_grown(b, out.next, cap == 0 ? 0 : s, &cap, sizeof *out.next);
-        for (unsigned c = 0; c < 256; c++) {
-            uint32_t to = d->next[from][c], at = char_step(place, c), k = count + (at == 0);
-            if (to == 0 || (k > most && max != GR_INF)) continue;
-            uint32_t key = (to * PLACES + at) * (most + 1) + (k > most ? most : k);
-            if (id[key] == 0) {
-                if (n >= MAX_STATES)
-                    rose_gr_fail(b, ROSE_E_UNSUPPORTED,
-                                 "a pattern with a length needs more than %d states", MAX_STATES);
-                keys = rose_gr_grown(b, keys, n, &cap_keys, sizeof *keys);
-                keys[n] = key;
-                id[key] = (uint16_t)n++;
-            }
-            out.next[s][c] = id[key];
-        }
-    }
-    out.n = n;
-    out.accept = rose_gr_take(b, n);
-    for (uint32_t s = 1; s < n; s++)
-        out.accept[s] = d->accept[keys[s] / (most + 1) / PLACES] && keys[s] % (most + 1) >= min;
-    return finish(b, &out);
+    return rose_gr_dfa_finish(b, d);
 }
 
 bool rose_gr_dfa_empty(const gr_dfa *d)

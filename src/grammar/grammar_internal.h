@@ -49,6 +49,7 @@ typedef enum gr_node_kind {
     NODE_REPEAT, /* node a, min to max times */
     NODE_RULE,   /* rule a */
     NODE_DFA,    /* dfas[a] */
+    NODE_COUNTED, /* counted[a] */
     NODE_KEYS    /* keys[a] */
 } gr_node_kind;
 
@@ -80,6 +81,14 @@ typedef struct gr_members {
     gr_node comma, close;
 } gr_members;
 
+/* An automaton whose characters are counted while matching. */
+typedef struct gr_counted {
+    gr_dfa *d;
+    uint32_t min, max;
+    uint8_t *place;    /* [d->n] 0: between two characters */
+    uint32_t *lo, *hi; /* [d->n] counts with which the end can be reached; GR_NONE: none */
+} gr_counted;
+
 typedef struct gr_rule {
     gr_node body; /* GR_NONE until it is defined */
     const char *name;
@@ -106,10 +115,12 @@ typedef struct gr_build {
     uint8_t *bytes;
     gr_set *sets;
     gr_dfa **dfas;
+    gr_counted **counted;
     gr_members *keys;
     gr_rule *rules;
     size_t n_nodes, cap_nodes, n_kids, cap_kids, n_bytes, cap_bytes, n_sets, cap_sets, n_dfas,
-        cap_dfas, n_keys, cap_keys, n_rules, cap_rules;
+        cap_dfas, n_counted, cap_counted, n_keys, cap_keys,
+        n_rules, cap_rules;
     struct gr_schema *schema; /* state of the schema front end */
     gr_node json_rules[8];    /* shared rules of json.c, GR_NONE until they are used */
 } gr_build;
@@ -138,6 +149,7 @@ gr_node rose_gr_seq(gr_build *b, const gr_node *kids, size_t n);
 gr_node rose_gr_alt(gr_build *b, const gr_node *kids, size_t n);
 gr_node rose_gr_repeat(gr_build *b, gr_node kid, uint32_t min, uint32_t max);
 gr_node rose_gr_dfa_node(gr_build *b, gr_dfa *d);
+gr_node rose_gr_counted_node(gr_build *b, gr_counted *k);
 gr_node rose_gr_keys_node(gr_build *b, const gr_members *m);
 gr_node rose_gr_rule_new(gr_build *b, const char *name); /* a NODE_RULE; define it later */
 void rose_gr_rule_define(gr_build *b, gr_node rule, gr_node body);
@@ -184,9 +196,14 @@ uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
 /* ---- deterministic automata (dfa.c) ---- */
 
 gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x); /* x holds no rules */
+enum { GR_DFA_STATES = 60000 };
+/* Copies d from scratch to lasting memory, trimmed, and ends scratch. */
+gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d);
 typedef enum gr_dfa_op { DFA_AND, DFA_MINUS } gr_dfa_op;
 /* The texts of d that have min to max characters, as chars.c writes them in a JSON string. */
 gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max);
+/* The same, counted on the stack; NULL: the possible counts of a state have gaps. */
+gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max);
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op);
 gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n);
 bool rose_gr_dfa_empty(const gr_dfa *d); /* of a trimmed one, as all functions return */
@@ -295,6 +312,8 @@ typedef enum gr_op_kind {
     OP_ENTER,  /* pushes a counter of loops[b] at 0, goes to the loop's OP_LOOP */
     OP_LOOP,   /* the counter of loops[b]: once more, or pops it and leaves */
     OP_NEXT,   /* counts one round of loops[b], goes to its OP_LOOP */
+    OP_TICK,   /* adds lo to the count of loops[b]; goes to a if the sum is one of
+                * [targets[bit], targets[bit + 1]] */
     OP_OPEN,   /* pushes the frames of keys[b], goes to a */
     OP_MORE,   /* if a member of keys[b] may still come: goes to a */
     OP_TAKE,   /* marks member `bit` of the keys on the stack, if it is not marked; goes to a */
@@ -322,6 +341,9 @@ typedef struct gr_edge {
 
 typedef struct gr_loop {
     uint32_t min, max, body, exit, head; /* ops; head: its OP_LOOP */
+    uint32_t plain_lo, plain_hi; /* between these, and far from plain_hi, all counts are alike */
+    uint32_t safe_hi;  /* counted automata: the limit where all safe tokens survive */
+    bool lo_is_plain;  /* far below min all counts are alike as well */
 } gr_loop;
 
 /* Which members of an object were written: n_words frames, of which the top one has members 0 to 31;

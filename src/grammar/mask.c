@@ -40,8 +40,10 @@ static rose_status walk(rose_grammar *g, const gr_trie *t, uint32_t state, uint3
  * max. far: no token makes more rounds. */
 static uint32_t plain_count(const gr_loop *l, uint32_t count, uint32_t far)
 {
-    if (l->min > far + 1 && count < l->min - far - 1) return l->min - far - 1;
-    if (count >= l->min && l->max != GR_INF && l->max - count > far) return l->min;
+    if (l->lo_is_plain && l->min > far + 1 && count < l->min - far - 1) return l->min - far - 1;
+    if (count >= l->plain_lo && count < l->plain_hi && l->plain_hi - count > far &&
+        l->max != GR_INF)
+        return l->plain_lo;
     return count;
 }
 
@@ -104,7 +106,8 @@ static uint32_t others(rose_grammar *g, gr_state x)
 {
     gr_item from = x.wild_item;
     uint32_t n = 0;
-    if (x.wild == WILD_COUNT) from.op = g->p.loops[g->p.ops[from.op].b].body;
+    if (x.wild == WILD_COUNT && g->p.ops[from.op].kind == OP_LOOP)
+        from.op = g->p.loops[g->p.ops[from.op].b].body;
     if (!rose_gr_close(g, from)) return GR_NONE;
     gr_item *items = malloc((x.n + 1) * sizeof *items);
     if (items == NULL) {

@@ -150,6 +150,15 @@ gr_node rose_gr_dfa_node(gr_build *b, gr_dfa *d)
                                  .a = (uint32_t)b->n_dfas++});
 }
 
+gr_node rose_gr_counted_node(gr_build *b, gr_counted *k)
+{
+    b->counted = rose_gr_grown(b, b->counted, b->n_counted, &b->cap_counted, sizeof(gr_counted *));
+    b->counted[b->n_counted] = k;
+    return add(b, (gr_node_data){.kind = NODE_COUNTED,
+                                 .flags = k->d->accept[1] && k->min == 0 ? GR_NULLABLE : 0,
+                                 .a = (uint32_t)b->n_counted++});
+}
+
 gr_node rose_gr_keys_node(gr_build *b, const gr_members *m)
 {
     b->keys = rose_gr_grown(b, b->keys, b->n_keys, &b->cap_keys, sizeof *b->keys);

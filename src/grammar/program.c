@@ -101,7 +101,8 @@ static uint32_t write_counted(writer *w, const gr_node_data *d, uint32_t next)
     w->loops = rose_gr_grown(w->b, w->loops, w->n_loops, &w->cap_loops, sizeof *w->loops);
     w->n_loops++;
     uint32_t at = add_op(w, head), again = add_op(w, (gr_op){.kind = OP_NEXT, .b = i});
-    w->loops[i] = (gr_loop){d->min, d->max, DEAD, next, at};
+    w->loops[i] = (gr_loop){.min = d->min, .max = d->max, .body = DEAD, .exit = next, .head = at,
+                            .plain_lo = d->min, .plain_hi = d->max, .lo_is_plain = true};
     uint32_t body = write_node(w, d->a, again);
     w->loops[i].body = body;
     return add_op(w, (gr_op){.kind = OP_ENTER, .b = i});
@@ -178,12 +179,33 @@ static uint8_t *safe_states(writer *w, const gr_dfa *d)
     return in;
 }
 
-static uint32_t write_dfa(writer *w, const gr_dfa *d, uint32_t next)
+/* The ops first + s of the states of d. enter[s]: where an edge to state s leads; tick[s]: the same
+ * if the edge ends a character, or NULL. */
+static void write_edges(writer *w, const gr_dfa *d, uint32_t first, const uint32_t *enter,
+                        const uint32_t *tick, const uint8_t *place)
+{
+    for (uint32_t s = 1; s < d->n; s++) {
+        uint32_t at = (uint32_t)w->n_edges;
+        for (unsigned c = 0; c < 256; c++) {
+            unsigned lo = c;
+            uint32_t to = d->next[s][c];
+            if (to == 0) continue;
+            while (c < 255 && d->next[s][c + 1] == to) c++;
+            add_edge(w, lo, c, tick != NULL && place[to] == 0 ? tick[to] : enter[to]);
+        }
+        w->ops[first + s].a = at;
+        w->ops[first + s].b = (uint32_t)w->n_edges - at;
+    }
+}
+
+/* Makes room for the ops first + s; returns where to enter each state: one that accepts also leads
+ * to `next`. */
+static uint32_t *write_states(writer *w, const gr_dfa *d, uint32_t first, uint32_t next)
 {
     const uint8_t *safe = safe_states(w, d);
-    uint32_t first = (uint32_t)w->n_ops - 1;
-    for (uint32_t s = 1; s < d->n; s++) add_op(w, (gr_op){.kind = OP_EDGES});
     uint32_t *enter = rose_gr_take(w->b, d->n * sizeof *enter);
+    for (uint32_t s = 1; s < d->n; s++)
+        add_op(w, (gr_op){.kind = OP_EDGES, .wild = safe[s] & 1 ? WILD_SAFE : WILD_NO});
     for (uint32_t s = 1; s < d->n; s++) {
         enter[s] = first + s;
         if (!d->accept[s]) continue;
@@ -192,20 +214,71 @@ static uint32_t write_dfa(writer *w, const gr_dfa *d, uint32_t next)
         w->targets[at + 1] = next;
         enter[s] = fork;
     }
-    for (uint32_t s = 1; s < d->n; s++) {
-        uint32_t at = (uint32_t)w->n_edges;
-        for (unsigned c = 0; c < 256; c++) {
-            unsigned lo = c;
-            if (d->next[s][c] == 0) continue;
-            while (c < 255 && d->next[s][c + 1] == d->next[s][lo]) c++;
-            add_edge(w, lo, c, enter[d->next[s][lo]]);
-        }
-        w->ops[first + s] = (gr_op){.kind = OP_EDGES,
-                                    .wild = safe[s] & 1 ? WILD_SAFE : WILD_NO,
-                                    .a = at,
-                                    .b = (uint32_t)w->n_edges - at};
-    }
+    return enter;
+}
+
+static uint32_t write_dfa(writer *w, const gr_dfa *d, uint32_t next)
+{
+    uint32_t first = (uint32_t)w->n_ops - 1, *enter = write_states(w, d, first, next);
+    write_edges(w, d, first, enter, NULL, NULL);
     return enter[1];
+}
+
+static uint32_t add_tick(writer *w, const gr_counted *k, uint32_t s, uint32_t loop, uint32_t to,
+                         unsigned add)
+{
+    uint32_t at = (uint32_t)w->n_targets;
+    add_target(w, k->hi[s] == GR_NONE && k->max != GR_INF ? 1 : k->lo[s]);
+    add_target(w, k->hi[s] == GR_NONE && k->max != GR_INF ? 0 : k->hi[s]);
+    return add_op(w, (gr_op){.kind = OP_TICK, .lo = (uint8_t)add, .a = to, .b = loop, .bit = at});
+}
+
+/* What masks may take for granted of the counts (mask.c). */
+static void describe_counts(writer *w, const gr_counted *k, uint32_t first, gr_loop *l)
+{
+    bool safe = true;
+    l->plain_lo = k->min;
+    l->plain_hi = l->safe_hi = k->max;
+    l->lo_is_plain = true;
+    uint32_t safe_hi = GR_NONE;
+    for (uint32_t s = 1; s < k->d->n; s++) {
+        bool is_safe = w->ops[first + s].wild == WILD_SAFE && k->place[s] == 0;
+        if (k->lo[s] == GR_NONE) continue;
+        if (k->lo[s] > l->plain_lo) l->plain_lo = k->lo[s];
+        if (k->hi[s] < l->plain_hi) l->plain_hi = k->hi[s];
+        if (k->lo[s] > 0) l->lo_is_plain = false;
+        if (!is_safe) continue;
+        if (safe_hi != GR_NONE && safe_hi != k->hi[s]) safe = false;
+        if (k->lo[s] > 0) safe = false;
+        safe_hi = k->hi[s];
+    }
+    l->safe_hi = safe_hi;
+    for (uint32_t s = 1; s < k->d->n; s++) {
+        gr_op *op = &w->ops[first + s];
+        if (op->wild == WILD_SAFE && k->max != GR_INF) op->wild = safe ? WILD_COUNT : WILD_NO;
+        if (op->wild == WILD_SAFE && !safe) op->wild = WILD_NO;
+    }
+}
+
+/* A counter is pushed before the first character; each edge checks that the end can be reached. */
+static uint32_t write_counted_dfa(writer *w, const gr_counted *k, uint32_t next)
+{
+    const gr_dfa *d = k->d;
+    uint32_t i = (uint32_t)w->n_loops, *tick = rose_gr_take(w->b, d->n * sizeof *tick);
+    w->loops = rose_gr_grown(w->b, w->loops, w->n_loops, &w->cap_loops, sizeof *w->loops);
+    w->n_loops++;
+    uint32_t leave = add_op(w, (gr_op){.kind = OP_LOOP, .b = i});
+    uint32_t first = (uint32_t)w->n_ops - 1, *enter = write_states(w, d, first, leave);
+    gr_loop l = {.min = k->min, .max = k->max, .body = DEAD, .exit = next, .head = enter[1]};
+    describe_counts(w, k, first, &l);
+    w->loops[i] = l;
+    for (uint32_t s = 1; s < d->n; s++) {
+        tick[s] = add_tick(w, k, s, i, enter[s], 1);
+        enter[s] = add_tick(w, k, s, i, enter[s], 0);
+        w->ops[first + s].bit = i;
+    }
+    write_edges(w, d, first, enter, tick, k->place);
+    return add_op(w, (gr_op){.kind = OP_ENTER, .b = i});
 }
 
 /* A call in the last place of a rule is a jump, so that right recursion needs no stack. */
@@ -276,6 +349,7 @@ static uint32_t write_node(writer *w, gr_node x, uint32_t next)
     case NODE_REPEAT: return write_repeat(w, &d, next);
     case NODE_RULE: return write_call(w, d.a, next);
     case NODE_DFA: return write_dfa(w, b->dfas[d.a], next);
+    case NODE_COUNTED: return write_counted_dfa(w, b->counted[d.a], next);
     case NODE_KEYS: return write_keys(w, &b->keys[d.a], next);
     case NODE_NEVER:
     default: return DEAD;

@@ -36,6 +36,7 @@ static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
     case NODE_BYTES:
     case NODE_SET:
     case NODE_DFA:
+    case NODE_COUNTED:
     default: return true;
     }
 }
@@ -53,6 +54,7 @@ static bool is_nullable(const gr_build *b, const gr_node_data *d, const uint8_t 
     case NODE_BYTES:
     case NODE_SET:
     case NODE_DFA:
+    case NODE_COUNTED:
     case NODE_KEYS:
     default: return d->flags & GR_NULLABLE;
     }

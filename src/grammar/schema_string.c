@@ -86,6 +86,7 @@ static uint32_t longest(gr_build *b, const gr_dfa *d)
     return n == d->n - 1 ? most : GR_INF;
 }
 
+/* All demands but the length. */
 static gr_dfa *combined(gr_build *b, const demands *d)
 {
     gr_dfa *x = NULL;
@@ -94,8 +95,6 @@ static gr_dfa *combined(gr_build *b, const demands *d)
         x = x == NULL ? y : rose_gr_dfa_combine(b, x, y, DFA_AND);
     }
     if (x == NULL) x = rose_gr_any_chars_dfa(b);
-    if (d->min > 0 || (d->max != GR_INF && longest(b, x) > d->max))
-        x = rose_gr_dfa_length(b, x, d->min, d->max);
     for (size_t i = 0; i < d->forbids.n; i++)
         x = rose_gr_dfa_combine(b, x, rose_gr_dfa_of(b, d->forbids.v[i]), DFA_MINUS);
     return x;
@@ -114,7 +113,14 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
     }
     if (d.forbids.n == 0 && d.texts.n == 1 && !lengths)
         return GR_SEQ(b, quote, d.texts.v[0], quote);
-    return GR_SEQ(b, quote, rose_gr_dfa_node(b, combined(b, &d)), quote);
+    gr_dfa *x = combined(b, &d);
+    if (d.max != GR_INF && longest(b, x) <= d.max) d.max = GR_INF;
+    if (d.min == 0 && d.max == GR_INF) return GR_SEQ(b, quote, rose_gr_dfa_node(b, x), quote);
+    gr_counted *k = rose_gr_counted(b, x, d.min, d.max);
+    gr_node text = k == NULL     ? rose_gr_dfa_node(b, rose_gr_dfa_length(b, x, d.min, d.max))
+                   : k->lo[1] > 0 ? GR_NEVER /* no text has such a length */
+                                  : rose_gr_counted_node(b, k);
+    return GR_SEQ(b, quote, text, quote);
 }
 
 /* The words of enum and const; NULL: the schema has neither. */
@@ -132,7 +138,8 @@ gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c)
     for (size_t i = 0; i < c->n; i++) add_demands(b, c->v[i], &d);
     if (d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
     if (d.texts.n + d.forbids.n == 0 && d.min == 0 && d.max == GR_INF) return NULL;
-    return combined(b, &d);
+    gr_dfa *x = combined(b, &d);
+    return d.min == 0 && d.max == GR_INF ? x : rose_gr_dfa_length(b, x, d.min, d.max);
 }
 
 gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c)

@@ -176,6 +176,30 @@ static bool at_next(rose_grammar *g, gr_item x, const gr_op *op)
     return push(g, l->head, rose_gr_frame(g, f.parent, GR_COUNTER | op->b, count));
 }
 
+/* A step in a text whose characters are counted. */
+static bool at_tick(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    const gr_loop *l = &g->p.loops[op->b];
+    gr_frame f = g->s.frames[x.frame];
+    uint32_t most = l->max == GR_INF ? l->min : l->max;
+    const uint32_t *bounds = g->p.targets + op->bit;
+    uint32_t count = f.count + op->lo;
+    if (count > most && l->max == GR_INF) count = most;
+    if (count < bounds[0] || count > bounds[1]) return true;
+    if (count == f.count) return push(g, op->a, x.frame);
+    return push(g, op->a, rose_gr_frame(g, f.parent, GR_COUNTER | op->b, count));
+}
+
+/* A state of an automaton from which all safe tokens survive, or as many characters as are left. */
+static void note_edges(rose_grammar *g, gr_item x, const gr_op *op)
+{
+    const gr_loop *l = op->wild == WILD_COUNT ? &g->p.loops[op->bit] : NULL;
+    if (l == NULL || l->max == GR_INF)
+        note_wild(g, x, WILD_SAFE, GR_INF);
+    else if (g->s.frames[x.frame].count < l->safe_hi)
+        note_wild(g, x, WILD_COUNT, l->safe_hi - g->s.frames[x.frame].count);
+}
+
 /* ---- members of an object that come in any order ---- */
 
 /* frame with its word `at` (0 is the top) set to `value`. */
@@ -277,6 +301,7 @@ static bool follow(rose_grammar *g, gr_item x)
         return push(g, g->p.loops[op->b].head, rose_gr_frame(g, x.frame, GR_COUNTER | op->b, 0));
     case OP_LOOP: return at_loop(g, x, op);
     case OP_NEXT: return at_next(g, x, op);
+    case OP_TICK: return at_tick(g, x, op);
     case OP_OPEN: return at_open(g, x, op);
     case OP_MORE: return at_more(g, x, op);
     case OP_TAKE: return at_take(g, x, op);
@@ -287,7 +312,7 @@ static bool follow(rose_grammar *g, gr_item x)
     case OP_EDGES:
     default: break;
     }
-    if (op->kind == OP_EDGES && op->wild != WILD_NO) note_wild(g, x, op->wild, GR_INF);
+    if (op->kind == OP_EDGES && op->wild != WILD_NO) note_edges(g, x, op);
     if (g->n_found >= MAX_ITEMS) return fail(g, ROSE_E_UNSUPPORTED), false;
     if (!grow(g, (void **)&g->found, g->n_found, &g->cap_found, sizeof *g->found)) return false;
     g->found[g->n_found++] = x;
