@@ -152,7 +152,8 @@ static size_t unescape(const char *from, size_t n, char *to)
     for (size_t i = 0; i < n; i++) {
         bool coded = from[i] == '%' && i + 2 < n && hex_value(from[i + 1]) >= 0 &&
                      hex_value(from[i + 2]) >= 0;
-        to[k++] = coded ? (char)(hex_value(from[i + 1]) << 4 | hex_value(from[i + 2])) : from[i];
+        int byte = coded ? hex_value(from[i + 1]) * 16 + hex_value(from[i + 2]) : from[i];
+        to[k++] = (char)byte;
         if (coded) i += 2;
     }
     for (size_t i = 0; i < k; i++) {
