@@ -147,7 +147,7 @@ static void add_category(reader *r, gr_chars *out, bool negative)
             refuse(r, ROSE_E_UNSUPPORTED, "of \\p only general categories such as Lu are known");
         name[n++] = r->s[r->at++];
     }
-    rose_gr_work(r->b, 100000);
+    rose_gr_work(r->b, 1000000); /* about 10 ms */
     for (int32_t cp = 0; cp <= 0x10ffff; cp++) {
         const char *cat = utf8proc_category_string(cp);
         if (cat[0] == name[0] && (n == 1 || cat[1] == name[1])) {
