@@ -70,16 +70,15 @@ uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len)
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     const uint8_t *p = (const uint8_t *)s;
     uint32_t cp = p[0];
-    *len = cp < 0x80 ? 1 : cp < 0xc0 ? 9 : cp < 0xe0 ? 2 : cp < 0xf0 ? 3 : cp < 0xf8 ? 4 : 9;
+    *len = cp < 0x80 ? 1 : cp < 0xc0 ? 0 : cp < 0xe0 ? 2 : cp < 0xf0 ? 3 : cp < 0xf8 ? 4 : 0;
     if (*len == 1) return cp;
-    if (*len <= n) {
-        cp &= 0x7fu >> *len;
-        for (size_t i = 1; i < *len; i++) {
-            if ((p[i] & 0xc0) != 0x80) *len = 9;
-            else cp = cp << 6 | (p[i] & 0x3f);
-        }
+    bool good = *len > 0 && *len <= n;
+    cp &= 0x7fu >> *len;
+    for (size_t i = 1; good && i < *len; i++) {
+        good = (p[i] & 0xc0) == 0x80;
+        cp = cp << 6 | (p[i] & 0x3f);
     }
-    if (*len > n || cp < least[*len] || cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff))
+    if (!good || cp < least[*len] || cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff))
         rose_gr_fail(b, ROSE_E_INVAL, "the text is not valid UTF-8");
     return cp;
 }

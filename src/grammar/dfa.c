@@ -185,7 +185,8 @@ static uint32_t intern(subsets *s)
         uint32_t i = s->table[h & (s->n_table - 1)];
         if (i == 0) break;
         if (s->begin[i] - s->begin[i - 1] == len &&
-            memcmp(s->list + s->begin[i - 1], s->list + at, len * sizeof *s->list) == 0) {
+            (len == 0 ||
+             memcmp(s->list + s->begin[i - 1], s->list + at, len * sizeof *s->list) == 0)) {
             s->n_list = at;
             return i - 1;
         }
