@@ -12,9 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { BYTES = 256, EOS = 256, IDS = 270, WORDS = (IDS + 31) / 32, MAX_TEXT = 2000 };
 
-static const char *const longer[IDS - EOS - 1] = {"ab", "\",", "\":",   "{\"", "}]",  "\\u00",
-                                                  "  ", "12", "\xe2\x82", "true", "\xa9\"", "<a",
-                                                  "aaaaaaaaaaaaaaaa"};
+static const char *const longer[IDS - EOS - 1] = {
+    "ab", "\",",      "\":",  "{\"",    "}]", "\\u00",           "  ",
+    "12", "\xe2\x82", "true", "\xa9\"", "<a", "aaaaaaaaaaaaaaaa"};
 
 static rose_vocab_trie *vocabulary(void)
 {

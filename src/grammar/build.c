@@ -88,7 +88,8 @@ void rose_gr_scratch_pause(gr_build *b)
 void rose_gr_scratch_end(gr_build *b)
 {
     b->arena = 0;
-    for (const struct gr_chunk *c = b->chunks[1]; c != NULL; c = c->next) b->memory -= c->cap;
+    for (const struct gr_chunk *c = b->chunks[1]; c != NULL; c = c->next)
+        b->memory -= c->cap;
     rose_gr_chunks_free(b->chunks[1]);
     b->chunks[1] = NULL;
 }

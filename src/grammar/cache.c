@@ -14,7 +14,7 @@ typedef struct entry {
     uint64_t hash;
     rose_grammar_kind kind;
     bool schema_order;
-    rose_grammar *g; /* owned; NULL while it is compiled */
+    rose_grammar *g;  /* owned; NULL while it is compiled */
     unsigned waiting; /* threads that wait for g */
     bool failed;      /* out of the list; the last waiting thread frees it */
     rose_status st;
@@ -85,7 +85,8 @@ static void free_entry(entry *e)
 static void make_room(rose_grammar_cache *c)
 {
     entry *e, *before;
-    for (e = c->first; e != NULL; e = e->next) measure(c, e);
+    for (e = c->first; e != NULL; e = e->next)
+        measure(c, e);
     for (e = c->last; e != NULL && c->bytes > c->max_bytes; e = before) {
         before = e->prev;
         if (e->g == NULL || e->waiting > 0) continue; /* in use by another thread of this cache */
@@ -123,7 +124,8 @@ static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose
 {
     c->stats.hits++;
     e->waiting++;
-    while (e->g == NULL && !e->failed) pthread_cond_wait(&c->done, &c->lock);
+    while (e->g == NULL && !e->failed)
+        pthread_cond_wait(&c->done, &c->lock);
     e->waiting--;
     if (e->failed) {
         rose_status st = e->st;
@@ -198,10 +200,12 @@ rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
 void rose_grammar_cache_read(rose_grammar_cache *c, rose_grammar_cache_stats *out)
 {
     pthread_mutex_lock(&c->lock);
-    for (entry *e = c->first; e != NULL; e = e->next) measure(c, e);
+    for (entry *e = c->first; e != NULL; e = e->next)
+        measure(c, e);
     *out = c->stats;
     out->bytes = c->bytes;
     out->grammars = 0;
-    for (const entry *e = c->first; e != NULL; e = e->next) out->grammars += e->g != NULL;
+    for (const entry *e = c->first; e != NULL; e = e->next)
+        out->grammars += e->g != NULL;
     pthread_mutex_unlock(&c->lock);
 }

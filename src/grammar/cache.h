@@ -1,5 +1,5 @@
-/* grammar/cache.h - compiled grammars by their text, so that requests with the same schema share one
- * grammar with its masks.
+/* grammar/cache.h - compiled grammars by their text, so that requests with the same schema share
+ * one grammar with its masks.
  *
  * A cache belongs to one vocabulary. Its size is bounded in bytes: when it is full, the grammars
  * that were used longest ago leave it, and they end when their last matcher does. A grammar that

@@ -60,7 +60,8 @@ size_t rose_gr_utf8(uint32_t cp, uint8_t out[4])
         return 1;
     }
     size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, cp >>= 6) out[i] = (uint8_t)(0x80 | (cp & 0x3f));
+    for (size_t i = n - 1; i > 0; i--, cp >>= 6)
+        out[i] = (uint8_t)(0x80 | (cp & 0x3f));
     out[0] = (uint8_t)(cp | (n == 2 ? 0xc0u : n == 3 ? 0xe0u : 0xf0u));
     return n;
 }
@@ -138,7 +139,8 @@ static gr_node span_tree(gr_build *b, const byte_span *v, size_t n, size_t at)
     gr_list alts = {0};
     for (size_t i = 0, k; i < n; i += k) {
         k = 1;
-        while (i + k < n && v[i + k].lo[at] == v[i].lo[at] && v[i + k].hi[at] == v[i].hi[at]) k++;
+        while (i + k < n && v[i + k].lo[at] == v[i].lo[at] && v[i + k].hi[at] == v[i].hi[at])
+            k++;
         gr_node first = rose_gr_range(b, v[i].lo[at], v[i].hi[at]);
         gr_node rest = at + 1 == v[i].n ? GR_EMPTY : span_tree(b, v + i, k, at + 1);
         rose_gr_push(b, &alts, GR_SEQ(b, first, rest));
@@ -192,9 +194,11 @@ static gr_node escapes(gr_build *b, const gr_chars *c)
 
 static bool has_all_safe(const gr_chars *c)
 {
-    static const struct gr_span v[4] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, 0x10ffff}};
+    static const struct gr_span v[4] = {
+        {0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, 0x10ffff}};
     for (size_t i = 0, k = 0; i < 4; i++) { /* every safe span lies in one span of c */
-        while (k < c->n && c->v[k].hi < v[i].lo) k++;
+        while (k < c->n && c->v[k].hi < v[i].lo)
+            k++;
         if (k == c->n || c->v[k].lo > v[i].lo || c->v[k].hi < v[i].hi) return false;
     }
     return true;
@@ -203,7 +207,8 @@ static bool has_all_safe(const gr_chars *c)
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c)
 {
     gr_node x = utf8_node(b, c, !b->plain_class);
-    if (!b->plain_class && c->n > 0 && (c->v[0].lo < 0x20 || rose_gr_chars_has(c, '"') || rose_gr_chars_has(c, '\\')))
+    if (!b->plain_class && c->n > 0 &&
+        (c->v[0].lo < 0x20 || rose_gr_chars_has(c, '"') || rose_gr_chars_has(c, '\\')))
         x = GR_ALT(b, x, escapes(b, c));
     if (has_all_safe(c)) b->nodes[x].flags |= GR_SAFE_CHAR;
     return x;

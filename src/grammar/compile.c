@@ -118,13 +118,22 @@ static gr_node front_end(gr_build *b, void *arg)
 {
     const request *r = arg;
     switch (r->kind) {
-    case ROSE_GRAMMAR_JSON_OBJECT: return rose_gr_any_object(b);
-    case ROSE_GRAMMAR_JSON_SCHEMA: return rose_gr_schema(b, parse_json(b, r));
-    case ROSE_GRAMMAR_REGEX: b->plain_class = true; return rose_gr_regex(b, r->text, r->len);
-    case ROSE_GRAMMAR_CHOICE: return choice(b, parse_json(b, r));
-    case ROSE_GRAMMAR_EBNF: b->plain_class = true; return rose_gr_ebnf(b, r->text, r->len);
-    case ROSE_GRAMMAR_TAG: return rose_gr_tag(b, parse_json(b, r));
-    default: rose_gr_fail(b, ROSE_E_INVAL, "unknown kind %d", (int)r->kind);
+    case ROSE_GRAMMAR_JSON_OBJECT:
+        return rose_gr_any_object(b);
+    case ROSE_GRAMMAR_JSON_SCHEMA:
+        return rose_gr_schema(b, parse_json(b, r));
+    case ROSE_GRAMMAR_REGEX:
+        b->plain_class = true;
+        return rose_gr_regex(b, r->text, r->len);
+    case ROSE_GRAMMAR_CHOICE:
+        return choice(b, parse_json(b, r));
+    case ROSE_GRAMMAR_EBNF:
+        b->plain_class = true;
+        return rose_gr_ebnf(b, r->text, r->len);
+    case ROSE_GRAMMAR_TAG:
+        return rose_gr_tag(b, parse_json(b, r));
+    default:
+        rose_gr_fail(b, ROSE_E_INVAL, "unknown kind %d", (int)r->kind);
     }
 }
 

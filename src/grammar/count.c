@@ -46,7 +46,8 @@ gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t 
             if (id[key] == 0) {
                 if (n >= GR_DFA_STATES)
                     rose_gr_fail(b, ROSE_E_UNSUPPORTED,
-                                 "a pattern with a length needs more than %d states", GR_DFA_STATES);
+                                 "a pattern with a length needs more than %d states",
+                                 GR_DFA_STATES);
                 keys = rose_gr_grown(b, keys, n, &cap_keys, sizeof *keys);
                 keys[n] = key;
                 id[key] = (uint16_t)n++;
@@ -69,7 +70,8 @@ static uint16_t *successors(gr_build *b, const gr_dfa *d, uint32_t s)
     for (unsigned c = 0; c < 256; c++) {
         uint16_t to = d->next[s][c];
         bool there = to == 0;
-        for (size_t i = 0; i < n && !there; i++) there = list[i] == to;
+        for (size_t i = 0; i < n && !there; i++)
+            there = list[i] == to;
         if (!there) list[n++] = to;
     }
     list[n++] = 0;
@@ -133,7 +135,8 @@ gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t
     memset(k->lo, 0xff, n * sizeof *k->lo);
     memset(k->hi, 0xff, n * sizeof *k->hi);
     find_places(k);
-    for (uint32_t s = 1; s < n; s++) next[s] = successors(b, k->d, s);
+    for (uint32_t s = 1; s < n; s++)
+        next[s] = successors(b, k->d, s);
     if (max == GR_INF) memset(after + 1, 1, n - 1); /* d is trimmed: with min, all are alive */
     for (uint32_t count = most + 1; count-- > 0 && ok;) {
         uint8_t *t = now;

@@ -51,7 +51,8 @@ static uint32_t unroll_repeat(parts *p, const gr_node_data *d, uint32_t next)
         for (uint32_t i = d->min; i < d->max; i++)
             at = add_part(p, (part){PART_FORK, unroll(p, d->a, at), next});
     }
-    for (uint32_t i = 0; i < d->min; i++) at = unroll(p, d->a, at);
+    for (uint32_t i = 0; i < d->min; i++)
+        at = unroll(p, d->a, at);
     return at;
 }
 
@@ -65,12 +66,12 @@ static uint32_t unroll_dfa(parts *p, const gr_dfa *d, uint32_t next)
             gr_set one = {{0}};
             unsigned hi = c;
             if (d->next[s][c] == 0) continue;
-            while (hi < 255 && d->next[s][hi + 1] == d->next[s][c]) hi++;
+            while (hi < 255 && d->next[s][hi + 1] == d->next[s][c])
+                hi++;
             gr_set_add(&one, c, hi);
             uint32_t edge = add_set(p, &one, first + d->next[s][c]);
             uint32_t more = p->v[first + s].a;
-            p->v[first + s].a =
-                more == GR_NONE ? edge : add_part(p, (part){PART_FORK, edge, more});
+            p->v[first + s].a = more == GR_NONE ? edge : add_part(p, (part){PART_FORK, edge, more});
             c = hi;
         }
     }
@@ -84,7 +85,8 @@ static uint32_t unroll(parts *p, gr_node x, uint32_t next)
     uint32_t at = next;
     rose_gr_work(b, 0);
     switch ((gr_node_kind)d.kind) {
-    case NODE_EMPTY: break;
+    case NODE_EMPTY:
+        break;
     case NODE_BYTES:
         for (uint32_t i = d.n; i-- > 0;) {
             gr_set s = {{0}};
@@ -92,22 +94,28 @@ static uint32_t unroll(parts *p, gr_node x, uint32_t next)
             at = add_set(p, &s, at);
         }
         break;
-    case NODE_SET: return add_set(p, &b->sets[d.a], next);
+    case NODE_SET:
+        return add_set(p, &b->sets[d.a], next);
     case NODE_SEQ:
-        for (uint32_t i = d.n; i-- > 0;) at = unroll(p, b->kids[d.a + i], at);
+        for (uint32_t i = d.n; i-- > 0;)
+            at = unroll(p, b->kids[d.a + i], at);
         break;
     case NODE_ALT:
         at = GR_NONE;
         for (uint32_t i = d.n; i-- > 0;)
             at = add_part(p, (part){PART_FORK, unroll(p, b->kids[d.a + i], next), at});
         break;
-    case NODE_REPEAT: return unroll_repeat(p, &d, next);
-    case NODE_DFA: return unroll_dfa(p, b->dfas[d.a], next);
-    case NODE_NEVER: return add_part(p, (part){PART_FORK, GR_NONE, GR_NONE});
+    case NODE_REPEAT:
+        return unroll_repeat(p, &d, next);
+    case NODE_DFA:
+        return unroll_dfa(p, b->dfas[d.a], next);
+    case NODE_NEVER:
+        return add_part(p, (part){PART_FORK, GR_NONE, GR_NONE});
     case NODE_COUNTED:
     case NODE_KEYS:
     case NODE_RULE:
-    default: rose_gr_fail(b, ROSE_E_INTERNAL, "a string constraint holds a rule");
+    default:
+        rose_gr_fail(b, ROSE_E_INTERNAL, "a string constraint holds a rule");
     }
     return at;
 }
@@ -146,7 +154,8 @@ static void close_over(subsets *s, uint32_t from)
 static uint32_t hash_list(const uint32_t *v, size_t n)
 {
     uint64_t h = n;
-    for (size_t i = 0; i < n; i++) h = (h ^ v[i]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * UINT64_C(0x9e3779b97f4a7c15), h ^= h >> 29;
     return (uint32_t)h;
 }
 
@@ -155,7 +164,8 @@ static void sort_list(uint32_t *v, size_t n)
     for (size_t i = 1; i < n; i++) {
         uint32_t x = v[i];
         size_t k = i;
-        for (; k > 0 && v[k - 1] > x; k--) v[k] = v[k - 1];
+        for (; k > 0 && v[k - 1] > x; k--)
+            v[k] = v[k - 1];
         v[k] = x;
     }
 }
@@ -166,7 +176,8 @@ static void grow_table(subsets *s)
     uint32_t *t = rose_gr_take(s->p->b, size * sizeof *t);
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t h = hash_list(s->list + s->begin[i], s->begin[i + 1] - s->begin[i]);
-        while (t[h & (size - 1)] != 0) h++;
+        while (t[h & (size - 1)] != 0)
+            h++;
         t[h & (size - 1)] = i + 1;
     }
     s->table = t;
@@ -205,7 +216,8 @@ static uint32_t intern(subsets *s)
 static unsigned classes(const parts *p, uint8_t class_of[256])
 {
     gr_set cuts = {{0}};
-    for (size_t i = 0; i < p->n_sets; i++) rose_gr_set_cuts(&cuts, &p->sets[i]);
+    for (size_t i = 0; i < p->n_sets; i++)
+        rose_gr_set_cuts(&cuts, &p->sets[i]);
     return rose_gr_classes(&cuts, class_of);
 }
 
@@ -223,7 +235,8 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
 {
     uint16_t *to = rose_gr_take(b, d->n * sizeof *to);
     uint32_t n = 1;
-    for (uint32_t s = 0; s < d->n; s++) to[s] = d->accept[s];
+    for (uint32_t s = 0; s < d->n; s++)
+        to[s] = d->accept[s];
     for (bool changed = true; changed;) {
         changed = false;
         rose_gr_work(b, d->n);
@@ -238,7 +251,8 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
     out->n = n;
     for (uint32_t s = 1; s < d->n; s++) {
         if (to[s] == 0) continue;
-        for (unsigned c = 0; c < 256; c++) out->next[to[s]][c] = to[d->next[s][c]];
+        for (unsigned c = 0; c < 256; c++)
+            out->next[to[s]][c] = to[d->next[s][c]];
         out->accept[to[s]] = d->accept[s];
     }
     rose_gr_scratch_end(b);
@@ -276,7 +290,8 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
         next = rose_gr_grown(b, next, i, &cap, sizeof *next);
         for (unsigned k = 0; k < n_classes; k++) {
             unsigned byte = 0;
-            while (class_of[byte] != k) byte++;
+            while (class_of[byte] != k)
+                byte++;
             s.stamp++;
             for (uint32_t j = s.begin[i]; j < s.begin[i + 1]; j++) {
                 const part *q = &p.v[s.list[j]];
@@ -284,7 +299,8 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
             }
             by_class[k] = intern(&s);
         }
-        for (unsigned c = 0; c < 256; c++) next[i][c] = (uint16_t)by_class[class_of[c]];
+        for (unsigned c = 0; c < 256; c++)
+            next[i][c] = (uint16_t)by_class[class_of[c]];
     }
     gr_dfa *d = new_dfa(b, 0);
     d->n = (uint32_t)s.n;
@@ -299,7 +315,8 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
 gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n)
 {
     size_t states = 2;
-    for (size_t i = 0; i < n; i++) states += words[i].n;
+    for (size_t i = 0; i < n; i++)
+        states += words[i].n;
     if (states >= MAX_STATES)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "the names of one object need more than %d states",
                      MAX_STATES);
@@ -367,6 +384,7 @@ bool rose_gr_dfa_match(const gr_dfa *d, const void *bytes, size_t n)
 {
     const uint8_t *p = bytes;
     uint32_t s = 1;
-    for (size_t i = 0; i < n; i++) s = d->next[s][p[i]];
+    for (size_t i = 0; i < n; i++)
+        s = d->next[s][p[i]];
     return d->accept[s];
 }

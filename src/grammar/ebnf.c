@@ -33,7 +33,8 @@ static void skip_space(ebnf *e)
     for (; e->at < e->n; e->at++) {
         char c = e->s[e->at];
         if (c == '#')
-            while (e->at < e->n && e->s[e->at] != '\n') e->at++;
+            while (e->at < e->n && e->s[e->at] != '\n')
+                e->at++;
         else if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
             break;
     }
@@ -56,7 +57,8 @@ static bool looking_at(const ebnf *e, const char *text)
 static size_t name_length(const ebnf *e)
 {
     size_t n = 0;
-    while (e->at + n < e->n && is_name(e->s[e->at + n], n == 0)) n++;
+    while (e->at + n < e->n && is_name(e->s[e->at + n], n == 0))
+        n++;
     return n;
 }
 
@@ -74,12 +76,10 @@ static struct symbol *symbol_of(ebnf *e, const char *name, size_t n)
 {
     rose_gr_work(e->b, e->n_symbols / 8);
     for (size_t i = 0; i < e->n_symbols; i++)
-        if (e->symbols[i].n == n && memcmp(e->symbols[i].name, name, n) == 0)
-            return &e->symbols[i];
+        if (e->symbols[i].n == n && memcmp(e->symbols[i].name, name, n) == 0) return &e->symbols[i];
     char *copy = rose_gr_take(e->b, n + 1);
     memcpy(copy, name, n);
-    e->symbols =
-        rose_gr_grown(e->b, e->symbols, e->n_symbols, &e->cap_symbols, sizeof *e->symbols);
+    e->symbols = rose_gr_grown(e->b, e->symbols, e->n_symbols, &e->cap_symbols, sizeof *e->symbols);
     e->symbols[e->n_symbols] = (struct symbol){copy, n, rose_gr_rule_new(e->b, copy)};
     return &e->symbols[e->n_symbols++];
 }
@@ -271,7 +271,8 @@ static gr_node without_left_recursion(gr_build *b, gr_node rule, gr_node body)
             rose_gr_push(b, &first, x);
         } else if (x != rule) {
             gr_list rest = {0};
-            for (uint32_t j = 1; j < k.n; j++) rose_gr_push(b, &rest, b->kids[k.a + j]);
+            for (uint32_t j = 1; j < k.n; j++)
+                rose_gr_push(b, &rest, b->kids[k.a + j]);
             rose_gr_push(b, &more, rose_gr_seq(b, rest.v, rest.n));
         }
     }

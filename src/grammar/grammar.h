@@ -74,17 +74,17 @@ typedef enum rose_grammar_kind {
 /* Limits and style. Zero in a field means its default. Beyond a limit compiling fails with
  * ROSE_E_UNSUPPORTED, and the message names the limit. All limits count work or bytes, not time. */
 typedef struct rose_grammar_opts {
-    uint32_t max_space;        /* white space at each place where JSON allows it, in characters
-                                * (default 1); UINT32_MAX: none, not even after ',' and ':' */
-    bool schema_order;         /* properties only in the order of the schema, as OpenAI's strict
-                                * schemas have them; false: in any order, as JSON Schema says */
-    uint32_t max_states;       /* states of the automaton (default 1,000,000) */
-    uint32_t max_depth;        /* nesting of a schema or expression, in levels (default 200) */
-    uint32_t max_stack;        /* nesting of the output, in frames (default 1,000): past it the
-                                * mask allows only what does not nest deeper */
-    uint64_t max_work;         /* steps of compiling (default 30,000,000: below a second) */
-    size_t max_compile_bytes;  /* memory while compiling (default 256 MiB) */
-    size_t max_run_bytes;      /* cached states and masks of one grammar (default 32 MiB) */
+    uint32_t max_space;       /* white space at each place where JSON allows it, in characters
+                               * (default 1); UINT32_MAX: none, not even after ',' and ':' */
+    bool schema_order;        /* properties only in the order of the schema, as OpenAI's strict
+                               * schemas have them; false: in any order, as JSON Schema says */
+    uint32_t max_states;      /* states of the automaton (default 1,000,000) */
+    uint32_t max_depth;       /* nesting of a schema or expression, in levels (default 200) */
+    uint32_t max_stack;       /* nesting of the output, in frames (default 1,000): past it the
+                               * mask allows only what does not nest deeper */
+    uint64_t max_work;        /* steps of compiling (default 30,000,000: below a second) */
+    size_t max_compile_bytes; /* memory while compiling (default 256 MiB) */
+    size_t max_run_bytes;     /* cached states and masks of one grammar (default 32 MiB) */
 } rose_grammar_opts;
 
 /* Compiles text[0..len) (no NUL needed) for a vocabulary, of which the grammar takes a reference.

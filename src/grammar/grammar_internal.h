@@ -12,7 +12,7 @@
 #include "grammar/grammar.h"
 
 #define GR_NONE UINT32_MAX
-#define GR_INF UINT32_MAX /* the upper bound of a repetition without one */
+#define GR_INF  UINT32_MAX /* the upper bound of a repetition without one */
 
 /* A set of bytes. */
 typedef struct gr_set {
@@ -26,7 +26,8 @@ static inline bool gr_set_has(const gr_set *s, unsigned byte)
 
 static inline void gr_set_add(gr_set *s, unsigned lo, unsigned hi)
 {
-    for (unsigned i = lo; i <= hi; i++) s->w[i >> 6] |= UINT64_C(1) << (i & 63);
+    for (unsigned i = lo; i <= hi; i++)
+        s->w[i >> 6] |= UINT64_C(1) << (i & 63);
 }
 
 /* Adds to cuts each byte that a set tells from the byte before it. */
@@ -40,21 +41,21 @@ typedef uint32_t gr_node; /* an index; the nodes below are the first of every bu
 enum { GR_NEVER = 0, GR_EMPTY = 1 };
 
 typedef enum gr_node_kind {
-    NODE_NEVER,  /* matches nothing */
-    NODE_EMPTY,  /* matches the empty text */
-    NODE_BYTES,  /* bytes[a .. a + n) in this order */
-    NODE_SET,    /* one byte of sets[a] */
-    NODE_SEQ,    /* kids[a .. a + n) in this order */
-    NODE_ALT,    /* one of kids[a .. a + n) */
-    NODE_REPEAT, /* node a, min to max times */
-    NODE_RULE,   /* rule a */
-    NODE_DFA,    /* dfas[a] */
+    NODE_NEVER,   /* matches nothing */
+    NODE_EMPTY,   /* matches the empty text */
+    NODE_BYTES,   /* bytes[a .. a + n) in this order */
+    NODE_SET,     /* one byte of sets[a] */
+    NODE_SEQ,     /* kids[a .. a + n) in this order */
+    NODE_ALT,     /* one of kids[a .. a + n) */
+    NODE_REPEAT,  /* node a, min to max times */
+    NODE_RULE,    /* rule a */
+    NODE_DFA,     /* dfas[a] */
     NODE_COUNTED, /* counted[a] */
-    NODE_KEYS    /* keys[a] */
+    NODE_KEYS     /* keys[a] */
 } gr_node_kind;
 
 enum {
-    GR_NULLABLE = 1, /* matches the empty text; unknown (0) for rules until they are checked */
+    GR_NULLABLE = 1,   /* matches the empty text; unknown (0) for rules until they are checked */
     GR_SAFE_CHAR = 2,  /* one character; matches at least every safe character of mask.c */
     GR_STRING_CHAR = 4 /* one character of a free JSON string */
 };
@@ -66,14 +67,14 @@ typedef struct gr_node_data {
 
 /* A deterministic automaton over bytes. State 0 is dead, state 1 is the start. */
 typedef struct gr_dfa {
-    uint32_t n;             /* states */
-    uint16_t (*next)[256];  /* [n] */
-    uint8_t *accept;        /* [n] */
+    uint32_t n;            /* states */
+    uint16_t (*next)[256]; /* [n] */
+    uint8_t *accept;       /* [n] */
 } gr_dfa;
 
 /* The members of an object in any order, each of kids[0..n) at most once. */
 typedef struct gr_members {
-    const gr_node *kids; /* [n] */
+    const gr_node *kids;  /* [n] */
     const bool *required; /* [n] */
     uint32_t n;
     gr_node other;     /* any number of times; GR_NEVER: none */
@@ -100,8 +101,8 @@ typedef struct gr_build {
     jmp_buf trap;
     rose_status st;
     rose_err *err;
-    const char *what; /* starts every message: "json_schema", "regex", ... */
-    rose_grammar_opts opts; /* without zeros */
+    const char *what;           /* starts every message: "json_schema", "regex", ... */
+    rose_grammar_opts opts;     /* without zeros */
     struct gr_chunk *chunks[2]; /* [1]: scratch of one operation (rose_gr_scratch_begin) */
     int arena;                  /* the list that rose_gr_take uses */
     size_t memory;
@@ -119,8 +120,7 @@ typedef struct gr_build {
     gr_members *keys;
     gr_rule *rules;
     size_t n_nodes, cap_nodes, n_kids, cap_kids, n_bytes, cap_bytes, n_sets, cap_sets, n_dfas,
-        cap_dfas, n_counted, cap_counted, n_keys, cap_keys,
-        n_rules, cap_rules;
+        cap_dfas, n_counted, cap_counted, n_keys, cap_keys, n_rules, cap_rules;
     struct gr_schema *schema; /* state of the schema front end */
     gr_node json_rules[8];    /* shared rules of json.c, GR_NONE until they are used */
 } gr_build;
@@ -185,7 +185,7 @@ typedef struct gr_chars { /* code points, sorted disjoint ranges [lo, hi] */
     size_t n, cap;
 } gr_chars;
 void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi); /* unsorted yet */
-void rose_gr_chars_normal(gr_chars *c);                 /* sorts, joins, drops surrogates */
+void rose_gr_chars_normal(gr_chars *c); /* sorts, joins, drops surrogates */
 void rose_gr_chars_invert(gr_build *b, gr_chars *c);
 bool rose_gr_chars_has(const gr_chars *c, uint32_t cp);
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
@@ -227,14 +227,14 @@ gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
 /* ---- JSON Schema (schema*.c) ---- */
 
 enum { /* types of JSON values; a whole number is an integer, any other number is not */
-    TYPE_NULL = 1,
-    TYPE_BOOL = 2,
-    TYPE_INTEGER = 4,
-    TYPE_FRACTION = 8,
-    TYPE_STRING = 16,
-    TYPE_ARRAY = 32,
-    TYPE_OBJECT = 64,
-    TYPE_ALL = 127
+       TYPE_NULL = 1,
+       TYPE_BOOL = 2,
+       TYPE_INTEGER = 4,
+       TYPE_FRACTION = 8,
+       TYPE_STRING = 16,
+       TYPE_ARRAY = 32,
+       TYPE_OBJECT = 64,
+       TYPE_ALL = 127
 };
 
 /* Schemas that must all hold: objects without $ref, and choices (anyOf and what becomes one) of
@@ -259,7 +259,7 @@ gr_dfa *rose_gr_any_chars_dfa(gr_build *b); /* the insides of all strings, as ch
 
 void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema);
 gr_node rose_gr_conj_node(gr_build *b, gr_conj *c);
-json_t *rose_gr_keep(gr_build *b, json_t *made); /* owned by b from now on; NULL: no memory */
+json_t *rose_gr_keep(gr_build *b, json_t *made);     /* owned by b from now on; NULL: no memory */
 unsigned rose_gr_schema_types(const json_t *schema); /* of its `type` alone */
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
 bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,
@@ -268,8 +268,8 @@ json_t *rose_gr_schema_deref(gr_build *b, json_t *schema); /* follows $ref */
 json_t *rose_gr_negated(gr_build *b, json_t *schema); /* a list of schemas, one of which holds */
 bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */
 int rose_gr_schema_draft(const gr_build *b);   /* 4, 6, 7, 2019, 2020 */
-_Noreturn void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword,
-                                     rose_status st, const char *why);
+_Noreturn void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_status st,
+                                     const char *why);
 uint32_t rose_gr_schema_count(gr_build *b, json_t *schema, const char *keyword, uint32_t other);
 
 gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types);
@@ -279,10 +279,10 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c);
 gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 const char *rose_gr_format(const char *name, bool *known); /* a regular expression; NULL: none */
 gr_node rose_gr_json_literal(gr_build *b, const json_t *value);
-/* Of a string only type and lists are checked: rose_gr_demands_dfa says the rest. */
+/* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. */
 bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value);
 gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c); /* NULL: nothing is demanded */
-bool rose_gr_json_same(const json_t *x, const json_t *y); /* 1 and 1.0 are the same */
+bool rose_gr_json_same(const json_t *x, const json_t *y);   /* 1 and 1.0 are the same */
 /* A number in decimal: digits before and after the point, without zeros at the ends. */
 typedef struct gr_decimal {
     bool negative;
@@ -293,7 +293,7 @@ bool rose_gr_number_fits(gr_build *b, json_t *schema, const json_t *value);
 
 /* ---- front ends. Each returns the node of the whole text. ---- */
 
-gr_node rose_gr_regex(gr_build *b, const char *text, size_t n); /* all of the text matches */
+gr_node rose_gr_regex(gr_build *b, const char *text, size_t n);   /* all of the text matches */
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n); /* a part of it, as a schema */
 gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n);
 gr_node rose_gr_schema(gr_build *b, json_t *schema); /* borrowed while b lives */
@@ -342,12 +342,12 @@ typedef struct gr_edge {
 typedef struct gr_loop {
     uint32_t min, max, body, exit, head; /* ops; head: its OP_LOOP */
     uint32_t plain_lo, plain_hi; /* between these, and far from plain_hi, all counts are alike */
-    uint32_t safe_hi;  /* counted automata: the limit where all safe tokens survive */
-    bool lo_is_plain;  /* far below min all counts are alike as well */
+    uint32_t safe_hi;            /* counted automata: the limit where all safe tokens survive */
+    bool lo_is_plain;            /* far below min all counts are alike as well */
 } gr_loop;
 
-/* Which members of an object were written: n_words frames, of which the top one has members 0 to 31;
- * with bounds one more, the lowest, counts all members. */
+/* Which members of an object were written: n_words frames, of which the top one has members 0 to
+ * 31; with bounds one more, the lowest, counts all members. */
 typedef struct gr_keys {
     uint32_t n_words, n_frames, min, max;
     uint32_t required; /* targets[required .. required + n_words): bits; then those that can end */
@@ -365,12 +365,12 @@ typedef struct gr_program { /* owned arrays */
     uint8_t class_of[256], byte_of[256]; /* bytes of one class behave alike everywhere */
 } gr_program;
 
-/* Refuses rules that are not defined or begin with themselves, and a root that never ends (rules.c). */
+/* Refuses rules that are not defined or begin with themselves, and a root that never ends
+ * (rules.c). */
 /* Returns, for each node, 1 if it can end: the others are left out of the program. */
 uint8_t *rose_gr_check_rules(gr_build *b, gr_node root);
 void rose_gr_program_make(gr_build *b, gr_node root, gr_program *out);
 void rose_gr_program_free(gr_program *p);
-
 
 /* ---- the trie (trie.c) ---- */
 
@@ -403,7 +403,7 @@ struct rose_vocab_trie {
     uint32_t *safe_mask;   /* [n_words] tokens of safe characters */
     uint32_t *inside_mask; /* [n_words] tokens that stay inside a free JSON string */
     uint32_t *safe_ids;    /* by length in characters */
-    uint32_t *safe_end;    /* [max_safe + 1]: safe_ids[0 .. safe_end[k]) have at most k characters */
+    uint32_t *safe_end; /* [max_safe + 1]: safe_ids[0 .. safe_end[k]) have at most k characters */
     uint32_t max_safe;
     size_t bytes;
 };
@@ -427,23 +427,23 @@ typedef struct gr_frame {
     uint32_t op;     /* where to go on; or GR_COUNTER | a loop; or GR_KEYS | keys */
     uint32_t count;  /* rounds of the loop; marks or number of members */
     uint32_t depth;
-    uint32_t plain;  /* the frame with plain counters (mask.c); GR_NONE: not known yet */
-    uint32_t chain;  /* of the hash table */
+    uint32_t plain; /* the frame with plain counters (mask.c); GR_NONE: not known yet */
+    uint32_t chain; /* of the hash table */
 } gr_frame;
 #define GR_COUNTER 0x80000000u
-#define GR_KEYS 0x40000000u
+#define GR_KEYS    0x40000000u
 
 typedef struct gr_item {
     uint32_t op, frame;
 } gr_item;
 
 typedef struct gr_state {
-    uint32_t first, n;  /* items */
+    uint32_t first, n; /* items */
     uint32_t hash, chain;
-    uint32_t *next;     /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
-    uint32_t *mask;     /* NULL: not known yet */
+    uint32_t *next;          /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
+    uint32_t *mask;          /* NULL: not known yet */
     uint32_t n_allowed, one; /* with mask: its bits; one of the ids */
-    uint32_t plain;     /* the state with plain counters; GR_NONE: not known yet */
+    uint32_t plain;          /* the state with plain counters; GR_NONE: not known yet */
     gr_item wild_item;
     uint32_t wild_left; /* WILD_COUNT: characters that are left */
     uint8_t wild;
@@ -486,7 +486,7 @@ struct rose_grammar {
 struct rose_matcher {
     rose_grammar *g;
     rose_matcher *prev, *next; /* in g->matchers */
-    uint32_t state, moved; /* moved: used by rose_gr_clean */
+    uint32_t state, moved;     /* moved: used by rose_gr_clean */
     bool ended;
 };
 
@@ -512,7 +512,8 @@ rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at);
 /* Fills in v->inside_mask. */
 rose_status rose_gr_inside(rose_vocab_trie *v);
 
-/* A grammar without cached states around a node; used by rose_grammar_compile and rose_gr_inside. */
+/* A grammar without cached states around a node; used by rose_grammar_compile and rose_gr_inside.
+ */
 rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
                             const char *what, gr_node (*front)(gr_build *, void *), void *arg,
                             rose_err *err);

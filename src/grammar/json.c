@@ -10,7 +10,8 @@ enum { RULE_STRING, RULE_NUMBER, RULE_VALUE, RULE_OBJECT, RULE_ARRAY };
 static gr_node chars(gr_build *b, const char *members)
 {
     gr_set s = {{0}};
-    for (; *members != '\0'; members++) gr_set_add(&s, (uint8_t)*members, (uint8_t)*members);
+    for (; *members != '\0'; members++)
+        gr_set_add(&s, (uint8_t)*members, (uint8_t)*members);
     return rose_gr_set(b, &s);
 }
 
@@ -26,8 +27,8 @@ static gr_node unicode_escape(gr_build *b)
     gr_node x3 = GR_SEQ(b, x2, hex_digits(b, 1));
     gr_node plain = GR_SEQ(b, chars(b, "0123456789abcefABCEF"), x3);
     gr_node below = GR_SEQ(b, d, chars(b, "01234567"), x2);
-    gr_node pair = GR_SEQ(b, d, chars(b, "89abAB"), x2, rose_gr_text(b, "\\u"), d,
-                          chars(b, "cdefCDEF"), x2);
+    gr_node pair =
+        GR_SEQ(b, d, chars(b, "89abAB"), x2, rose_gr_text(b, "\\u"), d, chars(b, "cdefCDEF"), x2);
     return GR_ALT(b, plain, below, pair);
 }
 
@@ -38,9 +39,9 @@ gr_node rose_gr_string_char(gr_build *b)
     rose_gr_chars_add(b, &c, 0x20, 0x21);
     rose_gr_chars_add(b, &c, 0x23, 0x5b);
     rose_gr_chars_add(b, &c, 0x5d, 0x10ffff);
-    gr_node escape = GR_SEQ(b, rose_gr_text(b, "\\"),
-                            GR_ALT(b, chars(b, "\"\\/bfnrt"),
-                                   GR_SEQ(b, rose_gr_text(b, "u"), unicode_escape(b))));
+    gr_node escape = GR_SEQ(
+        b, rose_gr_text(b, "\\"),
+        GR_ALT(b, chars(b, "\"\\/bfnrt"), GR_SEQ(b, rose_gr_text(b, "u"), unicode_escape(b))));
     gr_node x = GR_ALT(b, rose_gr_chars_node(b, &c), escape);
     b->nodes[x].flags |= GR_SAFE_CHAR | GR_STRING_CHAR;
     return x;
@@ -51,8 +52,8 @@ gr_node rose_gr_string_rest(gr_build *b)
 {
     bool plain = b->plain_class;
     b->plain_class = false;
-    gr_node x = GR_SEQ(b, rose_gr_repeat(b, rose_gr_string_char(b), 0, GR_INF),
-                       rose_gr_text(b, "\""));
+    gr_node x =
+        GR_SEQ(b, rose_gr_repeat(b, rose_gr_string_char(b), 0, GR_INF), rose_gr_text(b, "\""));
     b->plain_class = plain;
     return x;
 }
@@ -69,8 +70,7 @@ gr_node rose_gr_any_string(gr_build *b)
 {
     bool is_new;
     gr_node r = shared(b, RULE_STRING, "string", &is_new);
-    if (is_new)
-        rose_gr_rule_define(b, r, GR_SEQ(b, rose_gr_text(b, "\""), rose_gr_string_rest(b)));
+    if (is_new) rose_gr_rule_define(b, r, GR_SEQ(b, rose_gr_text(b, "\""), rose_gr_string_rest(b)));
     return r;
 }
 
@@ -120,8 +120,8 @@ gr_node rose_gr_any_object(gr_build *b)
     bool is_new;
     gr_node r = shared(b, RULE_OBJECT, "object", &is_new), ws = rose_gr_space(b);
     if (!is_new) return r;
-    gr_node member = GR_SEQ(b, rose_gr_any_string(b), ws, rose_gr_text(b, ":"), ws,
-                            rose_gr_any_value(b));
+    gr_node member =
+        GR_SEQ(b, rose_gr_any_string(b), ws, rose_gr_text(b, ":"), ws, rose_gr_any_value(b));
     rose_gr_rule_define(b, r, rose_gr_members(b, "{", member, "}", 0, GR_INF));
     return r;
 }
@@ -131,8 +131,7 @@ gr_node rose_gr_any_array(gr_build *b)
     bool is_new;
     gr_node r = shared(b, RULE_ARRAY, "array", &is_new);
     if (is_new)
-        rose_gr_rule_define(
-            b, r, rose_gr_members(b, "[", rose_gr_any_value(b), "]", 0, GR_INF));
+        rose_gr_rule_define(b, r, rose_gr_members(b, "[", rose_gr_any_value(b), "]", 0, GR_INF));
     return r;
 }
 
@@ -152,7 +151,8 @@ gr_node rose_gr_any_value(gr_build *b)
 /* s[0..n), UTF-8, as the inside of a JSON string; without quotes. */
 gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n)
 {
-    static const char named[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt", hex[] = "0123456789abcdef";
+    static const char named[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt",
+                      hex[] = "0123456789abcdef";
     char *out = rose_gr_take(b, 6 * n + 1);
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {

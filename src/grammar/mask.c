@@ -28,7 +28,8 @@ static rose_status walk(rose_grammar *g, const gr_trie *t, uint32_t state, uint3
             continue;
         }
         at[x->depth + 1] = to;
-        for (uint32_t k = 0; k < x->n; k++) rose_gr_set_bit(mask, t->sorted[x->first + k]);
+        for (uint32_t k = 0; k < x->n; k++)
+            rose_gr_set_bit(mask, t->sorted[x->first + k]);
         i++;
     }
     return ROSE_OK;
@@ -92,8 +93,8 @@ static uint32_t plain_state(rose_grammar *g, uint32_t state)
     g->wild_item = x.wild_item;
     g->wild_left = x.wild_left;
     if (x.wild != WILD_NO) g->wild_item.frame = plain_frame(g, x.wild_item.frame);
-    plain = g->wild != WILD_NO && g->wild_item.frame == GR_NONE ? GR_NONE
-                                                                : rose_gr_intern(g, items, n);
+    plain =
+        g->wild != WILD_NO && g->wild_item.frame == GR_NONE ? GR_NONE : rose_gr_intern(g, items, n);
     free(items);
     if (plain != GR_NONE) g->s.v[state].plain = plain;
     return plain;
@@ -116,8 +117,8 @@ static uint32_t others(rose_grammar *g, gr_state x)
     }
     for (uint32_t i = 0, k = 0; i < x.n; i++) {
         gr_item item = g->s.items[x.first + i];
-        while (k < g->n_found && (g->found[k].op < item.op || (g->found[k].op == item.op &&
-                                                               g->found[k].frame < item.frame)))
+        while (k < g->n_found && (g->found[k].op < item.op ||
+                                  (g->found[k].op == item.op && g->found[k].frame < item.frame)))
             k++;
         if (k == g->n_found || memcmp(&g->found[k], &item, sizeof item) != 0) items[n++] = item;
     }
@@ -130,10 +131,12 @@ static uint32_t others(rose_grammar *g, gr_state x)
 static void add_safe(const rose_vocab_trie *v, uint32_t left, uint32_t *mask)
 {
     if (left >= v->max_safe) {
-        for (uint32_t i = 0; i < v->n_words; i++) mask[i] |= v->safe_mask[i];
+        for (uint32_t i = 0; i < v->n_words; i++)
+            mask[i] |= v->safe_mask[i];
         return;
     }
-    for (uint32_t i = 0; i < v->safe_end[left]; i++) rose_gr_set_bit(mask, v->safe_ids[i]);
+    for (uint32_t i = 0; i < v->safe_end[left]; i++)
+        rose_gr_set_bit(mask, v->safe_ids[i]);
 }
 
 static rose_status wild_mask(rose_grammar *g, uint32_t state, uint32_t *mask)
@@ -144,7 +147,8 @@ static rose_status wild_mask(rose_grammar *g, uint32_t state, uint32_t *mask)
     uint32_t rest = others(g, x);
     if (rest == GR_NONE) return g->st;
     if (x.wild == WILD_STRING) {
-        for (uint32_t i = 0; i < v->n_words; i++) mask[i] |= v->inside_mask[i];
+        for (uint32_t i = 0; i < v->n_words; i++)
+            mask[i] |= v->inside_mask[i];
         st = walk(g, &v->quoted, state, mask);
     } else {
         add_safe(v, x.wild_left, mask);
@@ -180,7 +184,8 @@ rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at)
     }
     gr_state *x = &g->s.v[state];
     if (x->accepting)
-        for (size_t i = 0; i < v->n_eos; i++) rose_gr_set_bit(mask, v->eos[i]);
+        for (size_t i = 0; i < v->n_eos; i++)
+            rose_gr_set_bit(mask, v->eos[i]);
     x->mask = mask;
     g->s.bytes += v->n_words * sizeof *mask;
     count_bits(v, x);

@@ -114,7 +114,8 @@ rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
 static void mask_of_eos(const rose_vocab_trie *v, uint32_t *words)
 {
     memset(words, 0, v->n_words * sizeof *words);
-    for (size_t i = 0; i < v->n_eos; i++) rose_gr_set_bit(words, v->eos[i]);
+    for (size_t i = 0; i < v->n_eos; i++)
+        rose_gr_set_bit(words, v->eos[i]);
 }
 
 /* With the lock: the state that has the mask. */

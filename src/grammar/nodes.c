@@ -1,6 +1,7 @@
 /* grammar/nodes.c - the intermediate form: a graph of nodes that all front ends build. A node never
  * changes after it is made, and it may be used in several places. Constructors simplify, so that
- * what matches nothing is found while compiling: NEVER swallows sequences and leaves alternatives. */
+ * what matches nothing is found while compiling: NEVER swallows sequences and leaves alternatives.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +66,7 @@ static uint32_t add_kids(gr_build *b, const gr_node *kids, size_t n)
 {
     size_t at = b->n_kids;
     while (b->cap_kids < at + n)
-        b->kids =
-            rose_gr_grown(b, b->kids, b->n_kids = b->cap_kids, &b->cap_kids, sizeof *b->kids);
+        b->kids = rose_gr_grown(b, b->kids, b->n_kids = b->cap_kids, &b->cap_kids, sizeof *b->kids);
     memcpy(b->kids + at, kids, n * sizeof *kids);
     b->n_kids = at + n;
     if (b->n_kids >= UINT32_MAX)
@@ -199,7 +199,8 @@ static gr_node tree(gr_build *b, const gr_word *words, size_t n, size_t at)
     gr_list alts = {0};
     const gr_word *first = words, *last = words + n - 1;
     rose_gr_enter(b);
-    while (end < first->n && end < last->n && first->bytes[end] == last->bytes[end]) end++;
+    while (end < first->n && end < last->n && first->bytes[end] == last->bytes[end])
+        end++;
     gr_node head = rose_gr_bytes(b, first->bytes + at, end - at);
     while (n > 0 && words->n == end) { /* duplicates are the same word */
         if (alts.n == 0) rose_gr_push(b, &alts, GR_EMPTY);
@@ -207,7 +208,8 @@ static gr_node tree(gr_build *b, const gr_word *words, size_t n, size_t at)
     }
     while (n > 0) {
         size_t k = 1;
-        while (k < n && words[k].bytes[end] == words->bytes[end]) k++;
+        while (k < n && words[k].bytes[end] == words->bytes[end])
+            k++;
         rose_gr_push(b, &alts, tree(b, words, k, end));
         words += k, n -= k;
     }

@@ -28,8 +28,7 @@ static uint32_t add_op(writer *w, gr_op op)
 {
     w->ops = rose_gr_grown(w->b, w->ops, w->n_ops, &w->cap_ops, sizeof *w->ops);
     if (w->n_ops >= w->b->opts.max_states)
-        rose_gr_fail(w->b, ROSE_E_UNSUPPORTED, "needs more than %u states",
-                     w->b->opts.max_states);
+        rose_gr_fail(w->b, ROSE_E_UNSUPPORTED, "needs more than %u states", w->b->opts.max_states);
     rose_gr_work(w->b, 0);
     w->ops[w->n_ops] = op;
     return (uint32_t)w->n_ops++;
@@ -37,8 +36,7 @@ static uint32_t add_op(writer *w, gr_op op)
 
 static void add_target(writer *w, uint32_t to)
 {
-    w->targets =
-        rose_gr_grown(w->b, w->targets, w->n_targets, &w->cap_targets, sizeof *w->targets);
+    w->targets = rose_gr_grown(w->b, w->targets, w->n_targets, &w->cap_targets, sizeof *w->targets);
     w->targets[w->n_targets++] = to;
 }
 
@@ -52,7 +50,8 @@ static void add_edge(writer *w, unsigned lo, unsigned hi, uint32_t to)
 static uint32_t add_fork(writer *w, uint32_t n)
 {
     uint32_t at = (uint32_t)w->n_targets;
-    for (uint32_t i = 0; i < n; i++) add_target(w, DEAD);
+    for (uint32_t i = 0; i < n; i++)
+        add_target(w, DEAD);
     return add_op(w, (gr_op){.kind = OP_FORK, .a = at, .b = n});
 }
 
@@ -62,12 +61,13 @@ static uint32_t write_set(writer *w, uint32_t set, uint32_t next)
 {
     const gr_set *s = &w->b->sets[set];
     unsigned lo = 0, hi;
-    while (!gr_set_has(s, lo)) lo++;
-    for (hi = lo; hi < 255 && gr_set_has(s, hi + 1);) hi++;
+    while (!gr_set_has(s, lo))
+        lo++;
+    for (hi = lo; hi < 255 && gr_set_has(s, hi + 1);)
+        hi++;
     for (unsigned c = hi + 1; c < 256; c++)
         if (gr_set_has(s, c)) return add_op(w, (gr_op){.kind = OP_SET, .a = next, .b = set});
-    return add_op(
-        w, (gr_op){.kind = OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
+    return add_op(w, (gr_op){.kind = OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
 }
 
 static uint32_t write_alt(writer *w, const gr_node_data *d, uint32_t next)
@@ -101,8 +101,14 @@ static uint32_t write_counted(writer *w, const gr_node_data *d, uint32_t next)
     w->loops = rose_gr_grown(w->b, w->loops, w->n_loops, &w->cap_loops, sizeof *w->loops);
     w->n_loops++;
     uint32_t at = add_op(w, head), again = add_op(w, (gr_op){.kind = OP_NEXT, .b = i});
-    w->loops[i] = (gr_loop){.min = d->min, .max = d->max, .body = DEAD, .exit = next, .head = at,
-                            .plain_lo = d->min, .plain_hi = d->max, .lo_is_plain = true};
+    w->loops[i] = (gr_loop){.min = d->min,
+                            .max = d->max,
+                            .body = DEAD,
+                            .exit = next,
+                            .head = at,
+                            .plain_lo = d->min,
+                            .plain_hi = d->max,
+                            .lo_is_plain = true};
     uint32_t body = write_node(w, d->a, again);
     w->loops[i].body = body;
     return add_op(w, (gr_op){.kind = OP_ENTER, .b = i});
@@ -190,7 +196,8 @@ static void write_edges(writer *w, const gr_dfa *d, uint32_t first, const uint32
             unsigned lo = c;
             uint32_t to = d->next[s][c];
             if (to == 0) continue;
-            while (c < 255 && d->next[s][c + 1] == to) c++;
+            while (c < 255 && d->next[s][c + 1] == to)
+                c++;
             add_edge(w, lo, c, tick != NULL && place[to] == 0 ? tick[to] : enter[to]);
         }
         w->ops[first + s].a = at;
@@ -284,8 +291,7 @@ static uint32_t write_counted_dfa(writer *w, const gr_counted *k, uint32_t next)
 /* A call in the last place of a rule is a jump, so that right recursion needs no stack. */
 static uint32_t write_call(writer *w, uint32_t rule, uint32_t next)
 {
-    uint32_t op = next == RETURN ? add_fork(w, 1)
-                                 : add_op(w, (gr_op){.kind = OP_CALL, .b = next});
+    uint32_t op = next == RETURN ? add_fork(w, 1) : add_op(w, (gr_op){.kind = OP_CALL, .b = next});
     w->calls = rose_gr_grown(w->b, w->calls, w->n_calls, &w->cap_calls, sizeof *w->calls);
     w->calls[w->n_calls++] = (struct call){op, rule};
     return op;
@@ -299,7 +305,8 @@ static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
     k.n_frames = k.n_words + (m->min > 0 || m->max != GR_INF);
     k.required = (uint32_t)w->n_targets;
     k.other = w->productive[m->other];
-    for (uint32_t j = 0; j < 2 * k.n_words; j++) add_target(w, 0);
+    for (uint32_t j = 0; j < 2 * k.n_words; j++)
+        add_target(w, 0);
     for (uint32_t j = 0; j < m->n; j++) {
         if (m->required[j]) w->targets[k.required + j / 32] |= UINT32_C(1) << (j % 32);
         if (w->productive[m->kids[j]]) {
@@ -334,25 +341,35 @@ static uint32_t write_node(writer *w, gr_node x, uint32_t next)
     gr_node_data d = b->nodes[x];
     if (!w->productive[x]) return DEAD;
     switch ((gr_node_kind)d.kind) {
-    case NODE_EMPTY: return next;
+    case NODE_EMPTY:
+        return next;
     case NODE_BYTES:
         for (uint32_t i = d.n; i-- > 0;) {
             uint8_t c = b->bytes[d.a + i];
             next = add_op(w, (gr_op){.kind = OP_RANGE, .lo = c, .hi = c, .a = next});
         }
         return next;
-    case NODE_SET: return write_set(w, d.a, next);
+    case NODE_SET:
+        return write_set(w, d.a, next);
     case NODE_SEQ:
-        for (uint32_t i = d.n; i-- > 0;) next = write_node(w, b->kids[d.a + i], next);
+        for (uint32_t i = d.n; i-- > 0;)
+            next = write_node(w, b->kids[d.a + i], next);
         return next;
-    case NODE_ALT: return write_alt(w, &d, next);
-    case NODE_REPEAT: return write_repeat(w, &d, next);
-    case NODE_RULE: return write_call(w, d.a, next);
-    case NODE_DFA: return write_dfa(w, b->dfas[d.a], next);
-    case NODE_COUNTED: return write_counted_dfa(w, b->counted[d.a], next);
-    case NODE_KEYS: return write_keys(w, &b->keys[d.a], next);
+    case NODE_ALT:
+        return write_alt(w, &d, next);
+    case NODE_REPEAT:
+        return write_repeat(w, &d, next);
+    case NODE_RULE:
+        return write_call(w, d.a, next);
+    case NODE_DFA:
+        return write_dfa(w, b->dfas[d.a], next);
+    case NODE_COUNTED:
+        return write_counted_dfa(w, b->counted[d.a], next);
+    case NODE_KEYS:
+        return write_keys(w, &b->keys[d.a], next);
     case NODE_NEVER:
-    default: return DEAD;
+    default:
+        return DEAD;
     }
 }
 
@@ -387,10 +404,13 @@ static void find_classes(gr_program *p)
     gr_set cuts = {{0}};
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_RANGE) cut_range(&cuts, p->ops[i].lo, p->ops[i].hi);
-    for (uint32_t i = 0; i < p->n_edges; i++) cut_range(&cuts, p->edges[i].lo, p->edges[i].hi);
-    for (uint32_t i = 0; i < p->n_sets; i++) rose_gr_set_cuts(&cuts, &p->sets[i]);
+    for (uint32_t i = 0; i < p->n_edges; i++)
+        cut_range(&cuts, p->edges[i].lo, p->edges[i].hi);
+    for (uint32_t i = 0; i < p->n_sets; i++)
+        rose_gr_set_cuts(&cuts, &p->sets[i]);
     p->n_classes = rose_gr_classes(&cuts, p->class_of);
-    for (unsigned c = 256; c-- > 0;) p->byte_of[p->class_of[c]] = (uint8_t)c;
+    for (unsigned c = 256; c-- > 0;)
+        p->byte_of[p->class_of[c]] = (uint8_t)c;
 }
 
 static void *keep(gr_build *b, const void *from, size_t n, size_t size)

@@ -1,8 +1,8 @@
 /* grammar/regex.c - regular expressions: ECMA-262 syntax, and Rust's meaning where jsonschema-rs
  * has it ('.' is all but a newline; \d and \w are ASCII). A small tree is parsed first, because an
  * anchor decides whether text may stand before or after the match. Refused by name:
- * back-references, word boundaries, look-behind, flags, look-ahead in a group
- * that is followed by more, anchors that are not at the ends. */
+ * back-references, word boundaries, assertions about the
+ * text before, flags, look-ahead in a group that is followed by more, anchors in the middle. */
 #include <string.h>
 
 #include <utf8proc.h>
@@ -115,10 +115,9 @@ static void add_named(reader *r, gr_chars *out, char name)
 {
     gr_build *b = r->b;
     gr_chars c = {0};
-    static const uint32_t spaces[][2] = {{9, 13},         {32, 32},         {0xa0, 0xa0},
-                                         {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
-                                         {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000},
-                                         {0xfeff, 0xfeff}};
+    static const uint32_t spaces[][2] = {
+        {9, 13},          {32, 32},         {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
     char lower = (char)(name | 0x20);
     if (lower == 's') {
         for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
@@ -132,7 +131,8 @@ static void add_named(reader *r, gr_chars *out, char name)
         rose_gr_chars_add(b, &c, 'a', 'z');
     }
     if (name != lower) rose_gr_chars_invert(b, &c);
-    for (size_t i = 0; i < c.n; i++) rose_gr_chars_add(b, out, c.v[i].lo, c.v[i].hi);
+    for (size_t i = 0; i < c.n; i++)
+        rose_gr_chars_add(b, out, c.v[i].lo, c.v[i].hi);
 }
 
 /* \p{Lu}: a general category, or its first letter alone. */
@@ -159,7 +159,8 @@ static void add_category(reader *r, gr_chars *out, bool negative)
     }
     if (c.n == 0) refuse(r, ROSE_E_UNSUPPORTED, "this general category is not known");
     if (negative) rose_gr_chars_invert(r->b, &c);
-    for (size_t i = 0; i < c.n; i++) rose_gr_chars_add(r->b, out, c.v[i].lo, c.v[i].hi);
+    for (size_t i = 0; i < c.n; i++)
+        rose_gr_chars_add(r->b, out, c.v[i].lo, c.v[i].hi);
 }
 
 /* After a backslash: adds a class to out and returns GR_NONE, or returns one character. */
@@ -172,18 +173,31 @@ static uint32_t escape(reader *r, gr_chars *out)
     }
     switch (c) {
     case 'p':
-    case 'P': add_category(r, out, c == 'P'); return GR_NONE;
-    case 't': return '\t';
-    case 'n': return '\n';
-    case 'r': return '\r';
-    case 'f': return '\f';
-    case 'v': return '\v';
-    case 'a': return '\a';
-    case 'x': return take(r, '{') ? (r->at--, unicode_escape(r)) : hex(r, 2);
-    case 'u': return unicode_escape(r);
-    case 'c': return next_char(r) & 0x1f;
-    case '0': return 0;
-    default: return c;
+    case 'P':
+        add_category(r, out, c == 'P');
+        return GR_NONE;
+    case 't':
+        return '\t';
+    case 'n':
+        return '\n';
+    case 'r':
+        return '\r';
+    case 'f':
+        return '\f';
+    case 'v':
+        return '\v';
+    case 'a':
+        return '\a';
+    case 'x':
+        return take(r, '{') ? (r->at--, unicode_escape(r)) : hex(r, 2);
+    case 'u':
+        return unicode_escape(r);
+    case 'c':
+        return next_char(r) & 0x1f;
+    case '0':
+        return 0;
+    default:
+        return c;
     }
 }
 
@@ -252,7 +266,8 @@ static rx *read_group(reader *r)
         look = new_rx(r, RX_LOOK);
         look->negative = r->s[r->at - 1] == '!';
     } else if (take_text(r, "?<") || take_text(r, "?P<")) {
-        while (!take(r, '>')) next_char(r);
+        while (!take(r, '>'))
+            next_char(r);
     } else if (!take_text(r, "?:") && take(r, '?')) {
         refuse(r, ROSE_E_UNSUPPORTED, "flags such as (?i) are not supported");
     }
@@ -374,8 +389,10 @@ static gr_node convert_seq(reader *r, const rx *x, size_t i, side left, side rig
     gr_build *b = r->b;
     gr_list l = {0};
     size_t n = x->n;
-    for (; i < n && x->kids[i]->kind == RX_START && left != INNER; i++) left = EDGE;
-    for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--) right = EDGE;
+    for (; i < n && x->kids[i]->kind == RX_START && left != INNER; i++)
+        left = EDGE;
+    for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--)
+        right = EDGE;
     if (i == n) return left == ANY || right == ANY ? any_text(b) : GR_EMPTY;
     for (; i < n && x->kids[i]->kind != RX_LOOK; i++, left = INNER)
         rose_gr_push(b, &l, convert(r, x->kids[i], left, i + 1 == n ? right : INNER));
@@ -401,13 +418,15 @@ static gr_node convert(reader *r, const rx *x, side left, side right)
         for (size_t i = 0; i < x->n; i++)
             rose_gr_push(b, &l, convert(r, x->kids[i], left, right));
         return rose_gr_alt(b, l.v, l.n);
-    case RX_SEQ: return convert_seq(r, x, 0, left, right);
+    case RX_SEQ:
+        return convert_seq(r, x, 0, left, right);
     case RX_REPEAT:
-        if (x->anchored)
-            refuse(r, ROSE_E_UNSUPPORTED, "anchors and look-ahead cannot be repeated");
+        if (x->anchored) refuse(r, ROSE_E_UNSUPPORTED, "anchors and look-ahead cannot be repeated");
         node = rose_gr_repeat(b, convert(r, x->kids[0], INNER, INNER), x->min, x->max);
         break;
-    case RX_CHARS: node = rose_gr_chars_node(b, &x->chars); break;
+    case RX_CHARS:
+        node = rose_gr_chars_node(b, &x->chars);
+        break;
     case RX_START:
     case RX_END:
     case RX_LOOK:

@@ -26,18 +26,25 @@ static bool keys_end(const gr_members *m, const uint8_t *can)
 static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
 {
     switch ((gr_node_kind)d->kind) {
-    case NODE_NEVER: return false;
-    case NODE_SEQ: return kid_bits(b, d, can, true);
-    case NODE_ALT: return kid_bits(b, d, can, false);
-    case NODE_REPEAT: return d->min == 0 || can[d->a];
-    case NODE_RULE: return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
-    case NODE_KEYS: return keys_end(&b->keys[d->a], can);
+    case NODE_NEVER:
+        return false;
+    case NODE_SEQ:
+        return kid_bits(b, d, can, true);
+    case NODE_ALT:
+        return kid_bits(b, d, can, false);
+    case NODE_REPEAT:
+        return d->min == 0 || can[d->a];
+    case NODE_RULE:
+        return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
+    case NODE_KEYS:
+        return keys_end(&b->keys[d->a], can);
     case NODE_EMPTY:
     case NODE_BYTES:
     case NODE_SET:
     case NODE_DFA:
     case NODE_COUNTED:
-    default: return true;
+    default:
+        return true;
     }
 }
 
@@ -45,10 +52,14 @@ static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
 static bool is_nullable(const gr_build *b, const gr_node_data *d, const uint8_t *can)
 {
     switch ((gr_node_kind)d->kind) {
-    case NODE_SEQ: return kid_bits(b, d, can, true);
-    case NODE_ALT: return kid_bits(b, d, can, false);
-    case NODE_REPEAT: return d->min == 0 || can[d->a];
-    case NODE_RULE: return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
+    case NODE_SEQ:
+        return kid_bits(b, d, can, true);
+    case NODE_ALT:
+        return kid_bits(b, d, can, false);
+    case NODE_REPEAT:
+        return d->min == 0 || can[d->a];
+    case NODE_RULE:
+        return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
     case NODE_NEVER:
     case NODE_EMPTY:
     case NODE_BYTES:
@@ -56,7 +67,8 @@ static bool is_nullable(const gr_build *b, const gr_node_data *d, const uint8_t 
     case NODE_DFA:
     case NODE_COUNTED:
     case NODE_KEYS:
-    default: return d->flags & GR_NULLABLE;
+    default:
+        return d->flags & GR_NULLABLE;
     }
 }
 
@@ -116,9 +128,12 @@ static void check_left(left *l)
     uint32_t *begin = rose_gr_take(b, (b->n_rules + 2) * sizeof *begin);
     uint32_t *callers = rose_gr_take(b, l->n * sizeof *callers + 4);
     done = rose_gr_take(b, b->n_rules * sizeof *done);
-    for (size_t i = 0; i < l->n; i++) out[l->pairs[i].from]++, begin[l->pairs[i].to + 2]++;
-    for (size_t i = 2; i < b->n_rules + 2; i++) begin[i] += begin[i - 1];
-    for (size_t i = 0; i < l->n; i++) callers[begin[l->pairs[i].to + 1]++] = l->pairs[i].from;
+    for (size_t i = 0; i < l->n; i++)
+        out[l->pairs[i].from]++, begin[l->pairs[i].to + 2]++;
+    for (size_t i = 2; i < b->n_rules + 2; i++)
+        begin[i] += begin[i - 1];
+    for (size_t i = 0; i < l->n; i++)
+        callers[begin[l->pairs[i].to + 1]++] = l->pairs[i].from;
     for (uint32_t r = 0; r < b->n_rules; r++)
         if (out[r] == 0) done[n++] = r;
     for (uint32_t i = 0; i < n; i++)
@@ -142,7 +157,8 @@ uint8_t *rose_gr_check_rules(gr_build *b, gr_node root)
     if (!productive[root]) rose_gr_fail(b, ROSE_E_INVAL, "allows no text at all");
     l.nullable = fixpoint(b, is_nullable);
     l.stamp = rose_gr_take(b, b->n_nodes * sizeof *l.stamp);
-    for (uint32_t r = 0; r < b->n_rules; r++) find_left(&l, b->rules[r].body, r);
+    for (uint32_t r = 0; r < b->n_rules; r++)
+        find_left(&l, b->rules[r].body, r);
     check_left(&l);
     return productive;
 }

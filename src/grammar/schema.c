@@ -47,8 +47,7 @@ void **rose_gr_memo(gr_build *b, const void *key, int kind)
 gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
 {
     void **known = rose_gr_memo(b, pattern, MEMO_PATTERN);
-    if (*known == NULL)
-        *known = rose_gr_dfa_of(b, rose_gr_pattern(b, pattern, strlen(pattern)));
+    if (*known == NULL) *known = rose_gr_dfa_of(b, rose_gr_pattern(b, pattern, strlen(pattern)));
     return *known;
 }
 
@@ -244,8 +243,7 @@ json_t *rose_gr_schema_deref(gr_build *b, json_t *schema)
     const char *ref;
     for (int i = 0; (ref = json_string_value(json_object_get(schema, "$ref"))) != NULL; i++) {
         if (!rose_gr_schema_legacy(b) && json_object_size(schema) > 1) return schema;
-        if (i == 64)
-            rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
+        if (i == 64) rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
         schema = resolve(b, schema, ref);
     }
     return schema;
@@ -317,11 +315,10 @@ static void add_dependencies(gr_build *b, gr_conj *c, json_t *schema, const char
             add_group(b, c, *known);
             continue;
         }
-        json_t *then = json_is_array(x)
-                           ? json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object", "required", key,
-                                       "allOf", "required", x)
-                           : json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required", key,
-                                       "allOf", x);
+        json_t *then = json_is_array(x) ? json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object",
+                                                    "required", key, "allOf", "required", x)
+                                        : json_pack("{s:s, s:[s], s:[O]}", "type", "object",
+                                                    "required", key, "allOf", x);
         list = json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
         *known = rose_gr_keep(b, list);
         add_group(b, c, *known);
@@ -379,7 +376,8 @@ void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema)
     c->by_ref = c->by_ref || json_object_get(schema, "$ref") != NULL;
     schema = rose_gr_schema_deref(b, schema);
     bool there = json_is_true(schema);
-    for (size_t i = 0; i < c->n; i++) there = there || c->v[i] == schema;
+    for (size_t i = 0; i < c->n; i++)
+        there = there || c->v[i] == schema;
     if (!there && json_is_object(schema)) {
         const char *ref = json_string_value(json_object_get(schema, "$ref"));
         if (ref != NULL) rose_gr_conj_add(b, c, resolve(b, schema, ref));
@@ -424,13 +422,10 @@ static unsigned type_bits(const char *name)
     static const struct {
         const char *name;
         unsigned bits;
-    } types[] = {{"null", TYPE_NULL},
-                 {"boolean", TYPE_BOOL},
-                 {"integer", TYPE_INTEGER},
-                 {"number", TYPE_INTEGER | TYPE_FRACTION},
+    } types[] = {{"null", TYPE_NULL},           {"boolean", TYPE_BOOL},
+                 {"integer", TYPE_INTEGER},     {"number", TYPE_INTEGER | TYPE_FRACTION},
                  {"\1fraction", TYPE_FRACTION}, /* schema_not.c */
-                 {"string", TYPE_STRING},
-                 {"array", TYPE_ARRAY},
+                 {"string", TYPE_STRING},       {"array", TYPE_ARRAY},
                  {"object", TYPE_OBJECT}};
     for (size_t i = 0; name != NULL && i < sizeof types / sizeof types[0]; i++)
         if (strcmp(types[i].name, name) == 0) return types[i].bits;
@@ -498,7 +493,8 @@ static gr_node plain_node(gr_build *b, const gr_conj *c)
         if (t == 0) rose_gr_schema_refuse(b, c->v[i], "type", ROSE_E_INVAL, "no known type");
         types &= t;
     }
-    for (size_t i = 0; i < c->n; i++) check_keywords(b, c->v[i], types);
+    for (size_t i = 0; i < c->n; i++)
+        check_keywords(b, c->v[i], types);
     gr_node values = enum_node(b, c, &found);
     if (found) return values;
     if (types & TYPE_OBJECT) rose_gr_push(b, &l, rose_gr_object_node(b, c));
@@ -559,8 +555,7 @@ static bool same_conj(gr_build *b, const gr_conj *x, const gr_conj *y)
     rose_gr_work(b, 0);
     return x->n == y->n && x->n_groups == y->n_groups &&
            (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof(json_t *)) == 0) &&
-           (x->n_groups == 0 ||
-            memcmp(x->groups, y->groups, x->n_groups * sizeof *x->groups) == 0);
+           (x->n_groups == 0 || memcmp(x->groups, y->groups, x->n_groups * sizeof *x->groups) == 0);
 }
 
 /* The rule of a list that a $ref led to. Its body is built later, by the loop of rose_gr_schema. */

@@ -1,4 +1,5 @@
-/* grammar/schema_array.c - arrays of a JSON schema, and values that are written out: enum, const. */
+/* grammar/schema_array.c - arrays of a JSON schema, and values that are written out: enum, const.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,8 +113,8 @@ gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
         rose_gr_push(b, &l, rose_gr_json_literal(b, x));
     }
     rose_gr_leave(b);
-    return GR_SEQ(b, rose_gr_text(b, open), ws, rose_gr_seq(b, l.v, l.n),
-                  l.n > 0 ? ws : GR_EMPTY, rose_gr_text(b, open[0] == '[' ? "]" : "}"));
+    return GR_SEQ(b, rose_gr_text(b, open), ws, rose_gr_seq(b, l.v, l.n), l.n > 0 ? ws : GR_EMPTY,
+                  rose_gr_text(b, open[0] == '[' ? "]" : "}"));
 }
 
 bool rose_gr_json_same(const json_t *x, const json_t *y)
@@ -131,20 +132,27 @@ static unsigned type_of(const json_t *x)
 {
     double v;
     switch (json_typeof(x)) {
-    case JSON_NULL: return TYPE_NULL;
+    case JSON_NULL:
+        return TYPE_NULL;
     case JSON_TRUE:
-    case JSON_FALSE: return TYPE_BOOL;
-    case JSON_STRING: return TYPE_STRING;
-    case JSON_ARRAY: return TYPE_ARRAY;
-    case JSON_OBJECT: return TYPE_OBJECT;
-    case JSON_INTEGER: return TYPE_INTEGER;
+    case JSON_FALSE:
+        return TYPE_BOOL;
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    case JSON_INTEGER:
+        return TYPE_INTEGER;
     case JSON_REAL:
         v = json_real_value(x);
         return v >= -9e15 && v <= 9e15 && !(v - (double)(int64_t)v < 0) &&
                        !(v - (double)(int64_t)v > 0)
                    ? TYPE_INTEGER
                    : TYPE_FRACTION;
-    default: return 0;
+    default:
+        return 0;
     }
 }
 
@@ -162,9 +170,9 @@ static bool in_list(const json_t *list, const json_t *value)
 /* Does this container of an enum satisfy one schema? Decided only where nothing is demanded. */
 static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
 {
-    static const char *const object_keys[] = {"properties",    "required",      "patternProperties",
-                                              "minProperties", "maxProperties", "propertyNames",
-                                              "additionalProperties"};
+    static const char *const object_keys[] = {
+        "properties",    "required",      "patternProperties",   "minProperties",
+        "maxProperties", "propertyNames", "additionalProperties"};
     static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems"};
     const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
     size_t n = type == TYPE_OBJECT ? 7 : 4;

@@ -1,6 +1,6 @@
 /* grammar/schema_format.c - the formats of JSON Schema as regular expressions. The forms are those
- * that jsonschema-rs accepts, or a part of them that models write: RFC 3339 dates with the length of
- * each month and leap years, RFC 4291 addresses, RFC 3986 URIs. */
+ * that jsonschema-rs accepts, or a part of them that models write: RFC 3339 dates with the length
+ * of each month and leap years, RFC 4291 addresses, RFC 3986 URIs. */
 #include <string.h>
 
 #include "grammar/grammar_internal.h"
@@ -15,21 +15,21 @@
     ")?::(?:" H16 ":){2}" LS32 "|(?:(?:" H16 ":){0,3}" H16 ")?::" H16 ":" LS32 "|(?:(?:" H16       \
     ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16   \
     ")?::)"
-#define LEAP                                                                                       \
-    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+#define LEAP "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 #define DATE                                                                                       \
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"                                 \
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
 #define TIME                                                                                       \
     "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?"                                  \
     "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|23:59:60(?:\\.[0-9]+)?[Zz])"
-#define ATEXT  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-#define LABEL  "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define UCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})"
-#define PCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
-#define NCHAR  "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
+#define ATEXT "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define UCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})"
+#define PCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+#define NCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})"
 #define AUTHORITY                                                                                  \
-    "(?:" UCHAR "*@)?(?:\\[" IPV6 "\\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?"
+    "(?:" UCHAR "*@)?(?:\\[" IPV6 "\\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*" \
+                                  ")?"
 #define QUERY "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
 #define URI                                                                                        \
     "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR          \
@@ -54,11 +54,10 @@ static const struct {
     {"uri-reference", "(?:" URI "|" RELATIVE ")"},
     {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*"},
     {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)"},
-    {"duration",
-     "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS "M(?:" DIGITS
-     "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
-     "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
-     "S)?|" DIGITS "S))"},
+    {"duration", "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS
+                 "M(?:" DIGITS "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS
+                 "S)?)?|" DIGITS "M(?:" DIGITS "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS
+                 "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS "S)?|" DIGITS "S))"},
     {"idn-email", NULL},
     {"idn-hostname", NULL},
     {"iri", NULL},

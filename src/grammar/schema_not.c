@@ -79,9 +79,9 @@ static bool negate_format(gr_build *b, json_t *out, const json_t *x)
     rose_buf text = {0};
     if (regex == NULL) return !known; /* an unknown format demands nothing */
     bool ok = rose_buf_addf(&text, "^(?:%s)$", regex) == ROSE_OK;
-    json_t *made = ok ? json_pack("{s:s, s:s#}", "type", "string", "\1pattern", text.data,
-                                  (int)text.len)
-                      : NULL;
+    json_t *made =
+        ok ? json_pack("{s:s, s:s#}", "type", "string", "\1pattern", text.data, (int)text.len)
+           : NULL;
     rose_buf_free(&text);
     add_made(b, out, made);
     return true;
@@ -95,8 +95,8 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
     if (negate_number(b, out, key, x)) return true;
     if (strcmp(key, "required") == 0) {
         json_array_foreach(x, i, y) if (json_is_string(y)) add_made(
-            b, out, json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
-                              json_string_value(y), 0));
+            b, out,
+            json_pack("{s:s, s:{s:b}}", "type", "object", "properties", json_string_value(y), 0));
     } else if (strcmp(key, "enum") == 0) {
         add_made(b, out, json_pack("{s:O}", "\1not", x));
     } else if (strcmp(key, "const") == 0) {
@@ -116,11 +116,21 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
         json_array_foreach(x, i, y) add_made(b, all, json_pack("{s:O}", "not", y));
         add_made(b, out, json_pack("{s:o}", "allOf", all));
     } else if (!demands_nothing(x)) {
-        static const char *const others[] = {
-            "oneOf",        "items",       "prefixItems",          "contains",
-            "multipleOf",  "additionalProperties", "patternProperties",
-            "dependencies", "uniqueItems", "propertyNames",        "if",
-            "$ref",         "additionalItems", "dependentRequired", "dependentSchemas"};
+        static const char *const others[] = {"oneOf",
+                                             "items",
+                                             "prefixItems",
+                                             "contains",
+                                             "multipleOf",
+                                             "additionalProperties",
+                                             "patternProperties",
+                                             "dependencies",
+                                             "uniqueItems",
+                                             "propertyNames",
+                                             "if",
+                                             "$ref",
+                                             "additionalItems",
+                                             "dependentRequired",
+                                             "dependentSchemas"};
         for (i = 0; i < sizeof others / sizeof others[0]; i++)
             if (strcmp(key, others[i]) == 0) return false;
     }
@@ -189,7 +199,8 @@ static bool property_apart(gr_build *b, json_t *x, json_t *y, const json_t *requ
             json_object_get(x, "patternProperties") == NULL)
             return true;
         if (p != NULL && json_is_false(p)) return true;
-        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, TYPE_ALL, NULL, depth)) return true;
+        if (p != NULL && q != NULL && rose_gr_schema_disjoint(b, p, q, TYPE_ALL, NULL, depth))
+            return true;
     }
     return false;
 }
@@ -198,16 +209,18 @@ static double at_least(const json_t *s, bool *strict)
 {
     const json_t *x = json_object_get(s, "exclusiveMinimum"), *m = json_object_get(s, "minimum");
     *strict = json_is_true(x) || json_is_number(x);
-    return json_is_number(x) ? json_number_value(x)
-           : json_is_number(m) ? json_number_value(m) : -1e308;
+    return json_is_number(x)   ? json_number_value(x)
+           : json_is_number(m) ? json_number_value(m)
+                               : -1e308;
 }
 
 static double at_most(const json_t *s, bool *strict)
 {
     const json_t *x = json_object_get(s, "exclusiveMaximum"), *m = json_object_get(s, "maximum");
     *strict = json_is_true(x) || json_is_number(x);
-    return json_is_number(x) ? json_number_value(x)
-           : json_is_number(m) ? json_number_value(m) : 1e308;
+    return json_is_number(x)   ? json_number_value(x)
+           : json_is_number(m) ? json_number_value(m)
+                               : 1e308;
 }
 
 static bool numbers_apart(const json_t *x, const json_t *y)
@@ -246,7 +259,8 @@ static bool parts_apart(gr_build *b, json_t *x, json_t *y, unsigned types, const
     for (size_t k = 0; k < 2; k++) {
         json_t *list = json_object_get(x, keys[k]);
         bool all = json_array_size(list) > 0;
-        json_array_foreach(list, i, s) all = all && rose_gr_schema_disjoint(b, s, y, types, required, depth);
+        json_array_foreach(list, i, s) all =
+            all && rose_gr_schema_disjoint(b, s, y, types, required, depth);
         if (all) return true;
     }
     json_array_foreach(json_object_get(x, "allOf"), i, s)
@@ -269,14 +283,17 @@ bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,
     types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
     const json_t *p = values_of(b, x), *q = values_of(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;
-    if (parts_apart(b, x, y, types, required, depth) || parts_apart(b, y, x, types, required, depth)) return true;
+    if (parts_apart(b, x, y, types, required, depth) ||
+        parts_apart(b, y, x, types, required, depth))
+        return true;
     if (types & (TYPE_NULL | TYPE_BOOL)) return false;
     if ((types & (TYPE_INTEGER | TYPE_FRACTION)) && !numbers_apart(x, y) && !numbers_apart(y, x))
         return false;
     if ((types & TYPE_STRING) && !strings_apart(b, x, y)) return false;
     if ((types & TYPE_ARRAY) && !arrays_apart(b, x, y, depth) && !arrays_apart(b, y, x, depth))
         return false;
-    return !(types & TYPE_OBJECT) || property_apart(b, x, y, json_object_get(y, "required"), depth) ||
+    return !(types & TYPE_OBJECT) ||
+           property_apart(b, x, y, json_object_get(y, "required"), depth) ||
            property_apart(b, y, x, json_object_get(x, "required"), depth) ||
            property_apart(b, x, y, required, depth) || property_apart(b, y, x, required, depth);
 }

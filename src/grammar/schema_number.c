@@ -52,7 +52,8 @@ void rose_gr_decimal(gr_build *b, const json_t *number, gr_decimal *out)
             out->part[p++] = c;
         }
     }
-    while (p > 0 && out->part[p - 1] == '0') out->part[--p] = '\0';
+    while (p > 0 && out->part[p - 1] == '0')
+        out->part[--p] = '\0';
     if (w == 0) out->whole[0] = '0';
     if (w == 0 && p == 0) out->negative = false;
 }
@@ -105,12 +106,12 @@ static gr_node fraction_below(gr_build *b, const char *s, bool strict)
     gr_node any = digits(b, 0, GR_INF), zeros = rose_gr_repeat(b, digit(b, 0, 0), 0, GR_INF);
     gr_node rest = strict ? GR_NEVER : zeros;
     if (s[0] == '\0' && strict) return GR_NEVER;
-    if (s[0] == '\0')
-        return rose_gr_opt(b, GR_SEQ(b, rose_gr_text(b, "."), digit(b, 0, 0), zeros));
+    if (s[0] == '\0') return rose_gr_opt(b, GR_SEQ(b, rose_gr_text(b, "."), digit(b, 0, 0), zeros));
     for (size_t i = strlen(s); i-- > 0;) {
         unsigned d = (unsigned)(s[i] - '0');
         gr_node less = d == 0 ? GR_NEVER : GR_SEQ(b, digit(b, 0, d - 1), any);
-        gr_node same = GR_SEQ(b, digit(b, d, d), i + 1 < strlen(s) ? GR_ALT(b, rest, GR_EMPTY) : rest);
+        gr_node same =
+            GR_SEQ(b, digit(b, d, d), i + 1 < strlen(s) ? GR_ALT(b, rest, GR_EMPTY) : rest);
         if (i + 1 == strlen(s) && strict) same = GR_SEQ(b, digit(b, d, d), GR_NEVER);
         rest = GR_ALT(b, same, less);
     }
@@ -181,13 +182,15 @@ static gr_dfa *multiples(gr_build *b, uint32_t step, uint32_t places)
             }
             if (p == 0) d->next[s]['.'] = (uint16_t)(s + 1);
             uint32_t value = r;
-            for (uint32_t i = p == 0 ? 0 : p - 1; i < places; i++) value = value * 10 % step;
+            for (uint32_t i = p == 0 ? 0 : p - 1; i < places; i++)
+                value = value * 10 % step;
             d->accept[s] = value == 0;
         }
     for (uint32_t s = 1; s <= 2; s++) /* 1: the start; 2: after a sign */
         memcpy(d->next[s], d->next[3], sizeof d->next[s]);
     d->next[1]['-'] = 2;
-    for (uint32_t s = 1; s <= 2; s++) d->next[s]['.'] = 0;
+    for (uint32_t s = 1; s <= 2; s++)
+        d->next[s]['.'] = 0;
     return d;
 }
 
@@ -259,7 +262,8 @@ gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types)
 {
     gr_dfa *d = NULL;
     gr_decimal zero = {.whole = "0"};
-    for (size_t i = 0; i < c->n; i++) constrain(b, c->v[i], &d);
+    for (size_t i = 0; i < c->n; i++)
+        constrain(b, c->v[i], &d);
     gr_node integer = rose_gr_integer(b), shape = integer;
     if (types & TYPE_FRACTION)
         shape = GR_SEQ(b, rose_gr_opt(b, rose_gr_text(b, "-")), magnitude(b, &zero, true, false));

@@ -145,7 +145,8 @@ static gr_dfa *free_names(object *o, const gr_dfa *names)
 {
     gr_build *b = o->b;
     gr_word *words = rose_gr_take(b, (o->n + 1) * sizeof *words);
-    for (size_t i = 0; i < o->n; i++) words[i] = o->slots[i].escaped;
+    for (size_t i = 0; i < o->n; i++)
+        words[i] = o->slots[i].escaped;
     gr_dfa *d = rose_gr_any_chars_dfa(b);
     if (names != NULL) d = rose_gr_dfa_combine(b, d, names, DFA_AND);
     if (o->n == 0) return d;
@@ -166,7 +167,8 @@ static size_t find_patterns(object *o, pattern *out)
         json_object_foreach(object_at(o->b, o->c->v[i], "patternProperties"), text, x)
         {
             size_t k = 0;
-            while (k < n && strcmp(out[k].text, text) != 0) k++;
+            while (k < n && strcmp(out[k].text, text) != 0)
+                k++;
             if (k < n) continue;
             if (n == MAX_PATTERNS)
                 rose_gr_schema_refuse(o->b, o->c->v[i], "patternProperties", ROSE_E_UNSUPPORTED,
@@ -255,7 +257,8 @@ static gr_node state_body(object *o, int kind, size_t i, uint32_t count)
     }
     /* FIRST skips to FIRST, which ends with the empty object; NEXT to NEXT. */
     add_properties(o, &l, i, count, kind);
-    if (kind == FIRST && i == o->n && may_end(o, i, count)) rose_gr_push(b, &l, rose_gr_text(b, "}"));
+    if (kind == FIRST && i == o->n && may_end(o, i, count))
+        rose_gr_push(b, &l, rose_gr_text(b, "}"));
     return rose_gr_alt(b, l.v, l.n);
 }
 
@@ -275,7 +278,8 @@ static void count_layers(object *o)
         if (min > o->min) o->min = min;
         if (max < o->max) o->max = max;
     }
-    for (size_t i = 0; i < o->n; i++) required += o->slots[i].required;
+    for (size_t i = 0; i < o->n; i++)
+        required += o->slots[i].required;
     if (o->max < required) o->min = GR_INF; /* cannot be */
     if (o->min <= required) o->min = 0;
     if (o->others == GR_NEVER && o->max >= o->n) o->max = GR_INF;
@@ -342,8 +346,8 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
         more = false;
         for (size_t r = 0; r < n_rules; r++) {
             if (o.rules[r] == GR_NONE || b->rules[b->nodes[o.rules[r]].a].body != GR_NONE) continue;
-            gr_node body = state_body(&o, (int)(r / o.layers / (o.n + 1)),
-                                      r / o.layers % (o.n + 1), (uint32_t)(r % o.layers));
+            gr_node body = state_body(&o, (int)(r / o.layers / (o.n + 1)), r / o.layers % (o.n + 1),
+                                      (uint32_t)(r % o.layers));
             rose_gr_rule_define(b, o.rules[r], body);
             more = true;
         }

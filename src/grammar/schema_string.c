@@ -7,8 +7,8 @@
 
 /* What a list of schemas demands of a string. */
 typedef struct demands {
-    gr_list texts;   /* nodes of the inside of the string; all must hold */
-    gr_list forbids; /* none may hold */
+    gr_list texts;     /* nodes of the inside of the string; all must hold */
+    gr_list forbids;   /* none may hold */
     uint32_t min, max; /* characters */
 } demands;
 
@@ -71,7 +71,8 @@ static uint32_t longest(gr_build *b, const gr_dfa *d)
     ready = rose_gr_take(b, d->n * sizeof *ready);
     rose_gr_work(b, d->n * 4);
     for (uint32_t s = 1; s < d->n; s++)
-        for (unsigned c = 0; c < 256; c++) into[d->next[s][c]]++;
+        for (unsigned c = 0; c < 256; c++)
+            into[d->next[s][c]]++;
     if (into[1] > 0) return GR_INF;
     ready[0] = 1;
     for (uint32_t i = 0; i < n; i++) {
@@ -104,7 +105,8 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
 {
     demands d = {.max = GR_INF};
     gr_node quote = rose_gr_text(b, "\"");
-    for (size_t i = 0; i < c->n; i++) add_demands(b, c->v[i], &d);
+    for (size_t i = 0; i < c->n; i++)
+        add_demands(b, c->v[i], &d);
     if (d.min > d.max) return GR_NEVER;
     bool lengths = d.min > 0 || d.max != GR_INF;
     if (d.forbids.n == 0 && d.texts.n == 0) {
@@ -117,7 +119,7 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
     if (d.max != GR_INF && longest(b, x) <= d.max) d.max = GR_INF;
     if (d.min == 0 && d.max == GR_INF) return GR_SEQ(b, quote, rose_gr_dfa_node(b, x), quote);
     gr_counted *k = rose_gr_counted(b, x, d.min, d.max);
-    gr_node text = k == NULL     ? rose_gr_dfa_node(b, rose_gr_dfa_length(b, x, d.min, d.max))
+    gr_node text = k == NULL      ? rose_gr_dfa_node(b, rose_gr_dfa_length(b, x, d.min, d.max))
                    : k->lo[1] > 0 ? GR_NEVER /* no text has such a length */
                                   : rose_gr_counted_node(b, k);
     return GR_SEQ(b, quote, text, quote);
@@ -127,15 +129,15 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
 static gr_dfa *named(gr_build *b, json_t *schema)
 {
     json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
-    if (one != NULL && rose_gr_schema_draft(b) >= 6)
-        list = rose_gr_keep(b, json_pack("[O]", one));
+    if (one != NULL && rose_gr_schema_draft(b) >= 6) list = rose_gr_keep(b, json_pack("[O]", one));
     return list == NULL ? NULL : rose_gr_dfa_of(b, words_of(b, list));
 }
 
 gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c)
 {
     demands d = {.max = GR_INF};
-    for (size_t i = 0; i < c->n; i++) add_demands(b, c->v[i], &d);
+    for (size_t i = 0; i < c->n; i++)
+        add_demands(b, c->v[i], &d);
     if (d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
     if (d.texts.n + d.forbids.n == 0 && d.min == 0 && d.max == GR_INF) return NULL;
     gr_dfa *x = combined(b, &d);

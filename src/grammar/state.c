@@ -105,7 +105,8 @@ static bool grow_seen(rose_grammar *g)
     for (uint32_t i = 0; i < g->n_seen; i++) {
         if (g->seen_stamp[i] != g->stamp) continue;
         uint32_t h = mix((uint32_t)g->seen[i], (uint32_t)(g->seen[i] >> 32), 0);
-        while (stamps[h & (n - 1)] == g->stamp) h++;
+        while (stamps[h & (n - 1)] == g->stamp)
+            h++;
         v[h & (n - 1)] = g->seen[i];
         stamps[h & (n - 1)] = g->stamp;
     }
@@ -213,7 +214,8 @@ static uint32_t with_word(rose_grammar *g, uint32_t frame, uint32_t at, uint32_t
 
 static uint32_t word_at(const rose_grammar *g, uint32_t frame, uint32_t at)
 {
-    while (at-- > 0) frame = g->s.frames[frame].parent;
+    while (at-- > 0)
+        frame = g->s.frames[frame].parent;
     return g->s.frames[frame].count;
 }
 
@@ -288,7 +290,8 @@ static bool follow(rose_grammar *g, gr_item x)
 {
     const gr_op *op = &g->p.ops[x.op];
     switch ((gr_op_kind)op->kind) {
-    case OP_RETURN: return push(g, g->s.frames[x.frame].op, g->s.frames[x.frame].parent);
+    case OP_RETURN:
+        return push(g, g->s.frames[x.frame].op, g->s.frames[x.frame].parent);
     case OP_FORK:
         if (op->wild != WILD_NO) note_wild(g, x, op->wild, GR_INF);
         for (uint32_t i = op->b; i-- > 0;)
@@ -299,18 +302,26 @@ static bool follow(rose_grammar *g, gr_item x)
         return push(g, op->a, rose_gr_frame(g, x.frame, op->b, 0));
     case OP_ENTER:
         return push(g, g->p.loops[op->b].head, rose_gr_frame(g, x.frame, GR_COUNTER | op->b, 0));
-    case OP_LOOP: return at_loop(g, x, op);
-    case OP_NEXT: return at_next(g, x, op);
-    case OP_TICK: return at_tick(g, x, op);
-    case OP_OPEN: return at_open(g, x, op);
-    case OP_MORE: return at_more(g, x, op);
-    case OP_TAKE: return at_take(g, x, op);
-    case OP_CLOSE: return at_close(g, x, op);
+    case OP_LOOP:
+        return at_loop(g, x, op);
+    case OP_NEXT:
+        return at_next(g, x, op);
+    case OP_TICK:
+        return at_tick(g, x, op);
+    case OP_OPEN:
+        return at_open(g, x, op);
+    case OP_MORE:
+        return at_more(g, x, op);
+    case OP_TAKE:
+        return at_take(g, x, op);
+    case OP_CLOSE:
+        return at_close(g, x, op);
     case OP_MATCH:
     case OP_RANGE:
     case OP_SET:
     case OP_EDGES:
-    default: break;
+    default:
+        break;
     }
     if (op->kind == OP_EDGES && op->wild != WILD_NO) note_edges(g, x, op);
     if (g->n_found >= MAX_ITEMS) return fail(g, ROSE_E_UNSUPPORTED), false;
@@ -347,7 +358,8 @@ void rose_gr_sort_items(gr_item *v, uint32_t n)
     for (uint32_t i = 1; i < n; i++) {
         gr_item x = v[i];
         uint32_t k = i;
-        for (; k > 0 && by_item(&v[k - 1], &x) > 0; k--) v[k] = v[k - 1];
+        for (; k > 0 && by_item(&v[k - 1], &x) > 0; k--)
+            v[k] = v[k - 1];
         v[k] = x;
     }
 }
@@ -387,8 +399,13 @@ static uint32_t add_state(rose_grammar *g, const gr_item *items, uint32_t n, uin
     if (s->bytes > g->opts.max_run_bytes * 4) return fail(g, ROSE_E_UNSUPPORTED);
     if (s->n >= s->n_buckets && !rehash_states(g)) return GR_NONE;
     if (!grow(g, (void **)&s->v, s->n, &s->cap, sizeof *s->v)) return GR_NONE;
-    gr_state x = {.first = s->n_items, .n = n, .hash = hash, .plain = GR_NONE, .wild = g->wild,
-                  .wild_item = g->wild_item, .wild_left = g->wild_left};
+    gr_state x = {.first = s->n_items,
+                  .n = n,
+                  .hash = hash,
+                  .plain = GR_NONE,
+                  .wild = g->wild,
+                  .wild_item = g->wild_item,
+                  .wild_left = g->wild_left};
     for (uint32_t i = 0; i < n; i++) {
         if (!grow(g, (void **)&s->items, s->n_items, &s->cap_items, sizeof *s->items)) {
             s->n_items = x.first;
@@ -408,7 +425,8 @@ uint32_t rose_gr_intern(rose_grammar *g, const gr_item *items, uint32_t n)
 {
     const gr_states *s = &g->s;
     uint32_t hash = n;
-    for (uint32_t i = 0; i < n; i++) hash = mix(hash, items[i].op, items[i].frame);
+    for (uint32_t i = 0; i < n; i++)
+        hash = mix(hash, items[i].op, items[i].frame);
     for (uint32_t i = s->buckets[hash & (s->n_buckets - 1)]; i != GR_NONE; i = s->v[i].chain)
         if (s->v[i].hash == hash && s->v[i].n == n &&
             (n == 0 || memcmp(s->items + s->v[i].first, items, n * sizeof *items) == 0))
@@ -499,10 +517,12 @@ rose_status rose_gr_states_init(rose_grammar *g)
 static uint32_t move_frame(rose_grammar *g, const gr_states *old, uint32_t *map, uint32_t f)
 {
     uint32_t at = f, n = 0;
-    for (; map[at] == GR_NONE; at = old->frames[at].parent) n++;
+    for (; map[at] == GR_NONE; at = old->frames[at].parent)
+        n++;
     for (; n > 0; n--) { /* from the outermost frame that is missing inwards */
         at = f;
-        for (uint32_t i = 1; i < n; i++) at = old->frames[at].parent;
+        for (uint32_t i = 1; i < n; i++)
+            at = old->frames[at].parent;
         const gr_frame *o = &old->frames[at];
         if ((map[at] = rose_gr_frame(g, map[o->parent], o->op, o->count)) == GR_NONE)
             return GR_NONE;
@@ -547,7 +567,8 @@ rose_status rose_gr_clean(rose_grammar *g)
     }
     if (st == ROSE_OK && g->s.bytes > g->opts.max_run_bytes) st = ROSE_E_UNSUPPORTED;
     if (st == ROSE_OK) {
-        for (rose_matcher *m = g->matchers; m != NULL; m = m->next) m->state = m->moved;
+        for (rose_matcher *m = g->matchers; m != NULL; m = m->next)
+            m->state = m->moved;
         rose_gr_states_free(&old);
     } else {
         rose_gr_states_free(&g->s);

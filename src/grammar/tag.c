@@ -73,11 +73,12 @@ static gr_node free_text(gr_build *b, const json_t *x, const json_t *y, const st
     b->plain_class = plain;
     add_texts(b, &l, x);
     add_texts(b, &l, y);
-    for (; s != NULL; s = s->outer) add_texts(b, &l, s->texts);
+    for (; s != NULL; s = s->outer)
+        add_texts(b, &l, s->texts);
     if (l.n == 0) return any;
     gr_node bad = GR_SEQ(b, any, rose_gr_alt(b, l.v, l.n), any);
-    return rose_gr_dfa_node(b, rose_gr_dfa_combine(b, rose_gr_dfa_of(b, any),
-                                                   rose_gr_dfa_of(b, bad), DFA_MINUS));
+    return rose_gr_dfa_node(
+        b, rose_gr_dfa_combine(b, rose_gr_dfa_of(b, any), rose_gr_dfa_of(b, bad), DFA_MINUS));
 }
 
 static gr_node any_text(gr_build *b, json_t *f, const stops *s)
@@ -189,8 +190,7 @@ static gr_node dispatch_node(gr_build *b, json_t *f, const stops *s)
         json_t *begin = json_array_get(x, 0), *content = json_array_get(x, 1);
         if (!json_is_string(begin) || content == NULL)
             refuse(b, ROSE_E_INVAL, f, "a rule must be [text, format]");
-        if (json_array_append(triggers, begin) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        if (json_array_append(triggers, begin) != 0) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         rose_gr_push(b, &l, GR_SEQ(b, text_node(b, f, begin), format_node(b, content, s)));
     }
     if (l.n == 0) refuse(b, ROSE_E_INVAL, f, "\"rules\" must be a list of at least one rule");

@@ -30,7 +30,8 @@ static void merge_sort(const rose_vocab_trie *v, uint32_t *ids, uint32_t *spare,
 {
     for (uint32_t width = 1; width < n; width *= 2) {
         for (uint32_t lo = 0; lo < n; lo += 2 * width) {
-            uint32_t mid = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n;
+            uint32_t mid = lo + width < n ? lo + width : n,
+                     hi = lo + 2 * width < n ? lo + 2 * width : n;
             uint32_t i = lo, j = mid;
             for (uint32_t k = lo; k < hi; k++) {
                 bool right = i == mid || (j < hi && sorts_after(v, ids[i], ids[j]));
@@ -44,7 +45,8 @@ static void merge_sort(const rose_vocab_trie *v, uint32_t *ids, uint32_t *spare,
 static uint32_t common(const rose_vocab_trie *v, uint32_t x, uint32_t y)
 {
     uint32_t n = 0;
-    while (n < v->tokens[x].n && n < v->tokens[y].n && bytes_of(v, x)[n] == bytes_of(v, y)[n]) n++;
+    while (n < v->tokens[x].n && n < v->tokens[y].n && bytes_of(v, x)[n] == bytes_of(v, y)[n])
+        n++;
     return n;
 }
 
@@ -63,7 +65,8 @@ static rose_status make_trie(const rose_vocab_trie *v, gr_trie *t, const uint32_
     t->n_sorted = n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = ids[i], len = v->tokens[id].n, same = i == 0 ? 0 : common(v, ids[i - 1], id);
-        for (; depth > same; depth--) t->nodes[open[depth - 1]].next = t->n;
+        for (; depth > same; depth--)
+            t->nodes[open[depth - 1]].next = t->n;
         for (; depth < len; depth++) {
             open[depth] = t->n;
             t->nodes[t->n++] = (gr_trie_node){
@@ -71,7 +74,8 @@ static rose_status make_trie(const rose_vocab_trie *v, gr_trie *t, const uint32_
         }
         if (t->nodes[open[len - 1]].n < UINT16_MAX) t->nodes[open[len - 1]].n++;
     }
-    for (; depth > 0; depth--) t->nodes[open[depth - 1]].next = t->n;
+    for (; depth > 0; depth--)
+        t->nodes[open[depth - 1]].next = t->n;
     return ROSE_OK;
 }
 
@@ -102,9 +106,11 @@ static rose_status index_safe(rose_vocab_trie *v, const uint32_t *chars)
     v->safe_ids = malloc(((size_t)v->n_ids + 1) * sizeof *v->safe_ids);
     v->safe_end = calloc(v->max_safe + 2, sizeof *v->safe_end);
     if (v->safe_mask == NULL || v->safe_ids == NULL || v->safe_end == NULL) return ROSE_E_NOMEM;
-    for (uint32_t id = 0; id < v->n_ids; id++) v->safe_end[chars[id] + 1]++;
+    for (uint32_t id = 0; id < v->n_ids; id++)
+        v->safe_end[chars[id] + 1]++;
     v->safe_end[1] = 0; /* chars == 0: not safe */
-    for (uint32_t k = 1; k <= v->max_safe + 1; k++) v->safe_end[k] += v->safe_end[k - 1];
+    for (uint32_t k = 1; k <= v->max_safe + 1; k++)
+        v->safe_end[k] += v->safe_end[k - 1];
     for (uint32_t id = 0; id < v->n_ids; id++) {
         if (chars[id] == 0) continue;
         v->safe_ids[v->safe_end[chars[id]]++] = id;
@@ -140,7 +146,8 @@ static rose_status make_tries(rose_vocab_trie *v, uint32_t *ids, uint32_t *some,
 static rose_status copy_tokens(rose_vocab_trie *v, const rose_vocab_token *tokens)
 {
     size_t total = 0;
-    for (uint32_t id = 0; id < v->n_ids; id++) total += tokens[id].bytes ? tokens[id].n_bytes : 0;
+    for (uint32_t id = 0; id < v->n_ids; id++)
+        total += tokens[id].bytes ? tokens[id].n_bytes : 0;
     if (total > UINT32_MAX) return ROSE_E_INVAL;
     v->blob = malloc(total + 1);
     v->tokens = calloc((size_t)v->n_ids + 1, sizeof *v->tokens);
@@ -176,8 +183,7 @@ static rose_status copy_eos(rose_vocab_trie *v, const uint32_t *eos, size_t n, r
 }
 
 rose_status rose_vocab_trie_create(rose_vocab_trie **out, const rose_vocab_token *tokens,
-                                   uint32_t n_ids, const uint32_t *eos, size_t n_eos,
-                                   rose_err *err)
+                                   uint32_t n_ids, const uint32_t *eos, size_t n_eos, rose_err *err)
 {
     rose_vocab_trie *v = calloc(1, sizeof *v);
     uint32_t *scratch = calloc(3 * ((size_t)n_ids + 1), sizeof *scratch);

@@ -8,8 +8,7 @@ rose_status rose_vocab_trie_open(rose_vocab_trie **out, const rose_tokenizer *t,
 {
     rose_vocab_token *tokens = calloc((size_t)n_ids + 1, sizeof *tokens);
     *out = NULL;
-    if (tokens == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "grammar vocabulary: out of memory");
+    if (tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "grammar vocabulary: out of memory");
     for (uint32_t id = 0; id < n_ids; id++) {
         size_t n;
         const char *bytes = rose_tokenizer_token_bytes(t, id, &n);

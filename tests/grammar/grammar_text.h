@@ -17,10 +17,29 @@
 enum { EOS = 256, FIRST_LONG = 258, TEXT_WORDS = 16 };
 
 /* "\xc3" and "\xa9" are the halves of e with an acute accent. */
-static const char *const long_tokens[] = {
-    "ab",    "abc",   "\"a",    "\",\"", "\": \"", "{\"",      "}",     " b",      "12",   "true",
-    "\\n",   "\\\"x", "\\u00",  "\xc3",  "a\xc3",  "\xa9",     "\xa9\"", "\xe2\x82", "aaaa", "  ",
-    "\n\n",  "]}",    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+static const char *const long_tokens[] = {"ab",
+                                          "abc",
+                                          "\"a",
+                                          "\",\"",
+                                          "\": \"",
+                                          "{\"",
+                                          "}",
+                                          " b",
+                                          "12",
+                                          "true",
+                                          "\\n",
+                                          "\\\"x",
+                                          "\\u00",
+                                          "\xc3",
+                                          "a\xc3",
+                                          "\xa9",
+                                          "\xa9\"",
+                                          "\xe2\x82",
+                                          "aaaa",
+                                          "  ",
+                                          "\n\n",
+                                          "]}",
+                                          "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
 enum { N_LONG = sizeof long_tokens / sizeof long_tokens[0], N_IDS = FIRST_LONG + N_LONG };
 
 static rose_vocab_trie *small_vocab(void)

@@ -185,11 +185,13 @@ static void deep_output(void **state)
     assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, "{}", 2, v, &opts, NULL),
                      ROSE_OK);
     rose_matcher *m = start(g);
-    while (rose_matcher_accept(m, '[', NULL) == ROSE_OK) n++;
+    while (rose_matcher_accept(m, '[', NULL) == ROSE_OK)
+        n++;
     assert_in_range(n, 10, 65);
     assert_int_equal(rose_matcher_mask(m, mask, NULL), ROSE_OK);
     assert_true(has_bit(mask, ']') && !has_bit(mask, '['));
-    for (int i = 0; i < n; i++) accept(m, ']');
+    for (int i = 0; i < n; i++)
+        accept(m, ']');
     assert_true(rose_matcher_accepting(m));
     rose_matcher_destroy(m);
     rose_grammar_unref(g);
@@ -202,12 +204,14 @@ static void clean_ups(void **state)
     rose_grammar *g;
     rose_matcher *m[3];
     rose_err err = {""};
-    static const char text[] = "{\"k\":[1,{\"a\":\"x\"},[[true]]],\"long\":\"aaaaaaaaaaaaaaaaaaaa\"}";
+    static const char text[] =
+        "{\"k\":[1,{\"a\":\"x\"},[[true]]],\"long\":\"aaaaaaaaaaaaaaaaaaaa\"}";
     uint32_t mask[TEXT_WORDS];
     (void)state;
     assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_OBJECT, "", 0, v, &opts, NULL),
                      ROSE_OK);
-    for (int i = 0; i < 3; i++) m[i] = start(g);
+    for (int i = 0; i < 3; i++)
+        m[i] = start(g);
     for (size_t at = 0; at + 1 < sizeof text; at++)
         for (int i = 0; i < 3; i++) {
             if (rose_matcher_mask(m[i], mask, &err) != ROSE_OK) fail_msg("%s", err.msg);
@@ -250,7 +254,8 @@ static char *repeated(const char *text, size_t n, const char *tail)
     size_t len = strlen(text);
     char *s = malloc(n * len + strlen(tail) + 1);
     assert_non_null(s);
-    for (size_t i = 0; i < n; i++) memcpy(s + i * len, text, len);
+    for (size_t i = 0; i < n; i++)
+        memcpy(s + i * len, text, len);
     strcpy(s + n * len, tail);
     return s;
 }
@@ -303,32 +308,38 @@ static void hostile(void **state)
     try_hostile(regex, repeated("\\p{L}", 300, ""), "steps");
     try_hostile(regex, repeated("a|", 200000, "b"), "readings");
     try_hostile(ebnf, repeated("(", 100000, ""), "name of a rule");
-    try_hostile(ebnf, join(repeated("root ::= ", 1, ""), repeated("(", 5000, "")), "nested more than");
-    try_hostile(ebnf, repeated("root ::= a a a a\na ::= b b b b\nb ::= c c c c\nc ::= d d d d\n"
-                               "d ::= \"x\"? \"y\"?",
-                               1, ""),
+    try_hostile(ebnf, join(repeated("root ::= ", 1, ""), repeated("(", 5000, "")),
+                "nested more than");
+    try_hostile(ebnf,
+                repeated("root ::= a a a a\na ::= b b b b\nb ::= c c c c\nc ::= d d d d\n"
+                         "d ::= \"x\"? \"y\"?",
+                         1, ""),
                 NULL);
     try_hostile(schema, repeated("{\"not\":", 5000, "{}"), "not JSON");
     try_hostile(schema, join(repeated("{\"items\":", 1000, "{}"), repeated("}", 1000, "")),
                 "nested more than");
     try_hostile(schema, join(repeated("{\"anyOf\":[{},", 300, "{}"), repeated("]}", 300, "")),
                 "nested more than");
-    try_hostile(schema, repeated("{\"type\":\"array\",\"maxItems\":4000000000,\"items\":{\"type\":"
-                                 "\"array\",\"minItems\":4000000000}}",
-                                 1, ""),
+    try_hostile(schema,
+                repeated("{\"type\":\"array\",\"maxItems\":4000000000,\"items\":{\"type\":"
+                         "\"array\",\"minItems\":4000000000}}",
+                         1, ""),
                 NULL);
     try_hostile(schema, repeated("{\"type\":\"string\",\"minLength\":4000000000}", 1, ""), NULL);
-    try_hostile(schema, repeated("{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){20}$\","
-                                 "\"maxLength\":90000}",
-                                 1, ""),
+    try_hostile(schema,
+                repeated("{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){20}$\","
+                         "\"maxLength\":90000}",
+                         1, ""),
                 "states");
-    try_hostile(schema, repeated("{\"type\":\"integer\",\"multipleOf\":999983,\"minimum\":-1e300}",
-                                 1, ""),
+    try_hostile(schema,
+                repeated("{\"type\":\"integer\",\"multipleOf\":999983,\"minimum\":-1e300}", 1, ""),
                 "multipleOf");
-    char *enums = repeated("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",", 20000, "\"b\"]}");
+    char *enums =
+        repeated("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",", 20000, "\"b\"]}");
     try_hostile(schema, join(repeated("{\"enum\":[", 1, ""), enums), NULL); /* 1 MB */
     char *keys = malloc(1 << 20), *at = keys + sprintf(keys, "{\"properties\":{\"k\":{}");
-    for (int i = 0; i < 20000; i++) at += sprintf(at, ",\"key number %d\":{\"type\":\"null\"}", i);
+    for (int i = 0; i < 20000; i++)
+        at += sprintf(at, ",\"key number %d\":{\"type\":\"null\"}", i);
     strcpy(at, "}}");
     try_hostile(schema, keys, "");
 }
@@ -362,7 +373,8 @@ static void limits(void **state)
         {{.max_work = 100}, "more than 100 steps"},
         {{.max_compile_bytes = 20000}, "of memory"},
     };
-    static const char text[] = "(((a|b)c{2}|d)e)+f|[0-9]{3}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+    static const char text[] =
+        "(((a|b)c{2}|d)e)+f|[0-9]{3}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rose_grammar *g;
@@ -397,11 +409,11 @@ static void cache(void **state)
     a = get(c, "a+");
     b = get(c, "a+");
     assert_ptr_equal(a, b);
-    assert_int_equal(
-        rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, true, "x", 1, &err), ROSE_OK);
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, true, "x", 1, &err),
+                     ROSE_OK);
     rose_grammar_unref(g);
-    assert_int_equal(
-        rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, &err), ROSE_E_INVAL);
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, &err),
+                     ROSE_E_INVAL);
     assert_null(g);
     rose_grammar_cache_read(c, &s);
     assert_int_equal(s.hits, 1);
@@ -463,7 +475,8 @@ static void threads(void **state)
     for (unsigned i = 0; i < N; i++) {
         unsigned want = 0;
         pthread_join(t[i], NULL);
-        for (unsigned k = 0; k < 200; k++) want += (k + i) % 7 + 1;
+        for (unsigned k = 0; k < 200; k++)
+            want += (k + i) % 7 + 1;
         assert_int_equal(w[i].allowed, want);
     }
     rose_grammar_cache_destroy(c);

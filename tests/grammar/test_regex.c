@@ -12,13 +12,15 @@ static void texts(void **state)
         {"(ab|cd){2,3}", {"abab", "cdabcd"}, {"ab", "abababab", "abc"}},
         {"[a-c]{3}", {"abc", "ccc"}, {"ab", "abcd", "abd"}},
         {"a{0,100}b", {"b", "aaaaaaaaaaaaaaaaaaaaaab"}, {"a"}},
-        {"a{60,}", {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+        {"a{60,}",
+         {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
          {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}},
         {"^\\d{3}-\\w+$", {"123-a_Z9"}, {"12-a", "123-", "123-\xc3\xa9"}},
         {"[^\\d\\s]+", {"a\xc3\xa9\xe2\x82\xac"}, {"a1", " ", "\xc3", "a\xe2\x82"}},
         {".", {"x", "\xf0\x9f\x98\x80", "\""}, {"\n", "xx", "\xf0\x9f\x98"}},
         {".*", {"", "say \"hi\" \\ \xe2\x82\xac"}, {"\n", "\xed\xa0\x80"}},
-        {"[\\u00e9-\\u{1F600}]", {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"},
+        {"[\\u00e9-\\u{1F600}]",
+         {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"},
          {"e", "\xf0\x9f\x98\x81", "\xed\xa0\x80"}},
         {"\\p{Lu}\\P{L}", {"A1", "\xc3\x89."}, {"a1", "AB"}},
         {"(?:a|b)*?c", {"abc", "c"}, {"ab"}},
@@ -165,7 +167,8 @@ static void random_texts(void **state)
         for (int i = 0; i < 60; i++) {
             char text[12];
             unsigned len = rnd(&g, 9);
-            for (unsigned k = 0; k < len; k++) text[k] = (char)('a' + rnd(&g, 3));
+            for (unsigned k = 0; k < len; k++)
+                text[k] = (char)('a' + rnd(&g, 3));
             text[len] = '\0';
             const char *e = g.text;
             bool want = ref_alt(&e, text, len, 1) >> len & 1;

@@ -39,7 +39,8 @@ static void strings(void **state)
          {"\"ax\"", "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaax\"", "\"x\xc3\xa9x\""},
          {"\"x\"", "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\""}},
         {"{\"type\": \"string\", \"pattern\": \"^a?https?:.+$\", \"maxLength\": 90}",
-         {"\"http:x\"", "\"https:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\""},
+         {"\"http:x\"",
+          "\"https:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\""},
          {"\"http:\""}},
         {"{\"type\": \"string\", \"pattern\": \"a.*b\", \"minLength\": 50}",
          {"\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab\""},
@@ -58,7 +59,9 @@ static void strings(void **state)
          {"\"::\"", "\"::1\"", "\"1:2:3:4:5:6:7:8\"", "\"1::8\"", "\"::ffff:1.2.3.4\"",
           "\"1:2:3:4:5:6:7::\""},
          {"\":\"", "\"1:2:3:4:5:6:7:8:9\"", "\"1::2::3\"", "\"12345::\""}},
-        {"{\"type\": \"string\", \"format\": \"email\"}", {"\"a.b@c.de\""}, {"\"a@\"", "\"a b@c\""}},
+        {"{\"type\": \"string\", \"format\": \"email\"}",
+         {"\"a.b@c.de\""},
+         {"\"a@\"", "\"a b@c\""}},
         {"{\"type\": \"string\", \"format\": \"uuid\"}",
          {"\"01234567-89ab-CDEF-0123-456789abcdef\""},
          {"\"01234567-89ab-CDEF-0123-456789abcde\""}},
@@ -97,7 +100,9 @@ static void numbers(void **state)
          {"0.1", "0.001", "0.999"},
          {"0", "0.0", "1", "1.0", "-0.5"}},
         {"{\"type\": \"number\", \"maximum\": -2.5}", {"-2.5", "-3", "-10"}, {"-2.4", "0", "2.5"}},
-        {"{\"type\": \"integer\", \"multipleOf\": 7}", {"0", "7", "-14", "700"}, {"1", "8", "70.5"}},
+        {"{\"type\": \"integer\", \"multipleOf\": 7}",
+         {"0", "7", "-14", "700"},
+         {"1", "8", "70.5"}},
         {"{\"type\": \"number\", \"multipleOf\": 0.25}",
          {"0.25", "1.5", "3", "-0.750"},
          {"0.3", "0.2", "1.26"}},
@@ -187,7 +192,9 @@ static void others(void **state)
          {"\"abc\"", "\"abd\""},
          {"\"x\"", "\"ab\""}},
         {"{\"const\": {\"a\": [1]}}", {"{\"a\":[1]}", "{ \"a\" : [ 1 ] }"}, {"{\"a\":[2]}"}},
-        {"{\"type\": [\"string\", \"null\"], \"maxLength\": 1}", {"null", "\"a\""}, {"\"ab\"", "1"}},
+        {"{\"type\": [\"string\", \"null\"], \"maxLength\": 1}",
+         {"null", "\"a\""},
+         {"\"ab\"", "1"}},
         {"{\"type\": \"string\", \"nullable\": true}", {"null", "\"a\""}, {"1"}},
         {"{\"anyOf\": [{\"type\": \"integer\"}, {\"enum\": [\"x\"]}], \"not\": {\"enum\": [7]}}",
          {"1", "\"x\"", "77"},
@@ -307,14 +314,20 @@ static json_t *random_value(gen *g, int depth)
     unsigned kind = rnd(g, depth > 0 ? 7 : 5), n = rnd(g, 4);
     json_t *x;
     switch (kind) {
-    case 0: return json_null();
-    case 1: return json_boolean(rnd(g, 2));
-    case 2: return json_integer((json_int_t)rnd(g, 12) - 4);
-    case 3: return json_real((double)rnd(g, 40) / 8 - 2 + 0.0625);
-    case 4: return json_string(names[rnd(g, 3)]);
+    case 0:
+        return json_null();
+    case 1:
+        return json_boolean(rnd(g, 2));
+    case 2:
+        return json_integer((json_int_t)rnd(g, 12) - 4);
+    case 3:
+        return json_real((double)rnd(g, 40) / 8 - 2 + 0.0625);
+    case 4:
+        return json_string(names[rnd(g, 3)]);
     case 5:
         x = json_array();
-        for (unsigned i = 0; i < n; i++) json_array_append_new(x, random_value(g, depth - 1));
+        for (unsigned i = 0; i < n; i++)
+            json_array_append_new(x, random_value(g, depth - 1));
         return x;
     default:
         x = json_object();
@@ -347,9 +360,9 @@ static json_t *random_schema(gen *g, int depth)
     if (rnd(g, 4) == 0) json_object_set_new(s, "pattern", json_string(patterns[rnd(g, 3)]));
     if (rnd(g, 6) == 0) json_object_set_new(s, "multipleOf", json_real(rnd(g, 2) ? 0.5 : 3));
     if (rnd(g, 9) == 0)
-        json_object_set_new(s, "enum",
-                            json_pack("[o, o, o]", random_value(g, 0), random_value(g, 0),
-                                      random_value(g, 0)));
+        json_object_set_new(
+            s, "enum",
+            json_pack("[o, o, o]", random_value(g, 0), random_value(g, 0), random_value(g, 0)));
     if (depth == 0) return s;
     if (rnd(g, 2) == 0) {
         json_object_set_new(s, "properties", x = json_object());
@@ -366,9 +379,9 @@ static json_t *random_schema(gen *g, int depth)
     if (rnd(g, 3) == 0) json_object_set_new(s, "items", random_schema(g, depth - 1));
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     if (rnd(g, 3) == 0)
-        json_object_set_new(s, choices[rnd(g, 3)],
-                            json_pack("[o, o]", random_schema(g, depth - 1),
-                                      random_schema(g, depth - 1)));
+        json_object_set_new(
+            s, choices[rnd(g, 3)],
+            json_pack("[o, o]", random_schema(g, depth - 1), random_schema(g, depth - 1)));
     if (rnd(g, 8) == 0) json_object_set_new(s, "not", random_schema(g, 0));
     return s;
 }
@@ -537,8 +550,8 @@ static void random_schemas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strings),  cmocka_unit_test(numbers), cmocka_unit_test(objects),
-        cmocka_unit_test(others),   cmocka_unit_test(refusals), cmocka_unit_test(order),
+        cmocka_unit_test(strings),        cmocka_unit_test(numbers),  cmocka_unit_test(objects),
+        cmocka_unit_test(others),         cmocka_unit_test(refusals), cmocka_unit_test(order),
         cmocka_unit_test(random_schemas),
     };
     v = small_vocab();

@@ -1,4 +1,5 @@
-/* build/tests/tools/grammar_bench TOKENIZER FILE: for tests/grammar/maskbench.py. Each line of FILE is
+/* build/tests/tools/grammar_bench TOKENIZER FILE: for tests/grammar/maskbench.py. Each line of FILE
+ * is
  * {"name", "schema", "tests": [[token ids], ...]}; for each it prints one line of JSON: how long
  * compiling and the masks took, in nanoseconds, and which texts the grammar allowed. */
 #include <stdio.h>
@@ -59,8 +60,8 @@ static json_t *run_one(const json_t *job, rose_vocab_trie *v, uint32_t *mask)
         rose_matcher_mask(m, mask, &err);
         json_object_set_new(out, "first_ns", json_integer((json_int_t)(now_ns() - start)));
         rose_matcher_destroy(m);
-        json_array_foreach(json_object_get(job, "tests"), i, ids) json_array_append_new(
-            allowed, json_boolean(follow(g, ids, mask, times)));
+        json_array_foreach(json_object_get(job, "tests"), i, ids)
+            json_array_append_new(allowed, json_boolean(follow(g, ids, mask, times)));
         json_object_set_new(out, "bytes", json_integer((json_int_t)rose_grammar_bytes(g)));
         rose_grammar_unref(g);
     }
@@ -81,7 +82,8 @@ int main(int argc, char **argv)
     if (argc != 3) return fprintf(stderr, "usage: grammar_bench TOKENIZER FILE\n"), 2;
     FILE *f = fopen(argv[2], "r");
     if (f == NULL) return perror(argv[2]), 1;
-    if (rose_tokenizer_open(&t, argv[1], &err) != ROSE_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (rose_tokenizer_open(&t, argv[1], &err) != ROSE_OK)
+        return fprintf(stderr, "%s\n", err.msg), 1;
     uint32_t n_ids = rose_tokenizer_vocab_size(t), eos = n_ids - 1;
     uint64_t start = now_ns();
     if (rose_vocab_trie_open(&v, t, n_ids, &eos, 1, &err) != ROSE_OK)
