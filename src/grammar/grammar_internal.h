@@ -1,6 +1,13 @@
-/* grammar/grammar_internal.h - what the files of this room share. Compiling goes: front end
- * (schema*.c, regex.c, ebnf.c, tag.c) -> nodes (nodes.c) -> program (program.c). Matching: state.c
- * follows bytes, mask.c walks the trie of tokens (trie.c), matcher.c is the public side. */
+/* grammar/grammar_internal.h - what the files of this room share.
+ *
+ * compile.c runs a front end, which builds nodes (nodes.c): schema*.c and json.c, regex.c, ebnf.c,
+ * tag.c. dfa.c and count.c intersect and subtract what strings must match. rules.c checks the
+ * rules, and program.c writes the ops of one pushdown automaton. state.c follows bytes, mask.c
+ * walks the trie of tokens (trie.c) from a state, matcher.c follows accepted ids.
+ *
+ * To add a keyword of JSON Schema: schema_*.c, by the type of value; what cannot be honoured is
+ * refused with its JSON pointer (schema.c, check_keywords). To add a format: a row in
+ * schema_format.c. tests/grammar/maskbench.py compares with llguidance and jsonschema-rs. */
 #ifndef ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 #define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 

@@ -1,8 +1,8 @@
 /* grammar/regex.c - regular expressions: ECMA-262 syntax, and Rust's meaning where jsonschema-rs
  * has it ('.' is all but a newline; \d and \w are ASCII). A small tree is parsed first, because an
  * anchor decides whether text may stand before or after the match. Refused by name:
- * back-references, word boundaries, assertions about the
- * text before, flags, look-ahead in a group that is followed by more, anchors in the middle. */
+ * back-references, word boundaries, assertions about the text before, flags, anchors in the middle,
+ * look-ahead in a group that is followed by more. */
 #include <string.h>
 
 #include <utf8proc.h>
