@@ -275,6 +275,7 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
     s.mark = rose_gr_take(b, p.n * sizeof *s.mark);
     s.stack = rose_gr_take(b, (2 * p.n + 4) * sizeof *s.stack);
     s.begin = rose_gr_grown(b, NULL, 0, &s.cap, sizeof *s.begin);
+    s.list = rose_gr_grown(b, NULL, 0, &s.cap_list, sizeof *s.list);
     intern(&s); /* the empty subset is state 0 */
     s.stamp++;
     close_over(&s, start);

@@ -487,6 +487,7 @@ struct rose_grammar {
     uint32_t wild_left;
     uint8_t wild;
     uint32_t *walk; /* [max_token + 2] states along a path of the trie */
+    uint32_t steps; /* of the closings of one call from outside */
     rose_status st; /* why the last GR_NONE came back */
 };
 

@@ -10,9 +10,15 @@ static rose_status say(const rose_grammar *g, rose_status st, rose_err *err)
     if (st == ROSE_E_NOMEM) return rose_fail(err, st, "grammar: out of memory");
     if (st != ROSE_E_UNSUPPORTED) return st;
     return rose_fail(err, st,
-                     "grammar: the text has too many possible readings (limits: 8192 at one place, "
+                     "grammar: the text has too many possible readings (limits: 4096 at one place, "
                      "%zu MiB in all); make the grammar less ambiguous",
                      g->opts.max_run_bytes >> 20);
+}
+
+static void lock(rose_grammar *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->steps = 0;
 }
 
 static void link_matcher(rose_grammar *g, rose_matcher *m)
@@ -29,7 +35,7 @@ static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matche
     *out = m;
     if (m == NULL) return rose_fail(err, ROSE_E_NOMEM, "grammar: out of memory");
     rose_grammar_ref(g);
-    pthread_mutex_lock(&g->lock);
+    lock(g);
     m->g = g;
     m->state = from != NULL ? from->state : g->s.start;
     m->ended = from != NULL && from->ended;
@@ -51,7 +57,7 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
 void rose_matcher_destroy(rose_matcher *m)
 {
     if (m == NULL) return;
-    pthread_mutex_lock(&m->g->lock);
+    lock(m->g);
     if (m->prev != NULL) m->prev->next = m->next;
     if (m->next != NULL) m->next->prev = m->prev;
     if (m->g->matchers == m) m->g->matchers = m->next;
@@ -62,7 +68,7 @@ void rose_matcher_destroy(rose_matcher *m)
 
 void rose_matcher_reset(rose_matcher *m)
 {
-    pthread_mutex_lock(&m->g->lock);
+    lock(m->g);
     m->state = m->g->s.start;
     m->ended = false;
     rose_gr_unlock(m->g);
@@ -91,7 +97,7 @@ rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
 {
     rose_grammar *g = m->g;
     rose_status st;
-    pthread_mutex_lock(&g->lock);
+    lock(g);
     if (rose_gr_is_eos(g->vocab, id)) {
         st = accept_eos(m, id, err);
     } else if (m->ended) {
@@ -130,7 +136,7 @@ rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
     rose_grammar *g = m->g;
     rose_status st = ROSE_OK;
     uint32_t at;
-    pthread_mutex_lock(&g->lock);
+    lock(g);
     if (m->ended) {
         mask_of_eos(g->vocab, words);
     } else if ((st = find_mask(m, &at)) != ROSE_OK) {
@@ -150,7 +156,7 @@ bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
     rose_grammar *g = m->g;
     bool forced = false;
     uint32_t at;
-    pthread_mutex_lock(&g->lock);
+    lock(g);
     if (m->ended) {
         forced = g->vocab->n_eos == 1;
         if (forced) *id = g->vocab->eos[0];
@@ -164,7 +170,7 @@ bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
 
 bool rose_matcher_accepting(const rose_matcher *m)
 {
-    pthread_mutex_lock(&m->g->lock);
+    lock(m->g);
     bool accepting = m->ended || m->g->s.v[m->state].accepting;
     rose_gr_unlock(m->g);
     return accepting;

@@ -13,7 +13,7 @@
 
 #include "grammar/grammar_internal.h"
 
-enum { FIRST_BUCKETS = 256, MAX_ITEMS = 8192 };
+enum { FIRST_BUCKETS = 256, MAX_ITEMS = 4096, MAX_STEPS = 10000000 /* about 0.3 s */ };
 
 static uint32_t fail(rose_grammar *g, rose_status st)
 {
@@ -140,7 +140,7 @@ static int mark(rose_grammar *g, gr_item x)
         if (g->seen[h & (g->n_seen - 1)] == key) return 0;
     g->seen[h & (g->n_seen - 1)] = key;
     g->seen_stamp[h & (g->n_seen - 1)] = g->stamp;
-    if (++g->n_marked > 8 * MAX_ITEMS) {
+    if (++g->n_marked > 8 * MAX_ITEMS || ++g->steps > MAX_STEPS) {
         fail(g, ROSE_E_UNSUPPORTED);
         return -1;
     }

@@ -47,7 +47,7 @@ def ours(jobs, args, folder):
             f.write(json.dumps({"name": job["name"], "schema": job["schema"],
                                 "tests": [t["ids"] for t in job["tests"]]}) + "\n")
         f.flush()
-        run = subprocess.run([args.tool, folder, f.name], capture_output=True, text=True)
+        run = subprocess.run([args.tool, folder, f.name] + ["ordered"] * args.schema_order, capture_output=True, text=True)
     lines = [json.loads(x) for x in run.stdout.splitlines()]
     if lines:
         print(f"ours: vocabulary {lines[0]['vocabulary_ns'] / 1e6:.0f} ms, {lines[0]['vocabulary_bytes'] / 2**20:.1f} MiB")
@@ -181,6 +181,7 @@ def main():
     p.add_argument("--engines", default="ours,llguidance,xgrammar")
     p.add_argument("--list", choices=["refused", "wrong"], help="print the schemas of this kind")
     p.add_argument("--list-of", default="ours")
+    p.add_argument("--schema-order", action="store_true", help="ours: properties only in the order of the schema")
     p.add_argument("--json", help="write the figures to this file")
     args = p.parse_args()
     files = [os.path.join(args.tokenizer, n) for n in ("vocab.json", "merges.txt", "encoder.json", "vocab.bpe")]

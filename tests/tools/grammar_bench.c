@@ -1,7 +1,8 @@
-/* build/tests/tools/grammar_bench TOKENIZER FILE: for tests/grammar/maskbench.py. Each line of FILE
- * is
+/* build/tests/tools/grammar_bench TOKENIZER FILE [ordered]: for tests/grammar/maskbench.py. Each
+ * line of FILE is
  * {"name", "schema", "tests": [[token ids], ...]}; for each it prints one line of JSON: how long
- * compiling and the masks took, in nanoseconds, and which texts the grammar allowed. */
+ * compiling and the masks took, in nanoseconds, and which texts the grammar allowed. `ordered`:
+ * with schema_order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static bool follow(rose_grammar *g, const json_t *ids, uint32_t *mask, json_t *t
     return ok;
 }
 
-static json_t *run_one(const json_t *job, rose_vocab_trie *v, uint32_t *mask)
+static json_t *run_one(const json_t *job, rose_vocab_trie *v, const rose_grammar_opts *opts,
+                       uint32_t *mask)
 {
     char *text = json_dumps(json_object_get(job, "schema"), JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *out = json_object(), *allowed = json_array(), *times = json_array();
@@ -49,7 +51,7 @@ static json_t *run_one(const json_t *job, rose_vocab_trie *v, uint32_t *mask)
     rose_err err = {""};
     uint64_t start = now_ns();
     rose_status st =
-        rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, text, strlen(text), v, NULL, &err);
+        rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, text, strlen(text), v, opts, &err);
     json_object_set_new(out, "compile_ns", json_integer((json_int_t)(now_ns() - start)));
     json_object_set(out, "name", json_object_get(job, "name"));
     if (st != ROSE_OK) {
@@ -73,13 +75,14 @@ static json_t *run_one(const json_t *job, rose_vocab_trie *v, uint32_t *mask)
 
 int main(int argc, char **argv)
 {
+    rose_grammar_opts opts = {.schema_order = argc > 3};
     rose_tokenizer *t;
     rose_vocab_trie *v;
     rose_err err = {""};
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
-    if (argc != 3) return fprintf(stderr, "usage: grammar_bench TOKENIZER FILE\n"), 2;
+    if (argc < 3) return fprintf(stderr, "usage: grammar_bench TOKENIZER FILE [ordered]\n"), 2;
     FILE *f = fopen(argv[2], "r");
     if (f == NULL) return perror(argv[2]), 1;
     if (rose_tokenizer_open(&t, argv[1], &err) != ROSE_OK)
@@ -98,7 +101,7 @@ int main(int argc, char **argv)
             printf("{\"error\": \"the line is not JSON\"}\n");
             continue;
         }
-        json_t *out = run_one(job, v, mask);
+        json_t *out = run_one(job, v, &opts, mask);
         json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
         fflush(stdout);
