@@ -113,8 +113,8 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
         json_array_foreach(x, i, y) add_made(b, out, json_pack("{s:O}", "not", y));
     } else if (strcmp(key, "anyOf") == 0) {
         all = json_array();
-        json_array_foreach(x, i, y) add_made(b, all, json_pack("{s:O}", "not", y));
         add_made(b, out, json_pack("{s:o}", "allOf", all));
+        json_array_foreach(x, i, y) add_made(b, all, json_pack("{s:O}", "not", y));
     } else if (!demands_nothing(x)) {
         static const char *const others[] = {"oneOf",
                                              "items",

@@ -265,9 +265,9 @@ static gr_node format_node(gr_build *b, json_t *f, const stops *s)
 /* {"structures": [{"begin", "schema", "end"}], "triggers"} as triggered_tags. */
 static json_t *from_old_form(gr_build *b, json_t *tag)
 {
-    json_t *tags = json_array(), *x;
-    json_t *f = rose_gr_keep(b, json_pack("{s:s, s:O, s:o}", "type", "triggered_tags", "triggers",
-                                          member(b, tag, "triggers"), "tags", tags));
+    json_t *triggers = member(b, tag, "triggers"), *tags = rose_gr_keep(b, json_array()), *x;
+    json_t *f = rose_gr_keep(b, json_pack("{s:s, s:O, s:O}", "type", "triggered_tags", "triggers",
+                                          triggers, "tags", tags));
     size_t i;
     json_array_foreach(json_object_get(tag, "structures"), i, x)
     {

@@ -31,6 +31,10 @@ static const struct {
      "false, \"type\": \"object\", \"patternProperties\": {\"x\": {\"$ref\": \"#/$defs/n\"}}, "
      "\"$defs\": {\"n\": {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/n\"}}}}",
      "{\"b\":3.5,\"x\":[[],[[]]]}"},
+    {ROSE_GRAMMAR_JSON_SCHEMA,
+     "{\"not\": {\"anyOf\": [{\"type\": [\"string\", \"object\"]}, {\"const\": 1}, {\"not\": "
+     "{\"maximum\": 9}}, {\"format\": \"date\"}]}}",
+     "[7]"},
     {ROSE_GRAMMAR_JSON_OBJECT, "", "{\"a\":[1,{\"b\":\"c\\n\"}]}"},
     {ROSE_GRAMMAR_REGEX, "(?!ab)[a-c]{2,9}\\d?", "acb1"},
     {ROSE_GRAMMAR_CHOICE, "[\"ab\", \"ac\"]", "ac"},
