@@ -37,7 +37,7 @@ gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t 
     for (uint32_t s = 1; s < n; s++) {
         uint32_t count = keys[s] % (most + 1), place = keys[s] / (most + 1) % PLACES;
         uint32_t from = keys[s] / (most + 1) / PLACES;
-        rose_gr_work(b, 2);
+        rose_gr_work(b, 32);
         out.next = rose_gr_grown(b, out.next, cap == 0 ? 0 : s, &cap, sizeof *out.next);
         for (unsigned c = 0; c < 256; c++) {
             uint32_t to = d->next[from][c], at = char_step(place, c), k = count + (at == 0);

@@ -239,7 +239,7 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
         to[s] = d->accept[s];
     for (bool changed = true; changed;) {
         changed = false;
-        rose_gr_work(b, d->n);
+        rose_gr_work(b, d->n * UINT64_C(8));
         for (uint32_t s = d->n; s-- > 1;)
             for (unsigned c = 0; c < 256 && !to[s]; c++)
                 if (to[d->next[s][c]]) to[s] = 1, changed = true;
@@ -348,7 +348,7 @@ gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_df
     id[pairs[1]] = 1;
     for (uint32_t s = 1; s < n; s++) {
         uint32_t i = pairs[s] / y->n, j = pairs[s] % y->n;
-        rose_gr_work(b, 4);
+        rose_gr_work(b, 32);
         d->next = rose_gr_grown(b, d->next, cap == 0 ? 0 : s, &cap, sizeof *d->next);
         for (unsigned c = 0; c < 256; c++) {
             uint32_t p = x->next[i][c], q = y->next[j][c], pair = p * y->n + q;

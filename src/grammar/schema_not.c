@@ -12,17 +12,17 @@ static void add_made(gr_build *b, json_t *list, json_t *made)
         rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
 }
 
-static json_t *other_types(unsigned types)
+static json_t *other_types(gr_build *b, unsigned types)
 {
     static const struct {
         const char *name;
         unsigned bits;
     } all[] = {{"null", TYPE_NULL},     {"boolean", TYPE_BOOL}, {"integer", TYPE_INTEGER},
                {"string", TYPE_STRING}, {"array", TYPE_ARRAY},  {"object", TYPE_OBJECT}};
-    json_t *list = json_array();
+    json_t *list = rose_gr_keep(b, json_array());
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (!(types & all[i].bits)) json_array_append_new(list, json_string(all[i].name));
-    if (!(types & TYPE_FRACTION)) json_array_append_new(list, json_string("\1fraction"));
+        if (!(types & all[i].bits)) add_made(b, list, json_string(all[i].name));
+    if (!(types & TYPE_FRACTION)) add_made(b, list, json_string("\1fraction"));
     return list;
 }
 
@@ -149,8 +149,8 @@ json_t *rose_gr_negated(gr_build *b, json_t *schema)
     json_object_foreach(s, key, x)
     {
         if (strcmp(key, "type") == 0) {
-            json_t *types = other_types(rose_gr_schema_types(s));
-            add_made(b, out, json_pack("{s:o}", "type", types));
+            json_t *types = other_types(b, rose_gr_schema_types(s));
+            add_made(b, out, json_pack("{s:O}", "type", types));
         } else if (!negate_keyword(b, out, key, x)) {
             rose_gr_schema_refuse(b, s, key, ROSE_E_UNSUPPORTED,
                                   "not supported inside of `not` or `if`");

@@ -33,8 +33,9 @@ static const struct {
      "{\"b\":3.5,\"x\":[[],[[]]]}"},
     {ROSE_GRAMMAR_JSON_SCHEMA,
      "{\"not\": {\"anyOf\": [{\"type\": [\"string\", \"object\"]}, {\"const\": 1}, {\"not\": "
-     "{\"maximum\": 9}}, {\"format\": \"date\"}]}}",
+     "{\"maximum\": 9}}]}}",
      "[7]"},
+    {ROSE_GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"not\": {\"format\": \"date\"}}", "\"a\""},
     {ROSE_GRAMMAR_JSON_OBJECT, "", "{\"a\":[1,{\"b\":\"c\\n\"}]}"},
     {ROSE_GRAMMAR_REGEX, "(?!ab)[a-c]{2,9}\\d?", "acb1"},
     {ROSE_GRAMMAR_CHOICE, "[\"ab\", \"ac\"]", "ac"},
