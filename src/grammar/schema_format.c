@@ -41,36 +41,42 @@
 
 static const struct {
     const char *name, *regex; /* NULL: known, but not supported */
+    uint32_t max;             /* characters; 0: any number */
 } formats[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "[Tt]" TIME},
-    {"email", ATEXT "{1,20}(?:\\." ATEXT "{1,20}){0,2}@" LABEL "(?:\\." LABEL "){0,2}"},
-    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"},
-    {"ipv4", IPV4},
-    {"ipv6", IPV6},
-    {"hostname", LABEL "(?:\\." LABEL "){0,2}"},
-    {"uri", URI},
-    {"uri-reference", "(?:" URI "|" RELATIVE ")"},
-    {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*"},
-    {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)"},
-    {"duration", "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS
-                 "M(?:" DIGITS "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS
-                 "S)?)?|" DIGITS "M(?:" DIGITS "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS
-                 "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS "S)?|" DIGITS "S))"},
-    {"idn-email", NULL},
-    {"idn-hostname", NULL},
-    {"iri", NULL},
-    {"iri-reference", NULL},
-    {"uri-template", NULL},
-    {"regex", NULL},
+    {"date", DATE, 0},
+    {"time", TIME, 0},
+    {"date-time", DATE "[Tt]" TIME, 0},
+    {"email", "(?=[^@]{1,64}@)" ATEXT "+(?:\\." ATEXT "+)*@" LABEL "(?:\\." LABEL ")*", 254},
+    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}", 0},
+    {"ipv4", IPV4, 0},
+    {"ipv6", IPV6, 0},
+    {"hostname", LABEL "(?:\\." LABEL ")*", 253},
+    {"uri", URI, 0},
+    {"uri-reference", "(?:" URI "|" RELATIVE ")", 0},
+    {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*", 0},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)", 0},
+    {"duration",
+     "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS "M(?:" DIGITS
+     "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
+     "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
+     "S)?|" DIGITS "S))",
+     0},
+    {"idn-email", NULL, 0},
+    {"idn-hostname", NULL, 0},
+    {"iri", NULL, 0},
+    {"iri-reference", NULL, 0},
+    {"uri-template", NULL, 0},
+    {"regex", NULL, 0},
 };
 
-const char *rose_gr_format(const char *name, bool *known)
+const char *rose_gr_format(const char *name, bool *known, uint32_t *max)
 {
     *known = true;
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-        if (strcmp(name, formats[i].name) == 0) return formats[i].regex;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (strcmp(name, formats[i].name) != 0) continue;
+        *max = formats[i].max > 0 ? formats[i].max : GR_INF;
+        return formats[i].regex;
+    }
     *known = false;
     return NULL;
 }

@@ -75,7 +75,9 @@ static void negate_properties(gr_build *b, json_t *out, json_t *x)
 static bool negate_format(gr_build *b, json_t *out, const json_t *x)
 {
     bool known = false;
-    const char *regex = json_is_string(x) ? rose_gr_format(json_string_value(x), &known) : NULL;
+    uint32_t max;
+    const char *regex =
+        json_is_string(x) ? rose_gr_format(json_string_value(x), &known, &max) : NULL;
     rose_buf text = {0};
     if (regex == NULL) return !known; /* an unknown format demands nothing */
     bool ok = rose_buf_addf(&text, "^(?:%s)$", regex) == ROSE_OK;

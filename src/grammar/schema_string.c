@@ -7,9 +7,10 @@
 
 /* What a list of schemas demands of a string. */
 typedef struct demands {
-    gr_list texts;     /* nodes of the inside of the string; all must hold */
-    gr_list forbids;   /* none may hold */
-    uint32_t min, max; /* characters */
+    gr_list texts;       /* nodes of the inside of the string; all must hold */
+    gr_list forbids;     /* none may hold */
+    uint32_t min, max;   /* characters */
+    uint32_t format_max; /* of the formats; left out where the automaton would be large */
 } demands;
 
 static gr_node words_of(gr_build *b, const json_t *list)
@@ -38,8 +39,10 @@ static void add_format(gr_build *b, json_t *schema, demands *d)
 {
     const char *name = json_string_value(json_object_get(schema, "format"));
     bool known;
+    uint32_t max;
     if (name == NULL) return;
-    const char *regex = rose_gr_format(name, &known);
+    const char *regex = rose_gr_format(name, &known, &max);
+    if (regex != NULL && max < d->format_max) d->format_max = max;
     if (regex != NULL)
         rose_gr_push(b, &d->texts, rose_gr_regex(b, regex, strlen(regex)));
     else if (known)
@@ -103,10 +106,11 @@ static gr_dfa *combined(gr_build *b, const demands *d)
 
 gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
 {
-    demands d = {.max = GR_INF};
+    demands d = {.max = GR_INF, .format_max = GR_INF};
     gr_node quote = rose_gr_text(b, "\"");
     for (size_t i = 0; i < c->n; i++)
         add_demands(b, c->v[i], &d);
+    if (d.format_max < d.max) d.max = d.format_max;
     if (d.min > d.max) return GR_NEVER;
     bool lengths = d.min > 0 || d.max != GR_INF;
     if (d.forbids.n == 0 && d.texts.n == 0) {
@@ -135,7 +139,7 @@ static gr_dfa *named(gr_build *b, json_t *schema)
 
 gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c)
 {
-    demands d = {.max = GR_INF};
+    demands d = {.max = GR_INF, .format_max = GR_INF};
     for (size_t i = 0; i < c->n; i++)
         add_demands(b, c->v[i], &d);
     if (d.min > d.max) return rose_gr_dfa_of(b, GR_NEVER);
