@@ -113,7 +113,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (complete && (kind == ROSE_GRAMMAR_JSON_OBJECT || kind == ROSE_GRAMMAR_JSON_SCHEMA)) {
         json_error_t e;
         json_t *x = json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-        if (x == NULL && json_error_code(&e) != json_error_numeric_overflow) abort();
+        if (x == NULL && json_error_code(&e) != json_error_numeric_overflow &&
+            json_error_code(&e) != json_error_null_byte_in_key)
+            abort(); /* jansson takes neither, though both are JSON */
         json_decref(x);
     }
     rose_matcher_destroy(m);

@@ -87,34 +87,81 @@ static gr_node string_literal(gr_build *b, const char *s, size_t n)
     return GR_SEQ(b, quote, rose_gr_bytes(b, w.bytes, w.n), quote);
 }
 
-gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
+static gr_node array_literal(gr_build *b, const json_t *value)
 {
     gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws);
-    const char *key, *open = json_is_array(value) ? "[" : "{";
     gr_list l = {0};
-    size_t i, n;
+    size_t i;
     json_t *x;
-    if (json_is_string(value))
-        return string_literal(b, json_string_value(value), json_string_length(value));
-    if (json_is_number(value)) return number_literal(b, value);
-    if (json_is_boolean(value)) return rose_gr_text(b, json_is_true(value) ? "true" : "false");
-    if (json_is_null(value)) return rose_gr_text(b, "null");
-    rose_gr_enter(b);
     json_array_foreach(value, i, x)
     {
-        if (l.n > 0) rose_gr_push(b, &l, comma);
+        if (i > 0) rose_gr_push(b, &l, comma);
         rose_gr_push(b, &l, rose_gr_json_literal(b, x));
     }
-    json_object_keylen_foreach((json_t *)(uintptr_t)value, key, n, x)
+    return GR_SEQ(b, rose_gr_text(b, "["), ws, rose_gr_seq(b, l.v, l.n), l.n > 0 ? ws : GR_EMPTY,
+                  rose_gr_text(b, "]"));
+}
+
+/* All members are required; they come in any order, unless the order of the schema counts. */
+static gr_node object_literal(gr_build *b, json_t *value)
+{
+    gr_node ws = rose_gr_space(b), colon = GR_SEQ(b, ws, rose_gr_text(b, ":"), ws);
+    gr_members m = {.comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), .max = GR_INF};
+    bool *required = rose_gr_take(b, json_object_size(value));
+    gr_list l = {0}, ordered = {0};
+    const char *key;
+    size_t n;
+    json_t *x;
+    json_object_keylen_foreach(value, key, n, x)
     {
-        if (l.n > 0) rose_gr_push(b, &l, comma);
-        rose_gr_push(b, &l, string_literal(b, key, n));
-        rose_gr_push(b, &l, GR_SEQ(b, ws, rose_gr_text(b, ":"), ws));
-        rose_gr_push(b, &l, rose_gr_json_literal(b, x));
+        gr_node pair = GR_SEQ(b, string_literal(b, key, n), colon, rose_gr_json_literal(b, x));
+        if (l.n > 0) rose_gr_push(b, &ordered, m.comma);
+        rose_gr_push(b, &ordered, pair);
+        required[l.n] = true;
+        rose_gr_push(b, &l, pair);
+    }
+    m.kids = l.v;
+    m.required = required;
+    m.n = (uint32_t)l.n;
+    m.other = GR_NEVER;
+    m.close = GR_SEQ(b, ws, rose_gr_text(b, "}"));
+    gr_node all = b->opts.schema_order || l.n < 2 ? GR_SEQ(b, rose_gr_seq(b, ordered.v, ordered.n),
+                                                           l.n > 0 ? m.close : rose_gr_text(b, "}"))
+                                                  : rose_gr_keys_node(b, &m);
+    return GR_SEQ(b, rose_gr_text(b, "{"), ws, all);
+}
+
+gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
+{
+    gr_node x = GR_NEVER;
+    rose_gr_enter(b);
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        x = string_literal(b, json_string_value(value), json_string_length(value));
+        break;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        x = number_literal(b, value);
+        break;
+    case JSON_ARRAY:
+        x = array_literal(b, value);
+        break;
+    case JSON_OBJECT:
+        x = object_literal(b, (json_t *)(uintptr_t)value);
+        break;
+    case JSON_TRUE:
+        x = rose_gr_text(b, "true");
+        break;
+    case JSON_FALSE:
+        x = rose_gr_text(b, "false");
+        break;
+    case JSON_NULL:
+    default:
+        x = rose_gr_text(b, "null");
+        break;
     }
     rose_gr_leave(b);
-    return GR_SEQ(b, rose_gr_text(b, open), ws, rose_gr_seq(b, l.v, l.n), l.n > 0 ? ws : GR_EMPTY,
-                  rose_gr_text(b, open[0] == '[' ? "]" : "}"));
+    return x;
 }
 
 bool rose_gr_json_same(const json_t *x, const json_t *y)

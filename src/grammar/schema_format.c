@@ -50,7 +50,7 @@ static const struct {
     {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}", 0},
     {"ipv4", IPV4, 0},
     {"ipv6", IPV6, 0},
-    {"hostname", LABEL "(?:\\." LABEL ")*", 253},
+    {"hostname", "(?!(?:.*\\.)?..--)" LABEL "(?:\\." LABEL ")*", 253},
     {"uri", URI, 0},
     {"uri-reference", "(?:" URI "|" RELATIVE ")", 0},
     {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*", 0},

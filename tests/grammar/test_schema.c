@@ -71,7 +71,9 @@ static void strings(void **state)
         {"{\"type\": \"string\", \"format\": \"uri\"}",
          {"\"http://a.b/c?d=e#f\"", "\"urn:x:y\"", "\"http://[::1]:80/\""},
          {"\"a/b\"", "\"http://a b\""}},
-        {"{\"type\": \"string\", \"format\": \"hostname\"}", {"\"a-b.c\""}, {"\"-a\"", "\"a..b\""}},
+        {"{\"type\": \"string\", \"format\": \"hostname\"}",
+         {"\"a-b.c\""},
+         {"\"-a\"", "\"a..b\"", "\"xn--X\""}},
         {"{\"type\": \"string\", \"format\": \"no-such-format\"}", {"\"x\""}, {"1"}},
     };
     (void)state;
@@ -195,6 +197,9 @@ static void others(void **state)
          {"\"abc\"", "\"abd\""},
          {"\"x\"", "\"ab\""}},
         {"{\"const\": {\"a\": [1]}}", {"{\"a\":[1]}", "{ \"a\" : [ 1 ] }"}, {"{\"a\":[2]}"}},
+        {"{\"const\": {\"a\": 1, \"b\": {}}}",
+         {"{\"a\":1,\"b\":{}}", "{\"b\":{},\"a\":1.0}"},
+         {"{\"a\":1}"}},
         {"{\"type\": [\"string\", \"null\"], \"maxLength\": 1}",
          {"null", "\"a\""},
          {"\"ab\"", "1"}},
