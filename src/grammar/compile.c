@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 static void set_defaults(rose_grammar_opts *o, const rose_grammar_opts *given)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 /* Sets the bits of all tokens of t that survive from `state`. */
 static rose_status walk(rose_grammar *g, const gr_trie *t, uint32_t state, uint32_t *mask)

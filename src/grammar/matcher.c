@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 static rose_status say(const rose_grammar *g, rose_status st, rose_err *err)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 typedef struct writer {
     gr_build *b;

@@ -2,7 +2,7 @@
  * rule that never ends (its text would be endless), a rule that begins with itself (its stack
  * would be). Nodes stand after their kids in the list, so one pass over the list sees all nodes
  * but for rules, and passes are repeated until the rules no longer change. */
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 static bool kid_bits(const gr_build *b, const gr_node_data *d, const uint8_t *bits, bool all)
 {

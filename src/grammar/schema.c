@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 /* A rule for a list of schemas that a $ref led to. */
 typedef struct memo {
@@ -94,15 +94,6 @@ void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_st
     snprintf(where, sizeof where, "%s", text != NULL ? text : "(inside of a combination)");
     rose_buf_free(&path);
     rose_gr_fail(b, st, "#%s%s%s: %s", where, keyword[0] != '\0' ? "/" : "", keyword, why);
-}
-
-json_t *rose_gr_keep(gr_build *b, json_t *made)
-{
-    if (b->made == NULL) b->made = json_array();
-    if (made == NULL || json_array_append_new(b->made, made) != 0)
-        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
-    rose_gr_work(b, 10);
-    return made;
 }
 
 uint32_t rose_gr_schema_count(gr_build *b, json_t *schema, const char *keyword, uint32_t other)

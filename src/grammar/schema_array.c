@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 /* The item schemas of one schema: a list for the first places, and one for all others. */
 static void items_of(const gr_build *b, json_t *schema, json_t **first, json_t **rest)

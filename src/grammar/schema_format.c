@@ -3,7 +3,7 @@
  * of each month and leap years, RFC 4291 addresses, RFC 3986 URIs. */
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 #define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define IPV4  "(?:" OCTET "\\.){3}" OCTET

@@ -4,7 +4,7 @@
  * said otherwise: "\1not" (values that are excluded) and "\1pattern" (a pattern that must fail). */
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 static void add_made(gr_build *b, json_t *list, json_t *made)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 enum { MAX_MODULUS = 20000 };
 

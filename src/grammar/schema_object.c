@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 typedef struct slot { /* a property with a place in the order */
     const char *name;

@@ -3,7 +3,7 @@
  * chars.c says, and several demands are intersected as automata. */
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/schema_internal.h"
 
 /* What a list of schemas demands of a string. */
 typedef struct demands {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 enum { FIRST_BUCKETS = 256, MAX_ITEMS = 4096, MAX_STEPS = 10000000 /* about 0.3 s */ };
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/match_internal.h"
 
 static const uint8_t *bytes_of(const rose_vocab_trie *v, uint32_t id)
 {
