@@ -237,5 +237,7 @@ gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n); /* a part of i
 gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n);
 gr_node rose_gr_schema(gr_build *b, json_t *schema); /* borrowed while b lives */
 gr_node rose_gr_tag(gr_build *b, json_t *tag);
+gr_node rose_gr_xml(gr_build *b, json_t *schema, const char *style); /* of a structural tag */
+gr_node rose_gr_text_without(gr_build *b, const char *end);          /* any text, UTF-8 (tag.c) */
 
 #endif

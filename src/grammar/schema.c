@@ -512,7 +512,7 @@ static void *copied(gr_build *b, const void *from, size_t n, size_t size)
     return to;
 }
 
-static gr_conj copy_conj(gr_build *b, const gr_conj *c)
+gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c)
 {
     gr_conj to = *c;
     to.v = copied(b, c->v, c->n, sizeof(json_t *));
@@ -534,7 +534,7 @@ static gr_node choose(gr_build *b, gr_conj *c)
     json_t *list = c->groups[--c->n_groups].list;
     json_array_foreach(list, i, x)
     {
-        gr_conj one = copy_conj(b, c);
+        gr_conj one = rose_gr_conj_copy(b, c);
         rose_gr_conj_add(b, &one, x);
         rose_gr_push(b, &l, rose_gr_conj_node(b, &one));
     }
@@ -556,7 +556,7 @@ static gr_node rule_of(gr_build *b, const gr_conj *c)
     for (size_t i = 0; i < s->n_memos; i++)
         if (same_conj(b, &s->memos[i].conj, c)) return s->memos[i].rule;
     s->memos = rose_gr_grown(b, s->memos, s->n_memos, &s->cap_memos, sizeof *s->memos);
-    s->memos[s->n_memos] = (memo){copy_conj(b, c), rose_gr_rule_new(b, "of a $ref")};
+    s->memos[s->n_memos] = (memo){rose_gr_conj_copy(b, c), rose_gr_rule_new(b, "of a $ref")};
     return s->memos[s->n_memos++].rule;
 }
 
@@ -570,17 +570,29 @@ gr_node rose_gr_conj_node(gr_build *b, gr_conj *c)
     return x;
 }
 
-gr_node rose_gr_schema(gr_build *b, json_t *schema)
+void rose_gr_schema_begin(gr_build *b, json_t *schema)
 {
-    gr_conj c = {0};
     struct gr_schema *s = rose_gr_take(b, sizeof *s);
     *s = (struct gr_schema){.root = schema, .draft = draft_of(schema)};
     b->schema = s;
+}
+
+void rose_gr_schema_finish(gr_build *b)
+{
+    struct gr_schema *s = b->schema;
+    for (size_t i = 0; i < s->n_memos; i++) {
+        gr_conj c = rose_gr_conj_copy(b, &s->memos[i].conj); /* the list of memos may move */
+        gr_node body = rose_gr_conj_node(b, &c);
+        rose_gr_rule_define(b, s->memos[i].rule, body);
+    }
+}
+
+gr_node rose_gr_schema(gr_build *b, json_t *schema)
+{
+    gr_conj c = {0};
+    rose_gr_schema_begin(b, schema);
     rose_gr_conj_add(b, &c, schema);
     gr_node root = rose_gr_conj_node(b, &c);
-    for (size_t i = 0; i < s->n_memos; i++) {
-        gr_node rule = s->memos[i].rule, body = rose_gr_conj_node(b, &s->memos[i].conj);
-        rose_gr_rule_define(b, rule, body);
-    }
+    rose_gr_schema_finish(b);
     return root;
 }

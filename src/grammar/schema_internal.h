@@ -37,6 +37,10 @@ gr_dfa *rose_gr_any_chars_dfa(gr_build *b); /* the insides of all strings, as ch
 
 void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema);
 gr_node rose_gr_conj_node(gr_build *b, gr_conj *c);
+gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c); /* by_ref is false in the copy */
+/* Around all uses of one schema; finish builds the rules that its references led to. */
+void rose_gr_schema_begin(gr_build *b, json_t *schema);
+void rose_gr_schema_finish(gr_build *b);
 unsigned rose_gr_schema_types(const json_t *schema); /* of its `type` alone */
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
 bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,

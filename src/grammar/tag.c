@@ -1,8 +1,8 @@
 /* grammar/tag.c - structural tags, XGrammar's tree of formats (docs/structural_tag): free text with
  * regions that obey a schema, a grammar or an expression. Free text never holds the triggers that
  * begin a region, nor the end of the tag around it, so what follows is always clear. Also the older
- * form {"structures": [{"begin", "schema", "end"}], "triggers": [...]}. Formats that name tokens,
- * XML styles and limits in tokens are refused by name. */
+ * form {"structures": [{"begin", "schema", "end"}], "triggers": [...]}. Formats that name tokens
+ * and limits in tokens are refused by name. */
 #include <string.h>
 
 #include "grammar/grammar_internal.h"
@@ -81,6 +81,11 @@ static gr_node free_text(gr_build *b, const json_t *x, const json_t *y, const st
         b, rose_gr_dfa_combine(b, rose_gr_dfa_of(b, any), rose_gr_dfa_of(b, bad), DFA_MINUS));
 }
 
+gr_node rose_gr_text_without(gr_build *b, const char *end)
+{
+    return free_text(b, rose_gr_keep(b, json_string(end)), NULL, NULL);
+}
+
 static gr_node any_text(gr_build *b, json_t *f, const stops *s)
 {
     static const char *const limits[] = {"max_tokens", "max_chars"};
@@ -99,11 +104,11 @@ static gr_node schema_node(gr_build *b, json_t *f)
     const char *style = json_string_value(json_object_get(f, "style"));
     struct gr_schema *outer = b->schema;
     bool plain = b->plain_class, order = b->opts.schema_order;
-    if (style != NULL && strcmp(style, "json") != 0)
-        refuse(b, ROSE_E_UNSUPPORTED, f, "only the style \"json\" is supported");
     if (json_is_true(json_object_get(f, "any_order"))) b->opts.schema_order = false;
     b->plain_class = false;
-    gr_node x = rose_gr_schema(b, member(b, f, "json_schema"));
+    json_t *schema = member(b, f, "json_schema");
+    gr_node x = style == NULL || strcmp(style, "json") == 0 ? rose_gr_schema(b, schema)
+                                                            : rose_gr_xml(b, schema, style);
     b->schema = outer;
     b->plain_class = plain;
     b->opts.schema_order = order;

@@ -85,6 +85,44 @@ static void choices(void **state)
     "\"type\": \"triggered_tags\", \"triggers\": [\"<f=\"], \"tags\": [" CALL("a") ", " CALL(      \
         "b") "]"
 
+/* A tool with a string, an optional number and what PROPERTIES has. */
+#define XML(STYLE, PROPERTIES)                                                                     \
+    "{\"type\": \"json_schema\", \"style\": \"" STYLE                                              \
+    "\", \"json_schema\": {\"type\": \"object\", "                                                 \
+    "\"properties\": {" PROPERTIES "}, \"required\": [\"a\"]}}"
+
+static void xml_styles(void **state)
+{
+    static const text_case cases[] = {
+        {XML("qwen_xml", "\"a\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}"),
+         {"<parameter=a>x < \"y\"</parameter>",
+          "\n<parameter=a>\nx\n</parameter>\n<parameter=n>\n12\n"
+          "</parameter>\n",
+          "<parameter=n>1</parameter><parameter=a></parameter>"},
+         {"", "<parameter=n>1</parameter>", "<parameter=a>x</parameter><parameter=b>1</parameter>",
+          "<parameter=a>x</parameter><parameter=n>x</parameter>",
+          "<parameter=a>x</parameter><parameter=a>x</parameter>"}},
+        {XML("minimax_xml", "\"a\": {\"enum\": [\"p q\", 7]}"),
+         {"<parameter name=\"a\">p q</parameter>", "<parameter name=\"a\">7</parameter>"},
+         {"<parameter name=\"a\">\"p q\"</parameter>", "<parameter name=\"a\">p</parameter>"}},
+        {XML("glm_xml",
+             "\"a\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"items\": "
+             "{\"enum\": [\"z\"]}}]}"),
+         {"<arg_key>a</arg_key>\n<arg_value>t</arg_value>",
+          "<arg_key>a</arg_key><arg_value>[\"z\"]</arg_value>"},
+         {"<arg_key>b</arg_key><arg_value>t</arg_value>", "<arg_key>a</arg_key>t"}},
+        {XML("qwen_xml",
+             "\"a\": {\"$ref\": \"#/$defs/x\"}}, \"additionalProperties\": {\"type\": "
+             "\"null\"}, \"$defs\": {\"x\": {\"type\": \"object\", \"properties\": {\"k\": "
+             "{\"$ref\": \"#/$defs/x\"}}, \"additionalProperties\": false}"),
+         {"<parameter=a>{\"k\":{}}</parameter><parameter=b_1>null</parameter>"},
+         {"<parameter=a>x</parameter>",
+          "<parameter=a>{}</parameter><parameter=1b>null</parameter>"}},
+    };
+    (void)state;
+    check_cases(v, ROSE_GRAMMAR_TAG, cases, sizeof cases / sizeof cases[0]);
+}
+
 static void tags(void **state)
 {
     static const text_case cases[] = {
@@ -152,8 +190,10 @@ static void refused_tags(void **state)
         {"{\"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"<g\"], \"tags\": [" CALL(
              "a") "]}}",
          ROSE_E_INVAL, "begin with one of the triggers"},
-        {"{\"format\": {\"type\": \"json_schema\", \"json_schema\": {}, \"style\": \"qwen_xml\"}}",
+        {"{\"format\": {\"type\": \"json_schema\", \"json_schema\": {}, \"style\": \"kimi_xml\"}}",
          ROSE_E_UNSUPPORTED, "style"},
+        {XML("qwen_xml", "\"a\": {\"type\": \"string\", \"pattern\": \"x\"}"), ROSE_E_UNSUPPORTED,
+         "#/properties/a/pattern"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -163,8 +203,9 @@ static void refused_tags(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grammars), cmocka_unit_test(refused_grammars), cmocka_unit_test(choices),
-        cmocka_unit_test(tags),     cmocka_unit_test(refused_tags),
+        cmocka_unit_test(grammars),     cmocka_unit_test(refused_grammars),
+        cmocka_unit_test(choices),      cmocka_unit_test(tags),
+        cmocka_unit_test(refused_tags), cmocka_unit_test(xml_styles),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,11 @@ static const struct {
     {ROSE_GRAMMAR_CHOICE, "[\"ab\", \"ac\"]", "ac"},
     {ROSE_GRAMMAR_EBNF, "root ::= root \"a\" | b{2,3}\nb ::= [^x]", "bca"},
     {ROSE_GRAMMAR_TAG,
+     "{\"type\": \"json_schema\", \"style\": \"qwen_xml\", \"json_schema\": {\"type\": \"object\", "
+     "\"properties\": {\"a\": {\"const\": \"x\"}, \"b\": {\"anyOf\": [{\"$ref\": \"#/$defs/n\"}, "
+     "{}]}}, \"additionalProperties\": true, \"$defs\": {\"n\": {\"type\": \"null\"}}}}",
+     "<parameter=a>x</parameter>"},
+    {ROSE_GRAMMAR_TAG,
      "{\"structures\": [{\"begin\": \"<a>\", \"schema\": {\"type\": \"null\"}, \"end\": \"!\"}], "
      "\"triggers\": [\"<a\"]}",
      "hi <a>null!"},
