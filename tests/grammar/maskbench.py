@@ -26,18 +26,22 @@ import tokenizers
 
 
 def load(path, tok):
-    jobs, differ = [], 0
+    jobs, differ, unjudged = [], 0, 0
     for line in open(path, encoding="utf-8"):
         job = json.loads(line)
-        judge = jsonschema_rs.validator_for(job["schema"], validate_formats=True)
+        try:
+            judge = jsonschema_rs.validator_for(job["schema"], validate_formats=True)
+        except Exception:  # a reference to the network, for example: the file's word counts
+            judge = None
         for test in job["tests"]:
             test["text"] = json.dumps(test["data"], ensure_ascii=False)
             test["ids"] = tok.encode(test["text"]).ids
-            test["want"] = judge.is_valid(test["data"])
+            test["want"] = judge.is_valid(test["data"]) if judge else test["valid"]
             differ += test["want"] != test["valid"]
+        unjudged += judge is None
         jobs.append(job)
     print(f"{len(jobs)} schemas, {sum(len(j['tests']) for j in jobs)} instances; "
-          f"jsonschema-rs differs from the file in {differ}")
+          f"jsonschema-rs differs from the file in {differ} and refuses {unjudged} schemas")
     return jobs
 
 
@@ -55,7 +59,7 @@ def ours(jobs, args, folder):
         print("ours: crashed:", run.stderr[-2000:])
     return [{"error": x.get("error"), "compile": x.get("compile_ns", 0) / 1e3, "first": x.get("first_ns", 0) / 1e3,
              "allowed": x.get("allowed", []), "masks": [n / 1e3 for n in x.get("mask_ns", [])],
-             "bytes": x.get("bytes", 0)} for x in lines[1:]]
+             "bytes": x.get("bytes", 0), "failed": x.get("failed")} for x in lines[1:]]
 
 
 def with_matcher(jobs, make, mask, take, ends):
@@ -167,7 +171,7 @@ def report(name, jobs, got, args):
            "first_mask_p99_us": at(first, 99), "compile_p50_us": at(compile_us, 50), "compile_max_us": max(compile_us, default=0)}
     print(f"{name}: " + ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
     for job, g, bad in kinds.get(args.list, []) if name == args.list_of else []:
-        print("  ", job["name"], g["error"] or "")
+        print("  ", job["name"], g["error"] or "", g.get("failed") or "")
         for i in bad[:2]:
             print("      should be", job["tests"][i]["want"], ":", job["tests"][i]["text"][:300])
     return row
