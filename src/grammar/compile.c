@@ -88,11 +88,14 @@ typedef struct request {
     size_t len;
 } request;
 
+/* Whole numbers beyond 64 bits are read as doubles. */
 static json_t *parse_json(gr_build *b, const request *r)
 {
     json_error_t e;
-    rose_status st =
-        rose_json_parse(&b->root, r->text, r->len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    rose_status st = rose_json_parse(&b->root, r->text, r->len, flags, &e);
+    if (st == ROSE_E_FORMAT && json_error_code(&e) == json_error_numeric_overflow)
+        st = rose_json_parse(&b->root, r->text, r->len, flags | JSON_DECODE_INT_AS_REAL, &e);
     if (st == ROSE_E_NOMEM) rose_gr_fail(b, st, "out of memory");
     if (st != ROSE_OK)
         rose_gr_fail(b, ROSE_E_INVAL, "not JSON: %s (line %d, column %d)", e.text, e.line,

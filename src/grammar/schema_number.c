@@ -1,6 +1,7 @@
 /* grammar/schema_number.c - numbers of a JSON schema. Without bounds any JSON number fits. Bounds
- * and multipleOf are automata over decimal digits that are intersected; then exponents are not
- * written. Bounds are compared as decimal text, so they are exact at any size. */
+ * and multipleOf are automata over decimal digits that are intersected. Bounds are compared as
+ * decimal text, so they are exact at any size. Exponents are written only if no bound but zero is
+ * there. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,15 +135,24 @@ static gr_node magnitude(gr_build *b, const gr_decimal *m, bool above, bool stri
     return GR_ALT(b, same, other);
 }
 
+/* An exponent, or none. It does not change the sign, so bounds at zero allow it. */
+static gr_node exponent(gr_build *b)
+{
+    gr_node sign = GR_ALT(b, rose_gr_text(b, "+"), rose_gr_text(b, "-"), GR_EMPTY);
+    gr_node e = GR_ALT(b, rose_gr_text(b, "e"), rose_gr_text(b, "E"));
+    return rose_gr_opt(b, GR_SEQ(b, e, sign, digits(b, 1, GR_INF)));
+}
+
 /* All numbers at least (above) or at most m; strict: but not m itself. */
 static gr_node bound(gr_build *b, const gr_decimal *m, bool above, bool strict)
 {
     gr_decimal zero = {.whole = "0"};
     gr_node minus = rose_gr_text(b, "-"), all = magnitude(b, &zero, true, false);
     bool is_zero = strcmp(m->whole, "0") == 0 && m->part[0] == '\0';
-    gr_node nought = GR_SEQ(b, rose_gr_opt(b, minus), magnitude(b, &zero, false, false));
     if (is_zero) {
-        gr_node beyond = magnitude(b, &zero, true, true);
+        gr_node nought =
+            GR_SEQ(b, rose_gr_opt(b, minus), magnitude(b, &zero, false, false), exponent(b));
+        gr_node beyond = GR_SEQ(b, magnitude(b, &zero, true, true), exponent(b));
         if (!above) beyond = GR_SEQ(b, minus, beyond);
         return strict ? beyond : GR_ALT(b, beyond, nought);
     }
@@ -266,10 +276,12 @@ gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types)
         constrain(b, c->v[i], &d);
     gr_node integer = rose_gr_integer(b), shape = integer;
     if (types & TYPE_FRACTION)
-        shape = GR_SEQ(b, rose_gr_opt(b, rose_gr_text(b, "-")), magnitude(b, &zero, true, false));
+        shape = GR_SEQ(b, rose_gr_opt(b, rose_gr_text(b, "-")), magnitude(b, &zero, true, false),
+                       exponent(b));
     if (!(types & TYPE_INTEGER)) { /* "not": {"type": "integer"} */
         gr_node zeros = rose_gr_repeat(b, digit(b, 0, 0), 1, GR_INF);
         gr_node whole = GR_SEQ(b, integer, rose_gr_opt(b, GR_SEQ(b, rose_gr_text(b, "."), zeros)));
+        shape = GR_SEQ(b, rose_gr_opt(b, rose_gr_text(b, "-")), magnitude(b, &zero, true, false));
         d = rose_gr_dfa_combine(b, d != NULL ? d : rose_gr_dfa_of(b, shape),
                                 rose_gr_dfa_of(b, whole), DFA_MINUS);
     }

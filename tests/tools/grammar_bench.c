@@ -26,7 +26,7 @@ static bool follow(rose_grammar *g, const json_t *ids, uint32_t *mask, json_t *t
     rose_err err = {""};
     bool ok = rose_matcher_create(&m, g, &err) == ROSE_OK;
     for (size_t i = 0; ok && i < json_array_size(ids); i++) {
-        uint32_t id = (uint32_t)json_integer_value(json_array_get(ids, i));
+        uint32_t id = (uint32_t)json_number_value(json_array_get(ids, i));
         uint64_t start = now_ns();
         rose_status st = rose_matcher_mask(m, mask, &err);
         bool allowed = st == ROSE_OK && (mask[id / 32] >> (id % 32) & 1);
@@ -96,7 +96,9 @@ int main(int argc, char **argv)
     while ((n = getline(&line, &cap, f)) > 0) {
         json_t *job;
         json_error_t e;
-        if (rose_json_parse(&job, line, (size_t)n, JSON_ALLOW_NUL, &e) != ROSE_OK) {
+        if (rose_json_parse(&job, line, (size_t)n, JSON_ALLOW_NUL, &e) != ROSE_OK &&
+            rose_json_parse(&job, line, (size_t)n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e) !=
+                ROSE_OK) {
             printf("{\"error\": \"the line is not JSON\"}\n");
             continue;
         }
