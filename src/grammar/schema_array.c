@@ -31,6 +31,28 @@ static gr_node item_node(gr_build *b, const gr_conj *c, size_t i, bool is_rest)
     return rose_gr_conj_node(b, &item);
 }
 
+/* Arrays of which one item satisfies what "\1some" says; all satisfy the rest. */
+static gr_node some_node(gr_build *b, const gr_conj *c, uint32_t min, uint32_t max)
+{
+    gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), found;
+    gr_conj one = {0};
+    size_t n = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        json_t *first, *rest, *some = json_object_get(c->v[k], "\1some");
+        items_of(b, c->v[k], &first, &rest);
+        if (first != NULL || (some != NULL && ++n > 1) || min > 1 || max != GR_INF)
+            rose_gr_schema_refuse(b, c->v[k], "items", ROSE_E_UNSUPPORTED,
+                                  "not supported inside of `not` or `if` with this array");
+        if (rest != NULL) rose_gr_conj_add(b, &one, rest);
+        if (some != NULL) rose_gr_conj_add(b, &one, some);
+    }
+    if ((found = rose_gr_conj_node(b, &one)) == GR_NEVER) return GR_NEVER;
+    gr_node item = item_node(b, c, 0, true);
+    return GR_SEQ(b, rose_gr_text(b, "["), ws, rose_gr_repeat(b, GR_SEQ(b, item, comma), 0, GR_INF),
+                  found, rose_gr_repeat(b, GR_SEQ(b, comma, item), 0, GR_INF), ws,
+                  rose_gr_text(b, "]"));
+}
+
 gr_node rose_gr_array_node(gr_build *b, const gr_conj *c)
 {
     uint32_t min = 0, max = GR_INF, places = 0;
@@ -44,6 +66,8 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c)
         if (hi < max) max = hi;
         if (json_array_size(first) > places) places = (uint32_t)json_array_size(first);
     }
+    for (size_t k = 0; k < c->n; k++)
+        if (json_object_get(c->v[k], "\1some") != NULL) return some_node(b, c, min, max);
     if (max < places) places = max;
     gr_node other = max > places ? item_node(b, c, places, true) : GR_NEVER;
     if (other == GR_NEVER && max > places) max = places;
@@ -220,9 +244,10 @@ static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
     static const char *const object_keys[] = {
         "properties",    "required",      "patternProperties",   "minProperties",
         "maxProperties", "propertyNames", "additionalProperties"};
-    static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems"};
+    static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems",
+                                             "\1some"};
     const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
-    size_t n = type == TYPE_OBJECT ? 7 : 4;
+    size_t n = type == TYPE_OBJECT ? 7 : 5;
     for (size_t i = 0; i < n; i++)
         if (json_object_get(schema, keys[i]) != NULL)
             rose_gr_schema_refuse(b, schema, keys[i], ROSE_E_UNSUPPORTED,

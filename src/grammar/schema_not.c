@@ -1,7 +1,8 @@
 /* grammar/schema_not.c - what `not`, `if` and `oneOf` need: the negation of a schema, and whether
  * two schemas can hold for one value. A negation is a list of schemas of which one must hold: one
- * for each keyword that may fail. Two keywords without a name in JSON Schema carry what cannot be
- * said otherwise: "\1not" (values that are excluded) and "\1pattern" (a pattern that must fail). */
+ * for each keyword that may fail. Three keywords without a name in JSON Schema carry what cannot be
+ * said otherwise: "\1not" (values that are excluded), "\1pattern" (a pattern that must fail) and
+ * "\1some" (a schema that at least one item satisfies). */
 #include <string.h>
 
 #include "grammar/schema_internal.h"
@@ -90,7 +91,7 @@ static bool negate_format(gr_build *b, json_t *out, const json_t *x)
 }
 
 /* Adds the ways in which one keyword fails; false: it has no negation here. */
-static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
+static bool negate_keyword(gr_build *b, json_t *out, json_t *schema, const char *key, json_t *x)
 {
     size_t i;
     json_t *y, *all;
@@ -109,6 +110,10 @@ static bool negate_keyword(gr_build *b, json_t *out, const char *key, json_t *x)
         return negate_format(b, out, x);
     } else if (strcmp(key, "properties") == 0) {
         negate_properties(b, out, x);
+    } else if (strcmp(key, "items") == 0 && !json_is_array(x) &&
+               json_object_get(schema, "prefixItems") == NULL) {
+        if (!demands_nothing(x))
+            add_made(b, out, json_pack("{s:s, s:{s:O}}", "type", "array", "\1some", "not", x));
     } else if (strcmp(key, "not") == 0) {
         add_made(b, out, json_incref(x));
     } else if (strcmp(key, "allOf") == 0) {
@@ -153,7 +158,7 @@ json_t *rose_gr_negated(gr_build *b, json_t *schema)
         if (strcmp(key, "type") == 0) {
             json_t *types = other_types(b, rose_gr_schema_types(s));
             add_made(b, out, json_pack("{s:O}", "type", types));
-        } else if (!negate_keyword(b, out, key, x)) {
+        } else if (!negate_keyword(b, out, s, key, x)) {
             rose_gr_schema_refuse(b, s, key, ROSE_E_UNSUPPORTED,
                                   "not supported inside of `not` or `if`");
         }

@@ -224,6 +224,14 @@ static void others(void **state)
          "[\"b\"]}]}",
          {"{\"a\":1}", "{\"b\":1}"},
          {"{}", "{\"a\":1,\"b\":1}"}},
+        {"{\"not\": {\"items\": {\"type\": \"null\"}}}",
+         {"[1]", "[null,1,null]", "[[]]"},
+         {"[]", "[null]", "[null,null]", "1"}},
+        {"{\"oneOf\": [{\"type\": \"array\", \"items\": {\"type\": \"string\"}}, {\"type\": "
+         "\"array\", "
+         "\"items\": {\"type\": \"integer\"}}]}",
+         {"[1]", "[\"a\",\"b\"]"},
+         {"[]", "[1,\"a\"]"}},
         {"{\"not\": {\"type\": [\"object\", \"array\", \"string\"]}}",
          {"1", "1.5", "null", "false"},
          {"{}", "[]", "\"\""}},
@@ -279,7 +287,8 @@ static void refusals(void **state)
         {"{\"type\": \"string\", \"pattern\": \"^(aaa)+$\", \"minLength\": 4, \"maxLength\": 5}",
          ROSE_E_INVAL, "no text"},
         {"{\"anyOf\": []}", ROSE_E_INVAL, "#/anyOf"},
-        {"{\"not\": {\"items\": {\"type\": \"null\"}}}", ROSE_E_UNSUPPORTED, "#/not/items"},
+        {"{\"not\": {\"propertyNames\": {\"maxLength\": 1}}}", ROSE_E_UNSUPPORTED,
+         "#/not/propertyNames"},
         {"{\"properties\": {\"a\": 1}}", ROSE_E_INVAL, "#/properties/a"},
         {"{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#\"}}, \"required\": "
          "[\"a\"]}",
@@ -398,7 +407,7 @@ static json_t *random_schema(gen *g, int depth)
         json_object_set_new(
             s, choices[rnd(g, 3)],
             json_pack("[o, o]", random_schema(g, depth - 1), random_schema(g, depth - 1)));
-    if (rnd(g, 8) == 0) json_object_set_new(s, "not", random_schema(g, 0));
+    if (rnd(g, 8) == 0) json_object_set_new(s, "not", random_schema(g, (int)rnd(g, 2)));
     return s;
 }
 
