@@ -42,38 +42,40 @@
 static const struct {
     const char *name, *regex; /* NULL: known, but not supported */
     uint32_t max;             /* characters; 0: any number */
+    int since;                /* the first draft that has it; before, it demands nothing */
 } formats[] = {
-    {"date", DATE, 0},
-    {"time", TIME, 0},
-    {"date-time", DATE "[Tt]" TIME, 0},
-    {"email", "(?=[^@]{1,64}@)" ATEXT "+(?:\\." ATEXT "+)*@" LABEL "(?:\\." LABEL ")*", 254},
-    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}", 0},
-    {"ipv4", IPV4, 0},
-    {"ipv6", IPV6, 0},
-    {"hostname", "(?!(?:.*\\.)?..--)" LABEL "(?:\\." LABEL ")*", 253},
-    {"uri", URI, 0},
-    {"uri-reference", "(?:" URI "|" RELATIVE ")", 0},
-    {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*", 0},
-    {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)", 0},
+    {"date", DATE, 0, 0},
+    {"time", TIME, 0, 0},
+    {"date-time", DATE "[Tt]" TIME, 0, 0},
+    {"email", "(?=[^@]{1,64}@)" ATEXT "+(?:\\." ATEXT "+)*@" LABEL "(?:\\." LABEL ")*", 254, 0},
+    {"uuid", "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}", 0,
+     2019},
+    {"ipv4", IPV4, 0, 0},
+    {"ipv6", IPV6, 0, 0},
+    {"hostname", "(?!(?:.*\\.)?..--)" LABEL "(?:\\." LABEL ")*", 253, 0},
+    {"uri", URI, 0, 0},
+    {"uri-reference", "(?:" URI "|" RELATIVE ")", 0, 6},
+    {"json-pointer", "(?:/(?:[^~/]|~0|~1)*)*", 0, 6},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~0|~1)*)*)", 0, 7},
     {"duration",
      "P(?:" DIGITS "W|(?:" DIGITS "Y(?:" DIGITS "M(?:" DIGITS "D)?)?|" DIGITS "M(?:" DIGITS
      "D)?|" DIGITS "D)(?:T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
      "S)?|" DIGITS "S))?|T(?:" DIGITS "H(?:" DIGITS "M(?:" DIGITS "S)?)?|" DIGITS "M(?:" DIGITS
      "S)?|" DIGITS "S))",
-     0},
-    {"idn-email", NULL, 0},
-    {"idn-hostname", NULL, 0},
-    {"iri", NULL, 0},
-    {"iri-reference", NULL, 0},
-    {"uri-template", NULL, 0},
-    {"regex", NULL, 0},
+     0, 2019},
+    {"idn-email", NULL, 0, 0},
+    {"idn-hostname", NULL, 0, 7},
+    {"iri", NULL, 0, 7},
+    {"iri-reference", NULL, 0, 7},
+    {"uri-template", NULL, 0, 6},
+    {"regex", NULL, 0, 0},
 };
 
-const char *rose_gr_format(const char *name, bool *known, uint32_t *max)
+const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max)
 {
     *known = true;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-        if (strcmp(name, formats[i].name) != 0) continue;
+        if (strcmp(name, formats[i].name) != 0 || draft < formats[i].since) continue;
         *max = formats[i].max > 0 ? formats[i].max : GR_INF;
         return formats[i].regex;
     }

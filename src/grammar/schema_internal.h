@@ -59,7 +59,7 @@ gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c);  /* without; NULL: an
 gr_node rose_gr_array_node(gr_build *b, const gr_conj *c);
 gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
-const char *rose_gr_format(const char *name, bool *known, uint32_t *max);
+const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
 gr_node rose_gr_json_literal(gr_build *b, const json_t *value);
 /* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. */
 bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value);

@@ -77,8 +77,9 @@ static bool negate_format(gr_build *b, json_t *out, const json_t *x)
 {
     bool known = false;
     uint32_t max;
-    const char *regex =
-        json_is_string(x) ? rose_gr_format(json_string_value(x), &known, &max) : NULL;
+    const char *regex = json_is_string(x) ? rose_gr_format(json_string_value(x),
+                                                           rose_gr_schema_draft(b), &known, &max)
+                                          : NULL;
     rose_buf text = {0};
     if (regex == NULL) return !known; /* an unknown format demands nothing */
     bool ok = rose_buf_addf(&text, "^(?:%s)$", regex) == ROSE_OK;

@@ -41,7 +41,7 @@ static void add_format(gr_build *b, json_t *schema, demands *d)
     bool known;
     uint32_t max;
     if (name == NULL) return;
-    const char *regex = rose_gr_format(name, &known, &max);
+    const char *regex = rose_gr_format(name, rose_gr_schema_draft(b), &known, &max);
     if (regex != NULL && max < d->format_max) d->format_max = max;
     if (regex != NULL)
         rose_gr_push(b, &d->texts, rose_gr_regex(b, regex, strlen(regex)));

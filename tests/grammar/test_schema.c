@@ -74,6 +74,11 @@ static void strings(void **state)
         {"{\"type\": \"string\", \"format\": \"hostname\"}",
          {"\"a-b.c\""},
          {"\"-a\"", "\"a..b\"", "\"xn--X\""}},
+        {"{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"type\": \"string\", "
+         "\"format\": "
+         "\"uuid\"}",
+         {"\"x\""},
+         {"1"}},
         {"{\"type\": \"string\", \"format\": \"no-such-format\"}", {"\"x\""}, {"1"}},
     };
     (void)state;
