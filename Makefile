@@ -77,7 +77,7 @@ FLAGS_avx512vnni := $(FLAGS_avx512) -mavx512vnni
 endif
 isa_flags     = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
-ROOMS   := base http tokenizer template model chat backend backend/cpu kv sched engine api lib
+ROOMS   := base http tokenizer grammar template model chat backend backend/cpu kv sched engine api lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
@@ -105,7 +105,7 @@ FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
 
 # The C library: everything but the server and the program.
-LIB_ROOMS := base tokenizer template model chat backend backend/cpu kv sched engine lib
+LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
 LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
 LIB_DEPS  := $(CUDA_LIBS) -ljansson -lpcre2-8 -lutf8proc -lm -pthread
 

@@ -1,0 +1,211 @@
+/* grammar/cache.c - see cache.h. Entries form one list from the most to the least recently used.
+ * A text that is being compiled has an entry without a grammar, on which other threads wait. The
+ * bytes of a grammar grow while it is used, so they are measured again at each use and when room is
+ * made. Few entries fit (a grammar takes about 100 KiB), so a list is searched, by hash first. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/siphash.h"
+#include "grammar/cache.h"
+
+typedef struct entry {
+    struct entry *prev, *next; /* towards more and less recent use */
+    uint64_t hash;
+    rose_grammar_kind kind;
+    bool schema_order;
+    rose_grammar *g;  /* owned; NULL while it is compiled */
+    unsigned waiting; /* threads that wait for g */
+    bool failed;      /* out of the list; the last waiting thread frees it */
+    rose_status st;
+    rose_err err;
+    size_t len, bytes;
+    char text[];
+} entry;
+
+struct rose_grammar_cache {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    rose_vocab_trie *vocab;
+    rose_grammar_opts opts;
+    size_t max_bytes, bytes;
+    entry *first, *last;
+    rose_grammar_cache_stats stats;
+};
+
+rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie *v,
+                                      const rose_grammar_opts *opts, size_t max_bytes,
+                                      rose_err *err)
+{
+    rose_grammar_cache *c = calloc(1, sizeof *c);
+    *out = c;
+    if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "grammar cache: out of memory");
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->done, NULL);
+    rose_vocab_trie_ref(v);
+    c->vocab = v;
+    if (opts != NULL) c->opts = *opts;
+    c->max_bytes = max_bytes;
+    return ROSE_OK;
+}
+
+static void unlink_entry(rose_grammar_cache *c, entry *e)
+{
+    if (e->prev != NULL) e->prev->next = e->next;
+    if (e->next != NULL) e->next->prev = e->prev;
+    if (c->first == e) c->first = e->next;
+    if (c->last == e) c->last = e->prev;
+    e->prev = e->next = NULL;
+    c->bytes -= e->bytes;
+}
+
+static void push_first(rose_grammar_cache *c, entry *e)
+{
+    e->next = c->first;
+    if (c->first != NULL) c->first->prev = e;
+    c->first = e;
+    if (c->last == NULL) c->last = e;
+    c->bytes += e->bytes;
+}
+
+static void measure(rose_grammar_cache *c, entry *e)
+{
+    size_t now = sizeof *e + e->len + (e->g != NULL ? rose_grammar_bytes(e->g) : 0);
+    c->bytes = c->bytes - e->bytes + now;
+    e->bytes = now;
+}
+
+static void free_entry(entry *e)
+{
+    rose_grammar_unref(e->g);
+    free(e);
+}
+
+/* Drops the least recently used grammars until the rest fits. */
+static void make_room(rose_grammar_cache *c)
+{
+    entry *e, *before;
+    for (e = c->first; e != NULL; e = e->next)
+        measure(c, e);
+    for (e = c->last; e != NULL && c->bytes > c->max_bytes; e = before) {
+        before = e->prev;
+        if (e->g == NULL || e->waiting > 0) continue; /* in use by another thread of this cache */
+        unlink_entry(c, e);
+        free_entry(e);
+        c->stats.evicted++;
+    }
+}
+
+void rose_grammar_cache_destroy(rose_grammar_cache *c)
+{
+    if (c == NULL) return;
+    for (entry *e = c->first, *next; e != NULL; e = next) {
+        next = e->next;
+        free_entry(e);
+    }
+    rose_vocab_trie_unref(c->vocab);
+    pthread_cond_destroy(&c->done);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind kind, bool order,
+                   const char *text, size_t len)
+{
+    for (entry *e = c->first; e != NULL; e = e->next)
+        if (e->hash == hash && e->kind == kind && e->schema_order == order && e->len == len &&
+            memcmp(e->text, text, len) == 0)
+            return e;
+    return NULL;
+}
+
+/* With the lock: waits until e is compiled, and takes a reference or the error. */
+static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
+{
+    c->stats.hits++;
+    e->waiting++;
+    while (e->g == NULL && !e->failed)
+        pthread_cond_wait(&c->done, &c->lock);
+    e->waiting--;
+    if (e->failed) {
+        rose_status st = e->st;
+        if (err != NULL) *err = e->err;
+        if (e->waiting == 0) free(e);
+        return st;
+    }
+    rose_grammar_ref(e->g);
+    *out = e->g;
+    if (e->waiting == 0 && e != c->first) {
+        unlink_entry(c, e);
+        push_first(c, e);
+    }
+    make_room(c);
+    return ROSE_OK;
+}
+
+/* With the lock, which is released while compiling. */
+static rose_status compile(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
+{
+    rose_grammar_opts opts = c->opts;
+    rose_grammar *g;
+    opts.schema_order = e->schema_order;
+    c->stats.misses++;
+    push_first(c, e);
+    pthread_mutex_unlock(&c->lock);
+    e->st = rose_grammar_compile(&g, e->kind, e->text, e->len, c->vocab, &opts, &e->err);
+    pthread_mutex_lock(&c->lock);
+    rose_status st = e->st;
+    if (st != ROSE_OK) {
+        if (err != NULL) *err = e->err;
+        unlink_entry(c, e);
+        e->failed = true;
+        if (e->waiting == 0) free(e);
+    } else {
+        rose_grammar_ref(g); /* the caller's */
+        e->g = *out = g;
+        make_room(c);
+    }
+    pthread_cond_broadcast(&c->done);
+    return st;
+}
+
+rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
+                                   rose_grammar_kind kind, bool schema_order, const char *text,
+                                   size_t len, rose_err *err)
+{
+    static const uint64_t key[2] = {0x726f73656772616d, 0x6d61726361636865};
+    rose_status st;
+    *out = NULL;
+    if (kind == ROSE_GRAMMAR_JSON_OBJECT) len = 0; /* its text is ignored */
+    uint64_t hash = rose_siphash_bytes(key, text, len);
+    pthread_mutex_lock(&c->lock);
+    entry *e = find(c, hash, kind, schema_order, text, len);
+    if (e != NULL) {
+        st = use(c, e, out, err);
+    } else if ((e = calloc(1, sizeof *e + len + 1)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "grammar cache: out of memory");
+    } else {
+        e->hash = hash;
+        e->kind = kind;
+        e->schema_order = schema_order;
+        e->len = len;
+        if (len > 0) memcpy(e->text, text, len);
+        e->bytes = sizeof *e + len;
+        st = compile(c, e, out, err);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+void rose_grammar_cache_read(rose_grammar_cache *c, rose_grammar_cache_stats *out)
+{
+    pthread_mutex_lock(&c->lock);
+    for (entry *e = c->first; e != NULL; e = e->next)
+        measure(c, e);
+    *out = c->stats;
+    out->bytes = c->bytes;
+    out->grammars = 0;
+    for (const entry *e = c->first; e != NULL; e = e->next)
+        out->grammars += e->g != NULL;
+    pthread_mutex_unlock(&c->lock);
+}

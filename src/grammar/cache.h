@@ -1,0 +1,37 @@
+/* grammar/cache.h - compiled grammars by their text, so that requests with the same schema share
+ * one grammar with its masks.
+ *
+ * A cache belongs to one vocabulary. Its size is bounded in bytes: when it is full, the grammars
+ * that were used longest ago leave it, and they end when their last matcher does. A grammar that
+ * is larger than the whole bound is compiled for its request and not kept. Errors are not kept.
+ *
+ * Threads: any. A lock is held for a look-up, not while compiling. When several threads ask for a
+ * text that is not there, one compiles it and the others wait for its result, so a burst of equal
+ * requests costs one compile. */
+#ifndef ROSE_GRAMMAR_CACHE_H
+#define ROSE_GRAMMAR_CACHE_H
+
+#include "grammar/grammar.h"
+
+typedef struct rose_grammar_cache rose_grammar_cache;
+
+/* opts: for all compiles, copied; NULL: the defaults. max_bytes: of texts, programs, states and
+ * masks together. Takes a reference of v. Errors: ROSE_E_NOMEM. */
+rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie *v,
+                                      const rose_grammar_opts *opts, size_t max_bytes,
+                                      rose_err *err);
+void rose_grammar_cache_destroy(rose_grammar_cache *c); /* accepts NULL; no thread is in a get */
+
+/* The grammar of this text, compiled if need be; the caller owns one reference. schema_order: as in
+ * rose_grammar_opts; it is a part of the key. Errors: as rose_grammar_compile. */
+rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
+                                   rose_grammar_kind kind, bool schema_order, const char *text,
+                                   size_t len, rose_err *err);
+
+typedef struct rose_grammar_cache_stats {
+    uint64_t hits, misses, evicted; /* a wait for another thread's compile is a hit */
+    size_t grammars, bytes;
+} rose_grammar_cache_stats;
+void rose_grammar_cache_read(rose_grammar_cache *c, rose_grammar_cache_stats *out);
+
+#endif

@@ -1,0 +1,187 @@
+/* grammar/compile.c - from the text of a request to a grammar, and the life of a grammar. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "grammar/match_internal.h"
+
+static void set_defaults(rose_grammar_opts *o, const rose_grammar_opts *given)
+{
+    *o = given != NULL ? *given : (rose_grammar_opts){0};
+    if (o->max_space == 0) o->max_space = 1;
+    if (o->max_states == 0) o->max_states = 1000000;
+    if (o->max_depth == 0) o->max_depth = 200;
+    if (o->max_stack == 0) o->max_stack = 1000;
+    if (o->max_work == 0) o->max_work = 30000000;
+    if (o->max_compile_bytes == 0) o->max_compile_bytes = (size_t)256 << 20;
+    if (o->max_run_bytes == 0) o->max_run_bytes = (size_t)32 << 20;
+}
+
+/* Everything that can fail while compiling jumps out of here. */
+static rose_status build(gr_build *b, gr_program *p, gr_node (*front)(gr_build *, void *),
+                         void *arg)
+{
+    if (setjmp(b->trap) != 0) return b->st;
+    rose_gr_nodes_init(b);
+    gr_node root = front(b, arg);
+    rose_gr_program_make(b, root, p);
+    return ROSE_OK;
+}
+
+static rose_status prepare(rose_grammar *g, rose_vocab_trie *v)
+{
+    g->walk = malloc((v->max_token + 2) * sizeof *g->walk);
+    if (g->walk == NULL) return ROSE_E_NOMEM;
+    g->program_bytes = g->p.n_ops * sizeof(gr_op) + g->p.n_edges * sizeof(gr_edge) +
+                       g->p.n_targets * sizeof(uint32_t) + g->p.n_loops * sizeof(gr_loop) +
+                       g->p.n_sets * sizeof(gr_set) + g->p.n_keys * sizeof(gr_keys);
+    rose_status st = rose_gr_states_init(g);
+    atomic_init(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes);
+    return st;
+}
+
+rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
+                            const char *what, gr_node (*front)(gr_build *, void *), void *arg,
+                            rose_err *err)
+{
+    rose_grammar *g = calloc(1, sizeof *g);
+    gr_build *b = calloc(1, sizeof *b);
+    rose_status st = ROSE_E_NOMEM;
+    *out = NULL;
+    if (g == NULL || b == NULL) {
+        rose_fail(err, st, "%s: out of memory", what);
+        free(g);
+        free(b);
+        return st;
+    }
+    atomic_init(&g->refs, 1);
+    pthread_mutex_init(&g->lock, NULL);
+    set_defaults(&g->opts, opts);
+    g->vocab = v;
+    rose_vocab_trie_ref(v);
+    b->err = err;
+    b->what = what;
+    b->opts = g->opts;
+    st = build(b, &g->p, front, arg);
+    if (st == ROSE_OK && (st = prepare(g, v)) != ROSE_OK)
+        rose_fail(err, st,
+                  st == ROSE_E_NOMEM ? "%s: out of memory"
+                                     : "%s: the start has too many possible readings",
+                  what);
+    rose_gr_chunks_free(b->chunks[0]);
+    rose_gr_chunks_free(b->chunks[1]);
+    json_decref(b->made);
+    json_decref(b->root);
+    free(b);
+    if (st == ROSE_OK)
+        *out = g;
+    else
+        rose_grammar_unref(g);
+    return st;
+}
+
+/* ---- the kinds ---- */
+
+typedef struct request {
+    rose_grammar_kind kind;
+    const char *text;
+    size_t len;
+} request;
+
+/* Whole numbers beyond 64 bits are read as doubles. */
+static json_t *parse_json(gr_build *b, const request *r)
+{
+    json_error_t e;
+    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    rose_status st = rose_json_parse(&b->root, r->text, r->len, flags, &e);
+    if (st == ROSE_E_FORMAT && json_error_code(&e) == json_error_numeric_overflow)
+        st = rose_json_parse(&b->root, r->text, r->len, flags | JSON_DECODE_INT_AS_REAL, &e);
+    if (st == ROSE_E_NOMEM) rose_gr_fail(b, st, "out of memory");
+    if (st != ROSE_OK)
+        rose_gr_fail(b, ROSE_E_INVAL, "not JSON: %s (line %d, column %d)", e.text, e.line,
+                     e.column);
+    return b->root;
+}
+
+static gr_node choice(gr_build *b, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    if (n == 0) rose_gr_fail(b, ROSE_E_INVAL, "must be a list of at least one string");
+    gr_word *words = rose_gr_take(b, n * sizeof *words);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(list, i);
+        if (!json_is_string(x) || json_string_length(x) == 0)
+            rose_gr_fail(b, ROSE_E_INVAL, "item %zu must be a string that is not empty", i);
+        words[i] = (gr_word){json_string_value(x), json_string_length(x)};
+    }
+    return rose_gr_words(b, words, n);
+}
+
+static gr_node front_end(gr_build *b, void *arg)
+{
+    const request *r = arg;
+    switch (r->kind) {
+    case ROSE_GRAMMAR_JSON_OBJECT:
+        return rose_gr_any_object(b);
+    case ROSE_GRAMMAR_JSON_SCHEMA:
+        return rose_gr_schema(b, parse_json(b, r));
+    case ROSE_GRAMMAR_REGEX:
+        b->plain_class = true;
+        return rose_gr_regex(b, r->text, r->len);
+    case ROSE_GRAMMAR_CHOICE:
+        return choice(b, parse_json(b, r));
+    case ROSE_GRAMMAR_EBNF:
+        b->plain_class = true;
+        return rose_gr_ebnf(b, r->text, r->len);
+    case ROSE_GRAMMAR_TAG:
+        return rose_gr_tag(b, parse_json(b, r));
+    default:
+        rose_gr_fail(b, ROSE_E_INVAL, "unknown kind %d", (int)r->kind);
+    }
+}
+
+rose_status rose_grammar_compile(rose_grammar **out, rose_grammar_kind kind, const char *text,
+                                 size_t len, rose_vocab_trie *v, const rose_grammar_opts *opts,
+                                 rose_err *err)
+{
+    static const char *const names[] = {"json_object", "json_schema", "regex",
+                                        "choice",      "grammar",     "structural_tag"};
+    request r = {kind, text, len};
+    const char *what = (size_t)kind < sizeof names / sizeof names[0] ? names[kind] : "grammar";
+    return rose_gr_compile(out, v, opts, what, front_end, &r, err);
+}
+
+void rose_grammar_ref(rose_grammar *g)
+{
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+}
+
+void rose_grammar_unref(rose_grammar *g)
+{
+    if (g == NULL) return;
+    /* acq_rel: the last holder frees what the others have written */
+    if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
+    rose_gr_program_free(&g->p);
+    rose_gr_states_free(&g->s);
+    rose_vocab_trie_unref(g->vocab);
+    pthread_mutex_destroy(&g->lock);
+    free(g->work);
+    free(g->found);
+    free(g->seen);
+    free(g->seen_stamp);
+    free(g->walk);
+    free(g);
+}
+
+void rose_gr_unlock(rose_grammar *g)
+{
+    /* relaxed: a figure for statistics and the bound of the cache */
+    atomic_store_explicit(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes,
+                          memory_order_relaxed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+size_t rose_grammar_bytes(rose_grammar *g)
+{
+    return atomic_load_explicit(&g->bytes, memory_order_relaxed);
+}

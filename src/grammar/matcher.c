@@ -1,0 +1,182 @@
+/* grammar/matcher.c - the public side of matching: one text that grows token by token. Every
+ * function that touches the states of the grammar takes its lock. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/match_internal.h"
+
+static rose_status say(const rose_grammar *g, rose_status st, rose_err *err)
+{
+    if (st == ROSE_E_NOMEM) return rose_fail(err, st, "grammar: out of memory");
+    if (st != ROSE_E_UNSUPPORTED) return st;
+    return rose_fail(err, st,
+                     "grammar: the text has too many possible readings (limits: 4096 at one place, "
+                     "%zu MiB in all); make the grammar less ambiguous",
+                     g->opts.max_run_bytes >> 20);
+}
+
+static void lock(rose_grammar *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->steps = 0;
+}
+
+static void link_matcher(rose_grammar *g, rose_matcher *m)
+{
+    m->next = g->matchers;
+    if (m->next != NULL) m->next->prev = m;
+    g->matchers = m;
+}
+
+static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matcher *from,
+                          rose_err *err)
+{
+    rose_matcher *m = calloc(1, sizeof *m);
+    *out = m;
+    if (m == NULL) return rose_fail(err, ROSE_E_NOMEM, "grammar: out of memory");
+    rose_grammar_ref(g);
+    lock(g);
+    m->g = g;
+    m->state = from != NULL ? from->state : g->s.start;
+    m->ended = from != NULL && from->ended;
+    link_matcher(g, m);
+    rose_gr_unlock(g);
+    return ROSE_OK;
+}
+
+rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *err)
+{
+    return create(out, g, NULL, err);
+}
+
+rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err)
+{
+    return create(out, m->g, m, err);
+}
+
+void rose_matcher_destroy(rose_matcher *m)
+{
+    if (m == NULL) return;
+    lock(m->g);
+    if (m->prev != NULL) m->prev->next = m->next;
+    if (m->next != NULL) m->next->prev = m->prev;
+    if (m->g->matchers == m) m->g->matchers = m->next;
+    rose_gr_unlock(m->g);
+    rose_grammar_unref(m->g);
+    free(m);
+}
+
+void rose_matcher_reset(rose_matcher *m)
+{
+    lock(m->g);
+    m->state = m->g->s.start;
+    m->ended = false;
+    rose_gr_unlock(m->g);
+}
+
+/* The state after the bytes of a token; GR_DEAD: not allowed; GR_NONE: g->st says why. */
+static uint32_t follow_token(rose_grammar *g, uint32_t state, uint32_t id)
+{
+    const rose_vocab_trie *v = g->vocab;
+    if (id >= v->n_ids || v->tokens[id].n == 0) return GR_DEAD;
+    const uint8_t *p = v->blob + v->tokens[id].at;
+    for (uint32_t i = 0; i < v->tokens[id].n && state != GR_DEAD && state != GR_NONE; i++)
+        state = rose_gr_step(g, state, p[i]);
+    return state;
+}
+
+static rose_status accept_eos(rose_matcher *m, uint32_t id, rose_err *err)
+{
+    if (!m->ended && !m->g->s.v[m->state].accepting)
+        return rose_fail(err, ROSE_E_INVAL, "grammar: the text may not end here (id %u)", id);
+    m->ended = true;
+    return ROSE_OK;
+}
+
+rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
+{
+    rose_grammar *g = m->g;
+    rose_status st;
+    lock(g);
+    if (rose_gr_is_eos(g->vocab, id)) {
+        st = accept_eos(m, id, err);
+    } else if (m->ended) {
+        st = rose_fail(err, ROSE_E_INVAL, "grammar: id %u comes after the end of the text", id);
+    } else if ((st = rose_gr_clean(g)) != ROSE_OK) {
+        say(g, st, err);
+    } else {
+        uint32_t to = follow_token(g, m->state, id);
+        if (to == GR_NONE)
+            st = say(g, g->st, err);
+        else if (to == GR_DEAD)
+            st = rose_fail(err, ROSE_E_INVAL, "grammar: id %u is not allowed here", id);
+        else
+            m->state = to;
+    }
+    rose_gr_unlock(g);
+    return st;
+}
+
+static void mask_of_eos(const rose_vocab_trie *v, uint32_t *words)
+{
+    memset(words, 0, v->n_words * sizeof *words);
+    for (size_t i = 0; i < v->n_eos; i++)
+        rose_gr_set_bit(words, v->eos[i]);
+}
+
+/* With the lock: the state that has the mask. */
+static rose_status find_mask(rose_matcher *m, uint32_t *at)
+{
+    rose_status st = rose_gr_clean(m->g);
+    return st != ROSE_OK ? st : rose_gr_mask(m->g, m->state, at);
+}
+
+rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
+{
+    rose_grammar *g = m->g;
+    rose_status st = ROSE_OK;
+    uint32_t at;
+    lock(g);
+    if (m->ended) {
+        mask_of_eos(g->vocab, words);
+    } else if ((st = find_mask(m, &at)) != ROSE_OK) {
+        say(g, st, err);
+    } else if (g->s.v[at].n_allowed == 0) {
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "grammar: no token of the vocabulary can continue the text");
+    } else {
+        memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
+    }
+    rose_gr_unlock(g);
+    return st;
+}
+
+bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
+{
+    rose_grammar *g = m->g;
+    bool forced = false;
+    uint32_t at;
+    lock(g);
+    if (m->ended) {
+        forced = g->vocab->n_eos == 1;
+        if (forced) *id = g->vocab->eos[0];
+    } else if (find_mask(m, &at) == ROSE_OK && g->s.v[at].n_allowed == 1) {
+        forced = true;
+        *id = g->s.v[at].one;
+    }
+    rose_gr_unlock(g);
+    return forced;
+}
+
+bool rose_matcher_accepting(const rose_matcher *m)
+{
+    lock(m->g);
+    bool accepting = m->ended || m->g->s.v[m->state].accepting;
+    rose_gr_unlock(m->g);
+    return accepting;
+}
+
+bool rose_matcher_ended(const rose_matcher *m)
+{
+    return m->ended;
+}

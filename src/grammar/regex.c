@@ -1,0 +1,456 @@
+/* grammar/regex.c - regular expressions: ECMA-262 syntax, and Rust's meaning where jsonschema-rs
+ * has it ('.' is all but a newline; \d and \w are ASCII). A small tree is parsed first, because an
+ * anchor decides whether text may stand before or after the match. Refused by name:
+ * back-references, word boundaries, assertions about the text before, flags, anchors in the middle,
+ * look-ahead in a group that is followed by more. */
+#include <string.h>
+
+#include <utf8proc.h>
+
+#include "grammar/grammar_internal.h"
+
+typedef struct rx rx;
+struct rx {
+    enum { RX_CHARS, RX_SEQ, RX_ALT, RX_REPEAT, RX_START, RX_END, RX_LOOK } kind;
+    bool negative, anchored; /* anchored: holds ^, $ or a look-ahead */
+    uint32_t min, max;
+    gr_chars chars;
+    rx **kids;
+    size_t n, cap;
+};
+
+typedef struct reader {
+    gr_build *b;
+    const char *s;
+    size_t n, at;
+} reader;
+
+static _Noreturn void refuse(const reader *r, rose_status st, const char *why)
+{
+    rose_gr_fail(r->b, st, "the expression \"%.*s\": %s (position %zu)",
+                 (int)(r->n < 80 ? r->n : 80), r->s, why, r->at);
+}
+
+static bool more(const reader *r)
+{
+    return r->at < r->n;
+}
+
+static bool take(reader *r, char c)
+{
+    if (!more(r) || r->s[r->at] != c) return false;
+    r->at++;
+    return true;
+}
+
+static bool take_text(reader *r, const char *text)
+{
+    size_t n = strlen(text);
+    if (n > r->n - r->at || memcmp(r->s + r->at, text, n) != 0) return false;
+    r->at += n;
+    return true;
+}
+
+static uint32_t next_char(reader *r)
+{
+    size_t len;
+    if (!more(r)) refuse(r, ROSE_E_INVAL, "ends too early");
+    uint32_t cp = rose_gr_char_at(r->b, r->s + r->at, r->n - r->at, &len);
+    r->at += len;
+    return cp;
+}
+
+static rx *new_rx(const reader *r, int kind)
+{
+    rx *x = rose_gr_take(r->b, sizeof *x);
+    x->kind = (unsigned)kind;
+    x->anchored = kind == RX_START || kind == RX_END || kind == RX_LOOK;
+    return x;
+}
+
+static void add_kid(const reader *r, rx *x, rx *kid)
+{
+    x->kids = rose_gr_grown(r->b, x->kids, x->n, &x->cap, sizeof(rx *));
+    x->kids[x->n++] = kid;
+    x->anchored = x->anchored || kid->anchored;
+}
+
+/* ---- characters and classes ---- */
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static uint32_t hex(reader *r, unsigned n)
+{
+    uint32_t v = 0;
+    for (unsigned i = 0; i < n; i++) {
+        int d = more(r) ? hex_value(r->s[r->at]) : -1;
+        if (d < 0) refuse(r, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
+        v = v << 4 | (uint32_t)d;
+        r->at++;
+    }
+    return v;
+}
+
+static uint32_t unicode_escape(reader *r)
+{
+    uint32_t v = 0;
+    if (!take(r, '{')) {
+        v = hex(r, 4);
+        if (v >= 0xd800 && v < 0xdc00 && take_text(r, "\\u"))
+            v = 0x10000 + ((v - 0xd800) << 10) + (hex(r, 4) - 0xdc00);
+    } else {
+        while (!take(r, '}'))
+            if ((v = v << 4 | hex(r, 1)) > 0x10ffff) break;
+    }
+    if (v > 0x10ffff) refuse(r, ROSE_E_INVAL, "an escape is beyond U+10FFFF");
+    return v;
+}
+
+static void add_named(reader *r, gr_chars *out, char name)
+{
+    gr_build *b = r->b;
+    gr_chars c = {0};
+    static const uint32_t spaces[][2] = {
+        {9, 13},          {32, 32},         {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+    char lower = (char)(name | 0x20);
+    if (lower == 's') {
+        for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
+            rose_gr_chars_add(b, &c, spaces[i][0], spaces[i][1]);
+    } else {
+        rose_gr_chars_add(b, &c, '0', '9');
+    }
+    if (lower == 'w') {
+        rose_gr_chars_add(b, &c, 'A', 'Z');
+        rose_gr_chars_add(b, &c, '_', '_');
+        rose_gr_chars_add(b, &c, 'a', 'z');
+    }
+    if (name != lower) rose_gr_chars_invert(b, &c);
+    for (size_t i = 0; i < c.n; i++)
+        rose_gr_chars_add(b, out, c.v[i].lo, c.v[i].hi);
+}
+
+/* \p{Lu}: a general category, or its first letter alone. */
+static void add_category(reader *r, gr_chars *out, bool negative)
+{
+    char name[3] = {0};
+    size_t n = 0;
+    gr_chars c = {0};
+    if (!take(r, '{')) refuse(r, ROSE_E_INVAL, "\\p needs a name in braces");
+    while (!take(r, '}')) {
+        if (n == 2 || !more(r))
+            refuse(r, ROSE_E_UNSUPPORTED, "of \\p only general categories such as Lu are known");
+        name[n++] = r->s[r->at++];
+    }
+    rose_gr_work(r->b, 1000000); /* about 10 ms */
+    for (int32_t cp = 0; cp <= 0x10ffff; cp++) {
+        const char *cat = utf8proc_category_string(cp);
+        if (cat[0] == name[0] && (n == 1 || cat[1] == name[1])) {
+            if (c.n > 0 && c.v[c.n - 1].hi + 1 == (uint32_t)cp)
+                c.v[c.n - 1].hi++;
+            else
+                rose_gr_chars_add(r->b, &c, (uint32_t)cp, (uint32_t)cp);
+        }
+    }
+    if (c.n == 0) refuse(r, ROSE_E_UNSUPPORTED, "this general category is not known");
+    if (negative) rose_gr_chars_invert(r->b, &c);
+    for (size_t i = 0; i < c.n; i++)
+        rose_gr_chars_add(r->b, out, c.v[i].lo, c.v[i].hi);
+}
+
+/* After a backslash: adds a class to out and returns GR_NONE, or returns one character. */
+static uint32_t escape(reader *r, gr_chars *out)
+{
+    uint32_t c = next_char(r);
+    if (c < 0x80 && strchr("dDwWsS", (int)c) != NULL && c != 0) {
+        add_named(r, out, (char)c);
+        return GR_NONE;
+    }
+    switch (c) {
+    case 'p':
+    case 'P':
+        add_category(r, out, c == 'P');
+        return GR_NONE;
+    case 't':
+        return '\t';
+    case 'n':
+        return '\n';
+    case 'r':
+        return '\r';
+    case 'f':
+        return '\f';
+    case 'v':
+        return '\v';
+    case 'a':
+        return '\a';
+    case 'x':
+        return take(r, '{') ? (r->at--, unicode_escape(r)) : hex(r, 2);
+    case 'u':
+        return unicode_escape(r);
+    case 'c':
+        return next_char(r) & 0x1f;
+    case '0':
+        return 0;
+    default:
+        return c;
+    }
+}
+
+/* One end of a range in a class; GR_NONE: it was a class such as \d. */
+static uint32_t class_part(reader *r, gr_chars *out)
+{
+    if (!take(r, '\\')) return next_char(r);
+    if (take(r, 'b')) return '\b';
+    return escape(r, out);
+}
+
+static rx *read_class(reader *r)
+{
+    rx *x = new_rx(r, RX_CHARS);
+    bool negative = take(r, '^');
+    while (!take(r, ']')) {
+        uint32_t lo = class_part(r, &x->chars), hi = lo;
+        if (lo == GR_NONE) continue;
+        if (r->at + 1 < r->n && r->s[r->at] == '-' && r->s[r->at + 1] != ']') {
+            r->at++;
+            if ((hi = class_part(r, &x->chars)) == GR_NONE) { /* [a-\d] is three things */
+                rose_gr_chars_add(r->b, &x->chars, '-', '-');
+                hi = lo;
+            }
+        }
+        if (hi < lo) refuse(r, ROSE_E_INVAL, "a range of characters is upside down");
+        rose_gr_chars_add(r->b, &x->chars, lo, hi);
+    }
+    rose_gr_chars_normal(&x->chars);
+    if (negative) rose_gr_chars_invert(r->b, &x->chars);
+    return x;
+}
+
+static rx *one_char(reader *r, uint32_t cp)
+{
+    rx *x = new_rx(r, RX_CHARS);
+    rose_gr_chars_add(r->b, &x->chars, cp, cp);
+    return x;
+}
+
+static rx *read_escape(reader *r)
+{
+    rx *x = new_rx(r, RX_CHARS);
+    char c = more(r) ? r->s[r->at] : '\0';
+    if (c == 'b' || c == 'B') refuse(r, ROSE_E_UNSUPPORTED, "word boundaries are not supported");
+    if ((c >= '1' && c <= '9') || c == 'k')
+        refuse(r, ROSE_E_UNSUPPORTED, "back-references are not supported");
+    if (take(r, 'A')) return new_rx(r, RX_START);
+    if (take(r, 'Z') || take(r, 'z')) return new_rx(r, RX_END);
+    uint32_t cp = escape(r, &x->chars);
+    if (cp != GR_NONE) rose_gr_chars_add(r->b, &x->chars, cp, cp);
+    rose_gr_chars_normal(&x->chars);
+    return x;
+}
+
+/* ---- structure ---- */
+
+static rx *read_alt(reader *r);
+
+static rx *read_group(reader *r)
+{
+    rx *look = NULL;
+    if (take_text(r, "?<=") || take_text(r, "?<!"))
+        refuse(r, ROSE_E_UNSUPPORTED, "look-behind is not supported");
+    if (take_text(r, "?=") || take_text(r, "?!")) {
+        look = new_rx(r, RX_LOOK);
+        look->negative = r->s[r->at - 1] == '!';
+    } else if (take_text(r, "?<") || take_text(r, "?P<")) {
+        while (!take(r, '>'))
+            next_char(r);
+    } else if (!take_text(r, "?:") && take(r, '?')) {
+        refuse(r, ROSE_E_UNSUPPORTED, "flags such as (?i) are not supported");
+    }
+    rx *x = read_alt(r);
+    if (!take(r, ')')) refuse(r, ROSE_E_INVAL, "a ')' is missing");
+    if (look == NULL) return x;
+    add_kid(r, look, x);
+    return look;
+}
+
+static bool read_number(reader *r, uint32_t *v)
+{
+    uint64_t n = 0;
+    size_t from = r->at;
+    while (more(r) && r->s[r->at] >= '0' && r->s[r->at] <= '9' && n < 1u << 30)
+        n = n * 10 + (uint64_t)(r->s[r->at++] - '0');
+    *v = (uint32_t)n;
+    return r->at > from;
+}
+
+/* {2} {2,} {2,5}; false leaves the text as it is: then '{' is a character. */
+static bool read_bounds(reader *r, uint32_t *min, uint32_t *max)
+{
+    size_t from = r->at;
+    if (take(r, '{') && read_number(r, min)) {
+        *max = *min;
+        if (take(r, ',') && !read_number(r, max)) *max = GR_INF;
+        if (take(r, '}')) return true;
+    }
+    r->at = from;
+    return false;
+}
+
+static bool read_quantifier(reader *r, uint32_t *min, uint32_t *max)
+{
+    *min = 0;
+    *max = GR_INF;
+    if (take(r, '*')) return true;
+    if (take(r, '+')) return *min = 1, true;
+    if (take(r, '?')) return *max = 1, true;
+    return read_bounds(r, min, max);
+}
+
+static rx *read_quantified(reader *r, rx *x)
+{
+    uint32_t min, max;
+    while (read_quantifier(r, &min, &max)) {
+        rx *q = new_rx(r, RX_REPEAT);
+        take(r, '?'); /* lazy: the same texts */
+        if (min > max) refuse(r, ROSE_E_INVAL, "the bounds of a repetition are upside down");
+        q->min = min;
+        q->max = max;
+        add_kid(r, q, x);
+        x = q;
+    }
+    return x;
+}
+
+static rx *read_atom(reader *r)
+{
+    if (take(r, '(')) return read_group(r);
+    if (take(r, '[')) return read_class(r);
+    if (take(r, '\\')) return read_escape(r);
+    if (take(r, '^')) return new_rx(r, RX_START);
+    if (take(r, '$')) return new_rx(r, RX_END);
+    if (take(r, '.')) {
+        rx *x = one_char(r, '\n');
+        rose_gr_chars_invert(r->b, &x->chars);
+        return x;
+    }
+    uint32_t min, max;
+    if (r->s[r->at] == '*' || r->s[r->at] == '+' || r->s[r->at] == '?' ||
+        read_bounds(r, &min, &max))
+        refuse(r, ROSE_E_INVAL, "nothing to repeat");
+    return one_char(r, next_char(r));
+}
+
+static rx *read_alt(reader *r)
+{
+    rx *alt = new_rx(r, RX_ALT);
+    rose_gr_enter(r->b);
+    do {
+        rx *seq = new_rx(r, RX_SEQ);
+        while (more(r) && r->s[r->at] != '|' && r->s[r->at] != ')')
+            add_kid(r, seq, read_quantified(r, read_atom(r)));
+        add_kid(r, alt, seq);
+    } while (take(r, '|'));
+    rose_gr_leave(r->b);
+    return alt->n == 1 ? alt->kids[0] : alt;
+}
+
+/* ---- to nodes ---- */
+
+static gr_node any_text(gr_build *b)
+{
+    gr_chars all = {0};
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+}
+
+/* What is next to a part: more of the expression, the edge of the text, or any text. */
+typedef enum side { INNER, EDGE, ANY } side;
+
+static gr_node convert(reader *r, const rx *x, side left, side right);
+
+/* A look-ahead says what all the text after it must begin with, or must not. */
+static gr_node with_look(reader *r, const rx *look, side left, gr_node rest)
+{
+    gr_build *b = r->b;
+    gr_node said = convert(r, look->kids[0], left, ANY);
+    gr_dfa *d = rose_gr_dfa_combine(b, rose_gr_dfa_of(b, rest), rose_gr_dfa_of(b, said),
+                                    look->negative ? DFA_MINUS : DFA_AND);
+    return rose_gr_dfa_node(b, d);
+}
+
+/* kids[i .. n) of a sequence. */
+static gr_node convert_seq(reader *r, const rx *x, size_t i, side left, side right)
+{
+    gr_build *b = r->b;
+    gr_list l = {0};
+    size_t n = x->n;
+    for (; i < n && x->kids[i]->kind == RX_START && left != INNER; i++)
+        left = EDGE;
+    for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--)
+        right = EDGE;
+    if (i == n) return left == ANY || right == ANY ? any_text(b) : GR_EMPTY;
+    for (; i < n && x->kids[i]->kind != RX_LOOK; i++, left = INNER)
+        rose_gr_push(b, &l, convert(r, x->kids[i], left, i + 1 == n ? right : INNER));
+    if (i < n) {
+        if (right == INNER)
+            refuse(r, ROSE_E_UNSUPPORTED, "look-ahead inside of a group is not supported");
+        if (left == ANY) rose_gr_push(b, &l, any_text(b));
+        left = left == EDGE ? EDGE : INNER;
+        gr_node rest = convert_seq(r, x, i + 1, left, right);
+        rose_gr_push(b, &l, with_look(r, x->kids[i], left, rest));
+    }
+    return rose_gr_seq(b, l.v, l.n);
+}
+
+static gr_node convert(reader *r, const rx *x, side left, side right)
+{
+    gr_build *b = r->b;
+    gr_list l = {0};
+    gr_node node;
+    rose_gr_work(b, 0);
+    switch (x->kind) {
+    case RX_ALT:
+        for (size_t i = 0; i < x->n; i++)
+            rose_gr_push(b, &l, convert(r, x->kids[i], left, right));
+        return rose_gr_alt(b, l.v, l.n);
+    case RX_SEQ:
+        return convert_seq(r, x, 0, left, right);
+    case RX_REPEAT:
+        if (x->anchored) refuse(r, ROSE_E_UNSUPPORTED, "anchors and look-ahead cannot be repeated");
+        node = rose_gr_repeat(b, convert(r, x->kids[0], INNER, INNER), x->min, x->max);
+        break;
+    case RX_CHARS:
+        node = rose_gr_chars_node(b, &x->chars);
+        break;
+    case RX_START:
+    case RX_END:
+    case RX_LOOK:
+    default:
+        refuse(r, ROSE_E_UNSUPPORTED, "'^' and '$' are supported only at the ends");
+    }
+    if (left == ANY) node = GR_SEQ(b, any_text(b), node);
+    return right == ANY ? GR_SEQ(b, node, any_text(b)) : node;
+}
+
+static gr_node compile(gr_build *b, const char *text, size_t n, bool search)
+{
+    reader r = {.b = b, .s = text, .n = n};
+    const rx *x = read_alt(&r);
+    if (more(&r)) refuse(&r, ROSE_E_INVAL, "a ')' has no '('");
+    return convert(&r, x, search ? ANY : EDGE, search ? ANY : EDGE);
+}
+
+gr_node rose_gr_regex(gr_build *b, const char *text, size_t n)
+{
+    return compile(b, text, n, false);
+}
+
+gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n)
+{
+    return compile(b, text, n, true);
+}

@@ -1,0 +1,598 @@
+/* grammar/schema.c - JSON Schema: from a schema to the node of its values. A value must satisfy a
+ * list of schemas at once (gr_conj): allOf and $ref add to the list, anyOf and its like multiply
+ * it out. When no choice is left, each type of value is built by its own file. Each place that
+ * $ref leads to becomes a rule, so recursion costs nothing here. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/schema_internal.h"
+
+/* A rule for a list of schemas that a $ref led to. */
+typedef struct memo {
+    gr_conj conj;
+    gr_node rule;
+} memo;
+
+struct gr_schema {
+    json_t *root;
+    int draft;
+    memo *memos;
+    size_t n_memos, cap_memos;
+    struct made {
+        struct made *next;
+        const void *key;
+        int kind;
+        void *value;
+    } * made[512];
+    gr_dfa *any_chars;
+};
+
+/* ---- what is remembered ---- */
+
+void **rose_gr_memo(gr_build *b, const void *key, int kind)
+{
+    uintptr_t h = (uintptr_t)key / 16 * 31 + (unsigned)kind;
+    struct made **at = &b->schema->made[(h ^ h >> 9) % 512], *m = *at;
+    for (; m != NULL; m = m->next) {
+        rose_gr_work(b, 0);
+        if (m->key == key && m->kind == kind) return &m->value;
+    }
+    m = rose_gr_take(b, sizeof *m);
+    *m = (struct made){.next = *at, .key = key, .kind = kind};
+    *at = m;
+    return &m->value;
+}
+
+gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
+{
+    void **known = rose_gr_memo(b, pattern, MEMO_PATTERN);
+    if (*known == NULL) *known = rose_gr_dfa_of(b, rose_gr_pattern(b, pattern, strlen(pattern)));
+    return *known;
+}
+
+gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
+{
+    gr_chars all = {0};
+    if (b->schema->any_chars != NULL) return b->schema->any_chars;
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+    return b->schema->any_chars = rose_gr_dfa_of(b, any);
+}
+
+/* ---- errors ---- */
+
+static bool find_path(const json_t *in, const json_t *what, rose_buf *path, unsigned depth)
+{
+    size_t len = path->len, i;
+    const char *key;
+    json_t *x;
+    if (in == what) return true;
+    if (depth == 0) return false;
+    json_object_foreach((json_t *)(uintptr_t)in, key, x)
+    {
+        if (rose_buf_addf(path, "/%s", key) == ROSE_OK && find_path(x, what, path, depth - 1))
+            return true;
+        path->len = len;
+    }
+    json_array_foreach(in, i, x)
+    {
+        if (rose_buf_addf(path, "/%zu", i) == ROSE_OK && find_path(x, what, path, depth - 1))
+            return true;
+        path->len = len;
+    }
+    return false;
+}
+
+void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_status st,
+                           const char *why)
+{
+    char where[200];
+    rose_buf path = {0};
+    const char *text = NULL;
+    if (find_path(b->schema->root, at, &path, 200)) text = rose_buf_str(&path);
+    snprintf(where, sizeof where, "%s", text != NULL ? text : "(inside of a combination)");
+    rose_buf_free(&path);
+    rose_gr_fail(b, st, "#%s%s%s: %s", where, keyword[0] != '\0' ? "/" : "", keyword, why);
+}
+
+uint32_t rose_gr_schema_count(gr_build *b, json_t *schema, const char *keyword, uint32_t other)
+{
+    json_t *x = json_object_get(schema, keyword);
+    if (x == NULL) return other;
+    double v = json_number_value(x);
+    if (!json_is_number(x) || v < 0 || v != (double)(uint64_t)v)
+        rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a whole number from 0");
+    return v >= (double)(GR_INF - 1) ? GR_INF - 1 : (uint32_t)v;
+}
+
+/* ---- drafts and references ---- */
+
+static int draft_of(const json_t *root)
+{
+    const char *s = json_string_value(json_object_get(root, "$schema"));
+    if (s == NULL) return 2020;
+    if (strstr(s, "draft-04") != NULL || strstr(s, "draft-03") != NULL) return 4;
+    if (strstr(s, "draft-06") != NULL) return 6;
+    if (strstr(s, "draft-07") != NULL) return 7;
+    return strstr(s, "2019-09") != NULL ? 2019 : 2020;
+}
+
+int rose_gr_schema_draft(const gr_build *b)
+{
+    return b->schema->draft;
+}
+
+bool rose_gr_schema_legacy(const gr_build *b)
+{
+    return b->schema->draft < 2019;
+}
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* One part of a JSON pointer in a URI: %xx, ~0 and ~1 are undone, in this order. */
+static size_t unescape(const char *from, size_t n, char *to)
+{
+    size_t k = 0, w = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool coded = from[i] == '%' && i + 2 < n && hex_value(from[i + 1]) >= 0 &&
+                     hex_value(from[i + 2]) >= 0;
+        int byte = coded ? hex_value(from[i + 1]) * 16 + hex_value(from[i + 2]) : from[i];
+        to[k++] = (char)byte;
+        if (coded) i += 2;
+    }
+    for (size_t i = 0; i < k; i++) {
+        bool tilde = to[i] == '~' && i + 1 < k && (to[i + 1] == '0' || to[i + 1] == '1');
+        to[w++] = !tilde ? to[i] : to[i + 1] == '0' ? '~' : '/';
+        if (tilde) i++;
+    }
+    return w;
+}
+
+static json_t *follow_pointer(gr_build *b, json_t *at, const char *p)
+{
+    while (at != NULL && *p == '/') {
+        size_t n = strcspn(++p, "/");
+        char *name = rose_gr_take(b, n + 3);
+        size_t len = unescape(p, n, name);
+        name[len] = '\0';
+        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10))
+                               : json_object_getn(at, name, len);
+        p += n;
+    }
+    return *p == '\0' ? at : NULL;
+}
+
+/* The schema with this $anchor, or an $id "#name" as drafts 4 to 7 write it. */
+static json_t *find_anchor(json_t *in, const char *name, unsigned depth)
+{
+    const char *key;
+    size_t i;
+    json_t *x, *found = NULL;
+    static const char *const keys[] = {"$anchor", "$id", "id"};
+    for (size_t k = 0; k < 3; k++) {
+        const char *s = json_string_value(json_object_get(in, keys[k]));
+        if (s != NULL && strcmp(k == 0 || s[0] != '#' ? s : s + 1, name) == 0 &&
+            (k == 0 || s[0] == '#'))
+            return in;
+    }
+    if (depth == 0) return NULL;
+    json_object_foreach(in, key, x)
+    {
+        if (found == NULL) found = find_anchor(x, name, depth - 1);
+    }
+    json_array_foreach(in, i, x)
+    {
+        if (found == NULL) found = find_anchor(x, name, depth - 1);
+    }
+    return found;
+}
+
+/* The schema whose $id is this URI, or ends with it. */
+static json_t *find_id(json_t *in, const char *uri, size_t n, unsigned depth)
+{
+    const char *key;
+    json_t *x, *found = NULL;
+    for (int k = 0; k < 2; k++) {
+        const char *s = json_string_value(json_object_get(in, k == 0 ? "$id" : "id"));
+        size_t len = s == NULL ? 0 : strcspn(s, "#");
+        if (len >= n && n > 0 && memcmp(s + len - n, uri, n) == 0 &&
+            (len == n || s[len - n - 1] == '/'))
+            return in;
+    }
+    if (depth == 0) return NULL;
+    json_object_foreach(in, key, x)
+    {
+        if (found == NULL && json_is_object(x)) found = find_id(x, uri, n, depth - 1);
+    }
+    return found;
+}
+
+static json_t *resolve(gr_build *b, json_t *schema, const char *ref)
+{
+    size_t n = strcspn(ref, "#");
+    json_t *at = b->schema->root;
+    if (n > 0 && (at = find_id(at, ref, n, 60)) == NULL)
+        rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_UNSUPPORTED,
+                              "leads to another document; only references inside of the schema "
+                              "are followed");
+    const char *p = ref[n] == '#' ? ref + n + 1 : "";
+    rose_gr_work(b, 100);
+    if (*p != '\0') at = *p == '/' ? follow_pointer(b, at, p) : find_anchor(at, p, 60);
+    if (!json_is_object(at) && !json_is_boolean(at))
+        rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads to no schema");
+    return at;
+}
+
+json_t *rose_gr_schema_deref(gr_build *b, json_t *schema)
+{
+    const char *ref;
+    for (int i = 0; (ref = json_string_value(json_object_get(schema, "$ref"))) != NULL; i++) {
+        if (!rose_gr_schema_legacy(b) && json_object_size(schema) > 1) return schema;
+        if (i == 64) rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
+        schema = resolve(b, schema, ref);
+    }
+    return schema;
+}
+
+/* ---- the list of schemas ---- */
+
+static void add_group(gr_build *b, gr_conj *c, json_t *list)
+{
+    if (json_array_size(list) == 1) {
+        rose_gr_conj_add(b, c, json_array_get(list, 0));
+        return;
+    }
+    for (size_t i = 0; i < c->n_groups; i++)
+        if (c->groups[i].list == list) return;
+    c->groups = rose_gr_grown(b, c->groups, c->n_groups, &c->cap_groups, sizeof *c->groups);
+    c->groups[c->n_groups++].list = list;
+}
+
+static json_t *list_at(gr_build *b, json_t *schema, const char *keyword)
+{
+    json_t *list = json_object_get(schema, keyword);
+    if (list != NULL && (!json_is_array(list) || json_array_size(list) == 0))
+        rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL,
+                              "must be a list of at least one schema");
+    return list;
+}
+
+/* oneOf is anyOf where no value can satisfy two of the schemas. Where two are not known to be
+ * disjoint, each excludes the other. */
+static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
+{
+    json_t *list = list_at(b, schema, "oneOf"), *x, *y, *made;
+    const json_t *required = json_object_get(schema, "required");
+    size_t i, k;
+    if (list == NULL) return;
+    void **known = rose_gr_memo(b, schema, MEMO_ONE_OF);
+    if (*known != NULL) {
+        add_group(b, c, *known);
+        return;
+    }
+    *known = made = rose_gr_keep(b, json_array());
+    unsigned types = rose_gr_schema_types(schema);
+    json_array_foreach(list, i, x)
+    {
+        json_t *all = json_pack("[O]", x);
+        if (all == NULL || json_array_append_new(made, json_pack("{s:o}", "allOf", all)) != 0)
+            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        json_array_foreach(list, k, y)
+        {
+            rose_gr_work(b, 20);
+            if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
+            if (json_array_append_new(all, json_pack("{s:O}", "not", y)) != 0)
+                rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        }
+    }
+    add_group(b, c, made);
+}
+
+/* {"a": ["b"]} or {"a": schema}: either no property a, or the rest holds as well. */
+static void add_dependencies(gr_build *b, gr_conj *c, json_t *schema, const char *keyword)
+{
+    const char *key;
+    json_t *x, *list;
+    json_object_foreach(json_object_get(schema, keyword), key, x)
+    {
+        void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
+        if (*known != NULL) {
+            add_group(b, c, *known);
+            continue;
+        }
+        json_t *then = json_is_array(x) ? json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object",
+                                                    "required", key, "allOf", "required", x)
+                                        : json_pack("{s:s, s:[s], s:[O]}", "type", "object",
+                                                    "required", key, "allOf", x);
+        list = json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
+        *known = rose_gr_keep(b, list);
+        add_group(b, c, *known);
+    }
+}
+
+static void add_if(gr_build *b, gr_conj *c, json_t *schema)
+{
+    json_t *cond = json_object_get(schema, "if"), *yes = json_object_get(schema, "then"),
+           *no = json_object_get(schema, "else"), *list, *x;
+    size_t i;
+    if (cond == NULL || (yes == NULL && no == NULL)) return;
+    void **known = rose_gr_memo(b, schema, MEMO_IF);
+    if (*known != NULL) {
+        add_group(b, c, *known);
+        return;
+    }
+    *known = list = rose_gr_keep(b, json_array());
+    x = yes != NULL ? json_pack("{s:[O,O]}", "allOf", cond, yes) : json_incref(cond);
+    if (x == NULL || json_array_append_new(list, x) != 0)
+        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+    json_t *negated = rose_gr_negated(b, cond), *one;
+    json_array_foreach(negated, i, one)
+    {
+        x = no != NULL ? json_pack("{s:[O,O]}", "allOf", one, no) : json_incref(one);
+        if (x == NULL || json_array_append_new(list, x) != 0)
+            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+    }
+    add_group(b, c, list);
+}
+
+static void add_object(gr_build *b, gr_conj *c, json_t *schema)
+{
+    json_t *list, *x;
+    size_t i;
+    c->v = rose_gr_grown(b, c->v, c->n, &c->cap, sizeof(json_t *));
+    c->v[c->n++] = schema;
+    list = list_at(b, schema, "allOf");
+    json_array_foreach(list, i, x) rose_gr_conj_add(b, c, x);
+    if ((list = list_at(b, schema, "anyOf")) != NULL) add_group(b, c, list);
+    add_one_of(b, c, schema);
+    if ((x = json_object_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x));
+    if (b->schema->draft >= 7) add_if(b, c, schema);
+    add_dependencies(b, c, schema, "dependencies");
+    if (b->schema->draft >= 2019) {
+        add_dependencies(b, c, schema, "dependentRequired");
+        add_dependencies(b, c, schema, "dependentSchemas");
+    }
+}
+
+void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema)
+{
+    rose_gr_work(b, 2);
+    rose_gr_enter(b);
+    c->by_ref = c->by_ref || json_object_get(schema, "$ref") != NULL;
+    schema = rose_gr_schema_deref(b, schema);
+    bool there = json_is_true(schema);
+    for (size_t i = 0; i < c->n; i++)
+        there = there || c->v[i] == schema;
+    if (!there && json_is_object(schema)) {
+        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+        if (ref != NULL) rose_gr_conj_add(b, c, resolve(b, schema, ref));
+        add_object(b, c, schema);
+    } else if (json_is_false(schema)) {
+        c->never = true;
+    } else if (!there) {
+        rose_gr_schema_refuse(b, schema, "", ROSE_E_INVAL, "a schema must be an object or boolean");
+    }
+    rose_gr_leave(b);
+}
+
+/* ---- keywords ---- */
+
+static void check_keywords(gr_build *b, json_t *schema, unsigned types)
+{
+    static const struct {
+        const char *name;
+        unsigned types;
+        int since, until;
+    } refused[] = {
+        {"contains", TYPE_ARRAY, 6, 9999},
+        {"unevaluatedItems", TYPE_ARRAY, 2019, 9999},
+        {"unevaluatedProperties", TYPE_OBJECT, 2019, 9999},
+        {"$dynamicRef", TYPE_ALL, 2020, 9999},
+        {"$recursiveRef", TYPE_ALL, 2019, 2019},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if ((types & refused[i].types) && b->schema->draft >= refused[i].since &&
+            b->schema->draft <= refused[i].until && json_object_get(schema, refused[i].name))
+            rose_gr_schema_refuse(b, schema, refused[i].name, ROSE_E_UNSUPPORTED,
+                                  "this keyword is not supported");
+    json_t *unique = json_object_get(schema, "uniqueItems");
+    if ((types & TYPE_ARRAY) && json_is_true(unique) &&
+        rose_gr_schema_count(b, schema, "maxItems", GR_INF) > 1)
+        rose_gr_schema_refuse(b, schema, "uniqueItems", ROSE_E_UNSUPPORTED,
+                              "this keyword is not supported");
+}
+
+static unsigned type_bits(const char *name)
+{
+    static const struct {
+        const char *name;
+        unsigned bits;
+    } types[] = {{"null", TYPE_NULL},           {"boolean", TYPE_BOOL},
+                 {"integer", TYPE_INTEGER},     {"number", TYPE_INTEGER | TYPE_FRACTION},
+                 {"\1fraction", TYPE_FRACTION}, /* schema_not.c */
+                 {"string", TYPE_STRING},       {"array", TYPE_ARRAY},
+                 {"object", TYPE_OBJECT}};
+    for (size_t i = 0; name != NULL && i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(types[i].name, name) == 0) return types[i].bits;
+    return 0;
+}
+
+/* 0: malformed. */
+unsigned rose_gr_schema_types(const json_t *schema)
+{
+    json_t *type = json_object_get(schema, "type"), *x;
+    unsigned bits = 0;
+    size_t i;
+    if (type == NULL) return TYPE_ALL;
+    if (json_is_string(type)) bits = type_bits(json_string_value(type));
+    json_array_foreach(type, i, x) bits |= type_bits(json_string_value(x));
+    if (bits != 0 && json_is_true(json_object_get(schema, "nullable"))) bits |= TYPE_NULL;
+    return bits;
+}
+
+/* ---- a list without choices ---- */
+
+/* The values of enum and const that satisfy the whole list; NULL: neither keyword is there. */
+static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
+{
+    json_t *values = NULL, *x;
+    gr_list l = {0};
+    size_t n_words = 0, i;
+    *found = false;
+    for (size_t k = 0; k < c->n; k++) {
+        json_t *list = json_object_get(c->v[k], "enum");
+        x = b->schema->draft >= 6 ? json_object_get(c->v[k], "const") : NULL;
+        if (list != NULL && !json_is_array(list))
+            rose_gr_schema_refuse(b, c->v[k], "enum", ROSE_E_INVAL, "must be a list");
+        if (x != NULL && list == NULL) list = rose_gr_keep(b, json_pack("[O]", x));
+        if (list != NULL && values == NULL) values = list;
+    }
+    if (values == NULL) return GR_NEVER;
+    *found = true;
+    gr_word *words = rose_gr_take(b, json_array_size(values) * sizeof *words);
+    const gr_dfa *d = rose_gr_demands_dfa(b, c);
+    json_array_foreach(values, i, x)
+    {
+        if (!rose_gr_value_fits(b, c, x)) continue;
+        if (!json_is_string(x)) {
+            rose_gr_push(b, &l, rose_gr_json_literal(b, x));
+            continue;
+        }
+        gr_word w = rose_gr_escaped(b, json_string_value(x), json_string_length(x));
+        if (d == NULL || rose_gr_dfa_match(d, w.bytes, w.n)) words[n_words++] = w;
+    }
+    if (n_words > 0) {
+        gr_node q = rose_gr_text(b, "\"");
+        rose_gr_push(b, &l, GR_SEQ(b, q, rose_gr_words(b, words, n_words), q));
+    }
+    return rose_gr_alt(b, l.v, l.n);
+}
+
+static gr_node plain_node(gr_build *b, const gr_conj *c)
+{
+    unsigned types = TYPE_ALL;
+    bool found;
+    gr_list l = {0};
+    for (size_t i = 0; i < c->n; i++) {
+        unsigned t = rose_gr_schema_types(c->v[i]);
+        if (t == 0) rose_gr_schema_refuse(b, c->v[i], "type", ROSE_E_INVAL, "no known type");
+        types &= t;
+    }
+    for (size_t i = 0; i < c->n; i++)
+        check_keywords(b, c->v[i], types);
+    gr_node values = enum_node(b, c, &found);
+    if (found) return values;
+    if (types & TYPE_OBJECT) rose_gr_push(b, &l, rose_gr_object_node(b, c));
+    if (types & TYPE_ARRAY) rose_gr_push(b, &l, rose_gr_array_node(b, c));
+    if (types & TYPE_STRING) rose_gr_push(b, &l, rose_gr_string_node(b, c));
+    if (types & (TYPE_INTEGER | TYPE_FRACTION))
+        rose_gr_push(b, &l, rose_gr_number_node(b, c, types));
+    static const struct {
+        unsigned type;
+        const char *text;
+    } words[] = {{TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}, {TYPE_NULL, "null"}};
+    for (size_t i = 0; i < 3; i++) {
+        json_t *v = words[i].type == TYPE_NULL ? json_null() : json_boolean(i == 0);
+        if ((types & words[i].type) && rose_gr_value_fits(b, c, v))
+            rose_gr_push(b, &l, rose_gr_text(b, words[i].text));
+    }
+    return rose_gr_alt(b, l.v, l.n);
+}
+
+static void *copied(gr_build *b, const void *from, size_t n, size_t size)
+{
+    void *to = rose_gr_take(b, (n + 1) * size);
+    if (n > 0) memcpy(to, from, n * size);
+    return to;
+}
+
+gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c)
+{
+    gr_conj to = *c;
+    to.v = copied(b, c->v, c->n, sizeof(json_t *));
+    to.groups = copied(b, c->groups, c->n_groups, sizeof *c->groups);
+    to.cap = c->n + 1;
+    to.cap_groups = c->n_groups + 1;
+    to.by_ref = false;
+    return to;
+}
+
+/* Multiplies the choices out. */
+static gr_node choose(gr_build *b, gr_conj *c)
+{
+    gr_list l = {0};
+    json_t *x;
+    size_t i;
+    if (c->never) return GR_NEVER;
+    if (c->n_groups == 0) return c->n == 0 ? rose_gr_any_value(b) : plain_node(b, c);
+    json_t *list = c->groups[--c->n_groups].list;
+    json_array_foreach(list, i, x)
+    {
+        gr_conj one = rose_gr_conj_copy(b, c);
+        rose_gr_conj_add(b, &one, x);
+        rose_gr_push(b, &l, rose_gr_conj_node(b, &one));
+    }
+    return rose_gr_alt(b, l.v, l.n);
+}
+
+static bool same_conj(gr_build *b, const gr_conj *x, const gr_conj *y)
+{
+    rose_gr_work(b, 0);
+    return x->n == y->n && x->n_groups == y->n_groups &&
+           (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof(json_t *)) == 0) &&
+           (x->n_groups == 0 || memcmp(x->groups, y->groups, x->n_groups * sizeof *x->groups) == 0);
+}
+
+/* The rule of a list that a $ref led to. Its body is built later, by the loop of rose_gr_schema. */
+static gr_node rule_of(gr_build *b, const gr_conj *c)
+{
+    struct gr_schema *s = b->schema;
+    for (size_t i = 0; i < s->n_memos; i++)
+        if (same_conj(b, &s->memos[i].conj, c)) return s->memos[i].rule;
+    s->memos = rose_gr_grown(b, s->memos, s->n_memos, &s->cap_memos, sizeof *s->memos);
+    s->memos[s->n_memos] = (memo){rose_gr_conj_copy(b, c), rose_gr_rule_new(b, "of a $ref")};
+    return s->memos[s->n_memos++].rule;
+}
+
+gr_node rose_gr_conj_node(gr_build *b, gr_conj *c)
+{
+    if (c->never) return GR_NEVER;
+    if (c->by_ref) return rule_of(b, c);
+    rose_gr_enter(b);
+    gr_node x = choose(b, c);
+    rose_gr_leave(b);
+    return x;
+}
+
+void rose_gr_schema_begin(gr_build *b, json_t *schema)
+{
+    struct gr_schema *s = rose_gr_take(b, sizeof *s);
+    *s = (struct gr_schema){.root = schema, .draft = draft_of(schema)};
+    b->schema = s;
+}
+
+void rose_gr_schema_finish(gr_build *b)
+{
+    struct gr_schema *s = b->schema;
+    for (size_t i = 0; i < s->n_memos; i++) {
+        gr_conj c = rose_gr_conj_copy(b, &s->memos[i].conj); /* the list of memos may move */
+        gr_node body = rose_gr_conj_node(b, &c);
+        rose_gr_rule_define(b, s->memos[i].rule, body);
+    }
+}
+
+gr_node rose_gr_schema(gr_build *b, json_t *schema)
+{
+    gr_conj c = {0};
+    rose_gr_schema_begin(b, schema);
+    rose_gr_conj_add(b, &c, schema);
+    gr_node root = rose_gr_conj_node(b, &c);
+    rose_gr_schema_finish(b);
+    return root;
+}

@@ -1,0 +1,275 @@
+/* grammar/schema_array.c - arrays of a JSON schema, and values that are written out: enum, const.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grammar/schema_internal.h"
+
+/* The item schemas of one schema: a list for the first places, and one for all others. */
+static void items_of(const gr_build *b, json_t *schema, json_t **first, json_t **rest)
+{
+    json_t *items = json_object_get(schema, "items");
+    bool new_names = rose_gr_schema_draft(b) >= 2020;
+    *first = new_names ? json_object_get(schema, "prefixItems") : NULL;
+    *rest = items;
+    if (json_is_array(items)) { /* drafts 4 to 2019 */
+        *first = items;
+        *rest = json_object_get(schema, "additionalItems");
+    }
+}
+
+static gr_node item_node(gr_build *b, const gr_conj *c, size_t i, bool is_rest)
+{
+    gr_conj item = {0};
+    for (size_t k = 0; k < c->n; k++) {
+        json_t *first, *rest, *x;
+        items_of(b, c->v[k], &first, &rest);
+        x = !is_rest && i < json_array_size(first) ? json_array_get(first, i) : rest;
+        if (x != NULL) rose_gr_conj_add(b, &item, x);
+    }
+    return rose_gr_conj_node(b, &item);
+}
+
+/* Arrays of which one item satisfies what "\1some" says; all satisfy the rest. */
+static gr_node some_node(gr_build *b, const gr_conj *c, uint32_t min, uint32_t max)
+{
+    gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), found;
+    gr_conj one = {0};
+    size_t n = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        json_t *first, *rest, *some = json_object_get(c->v[k], "\1some");
+        items_of(b, c->v[k], &first, &rest);
+        if (first != NULL || (some != NULL && ++n > 1) || min > 1 || max != GR_INF)
+            rose_gr_schema_refuse(b, c->v[k], "items", ROSE_E_UNSUPPORTED,
+                                  "not supported inside of `not` or `if` with this array");
+        if (rest != NULL) rose_gr_conj_add(b, &one, rest);
+        if (some != NULL) rose_gr_conj_add(b, &one, some);
+    }
+    if ((found = rose_gr_conj_node(b, &one)) == GR_NEVER) return GR_NEVER;
+    gr_node item = item_node(b, c, 0, true);
+    return GR_SEQ(b, rose_gr_text(b, "["), ws, rose_gr_repeat(b, GR_SEQ(b, item, comma), 0, GR_INF),
+                  found, rose_gr_repeat(b, GR_SEQ(b, comma, item), 0, GR_INF), ws,
+                  rose_gr_text(b, "]"));
+}
+
+gr_node rose_gr_array_node(gr_build *b, const gr_conj *c)
+{
+    uint32_t min = 0, max = GR_INF, places = 0;
+    gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), tail;
+    for (size_t k = 0; k < c->n; k++) {
+        json_t *first, *rest;
+        uint32_t lo = rose_gr_schema_count(b, c->v[k], "minItems", 0);
+        uint32_t hi = rose_gr_schema_count(b, c->v[k], "maxItems", GR_INF);
+        items_of(b, c->v[k], &first, &rest);
+        if (lo > min) min = lo;
+        if (hi < max) max = hi;
+        if (json_array_size(first) > places) places = (uint32_t)json_array_size(first);
+    }
+    for (size_t k = 0; k < c->n; k++)
+        if (json_object_get(c->v[k], "\1some") != NULL) return some_node(b, c, min, max);
+    if (max < places) places = max;
+    gr_node other = max > places ? item_node(b, c, places, true) : GR_NEVER;
+    if (other == GR_NEVER && max > places) max = places;
+    if (min > max) return GR_NEVER;
+    if (places == 0) return rose_gr_members(b, "[", other, "]", min, max);
+    tail = rose_gr_repeat(b, GR_SEQ(b, comma, other), min > places ? min - places : 0,
+                          max == GR_INF ? GR_INF : max - places);
+    for (uint32_t i = places; i-- > 0;) {
+        gr_node item = item_node(b, c, i, false);
+        tail = GR_SEQ(b, i > 0 ? comma : GR_EMPTY, item, tail, i == 0 ? ws : GR_EMPTY);
+        if (i >= min) tail = rose_gr_opt(b, tail);
+    }
+    return GR_SEQ(b, rose_gr_text(b, "["), ws, tail, rose_gr_text(b, "]"));
+}
+
+/* ---- values that are written out ---- */
+
+static gr_node number_literal(gr_build *b, const json_t *value)
+{
+    gr_decimal d;
+    gr_list l = {0};
+    rose_gr_decimal(b, value, &d);
+    gr_node sign = d.negative ? rose_gr_text(b, "-") : GR_EMPTY;
+    gr_node zeros = rose_gr_repeat(b, rose_gr_text(b, "0"), 0, 1);
+    if (d.part[0] == '\0') zeros = rose_gr_opt(b, rose_gr_text(b, ".0"));
+    rose_gr_push(b, &l, sign);
+    rose_gr_push(b, &l, rose_gr_text(b, d.whole));
+    if (d.part[0] != '\0') {
+        rose_gr_push(b, &l, rose_gr_text(b, "."));
+        rose_gr_push(b, &l, rose_gr_text(b, d.part));
+        zeros = GR_EMPTY;
+    }
+    rose_gr_push(b, &l, zeros);
+    return rose_gr_seq(b, l.v, l.n);
+}
+
+static gr_node string_literal(gr_build *b, const char *s, size_t n)
+{
+    gr_word w = rose_gr_escaped(b, s, n);
+    gr_node quote = rose_gr_text(b, "\"");
+    return GR_SEQ(b, quote, rose_gr_bytes(b, w.bytes, w.n), quote);
+}
+
+static gr_node array_literal(gr_build *b, const json_t *value)
+{
+    gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws);
+    gr_list l = {0};
+    size_t i;
+    json_t *x;
+    json_array_foreach(value, i, x)
+    {
+        if (i > 0) rose_gr_push(b, &l, comma);
+        rose_gr_push(b, &l, rose_gr_json_literal(b, x));
+    }
+    return GR_SEQ(b, rose_gr_text(b, "["), ws, rose_gr_seq(b, l.v, l.n), l.n > 0 ? ws : GR_EMPTY,
+                  rose_gr_text(b, "]"));
+}
+
+/* All members are required; they come in any order, unless the order of the schema counts. */
+static gr_node object_literal(gr_build *b, json_t *value)
+{
+    gr_node ws = rose_gr_space(b), colon = GR_SEQ(b, ws, rose_gr_text(b, ":"), ws);
+    gr_members m = {.comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), .max = GR_INF};
+    bool *required = rose_gr_take(b, json_object_size(value));
+    gr_list l = {0}, ordered = {0};
+    const char *key;
+    size_t n;
+    json_t *x;
+    json_object_keylen_foreach(value, key, n, x)
+    {
+        gr_node pair = GR_SEQ(b, string_literal(b, key, n), colon, rose_gr_json_literal(b, x));
+        if (l.n > 0) rose_gr_push(b, &ordered, m.comma);
+        rose_gr_push(b, &ordered, pair);
+        required[l.n] = true;
+        rose_gr_push(b, &l, pair);
+    }
+    m.kids = l.v;
+    m.required = required;
+    m.n = (uint32_t)l.n;
+    m.other = GR_NEVER;
+    m.close = GR_SEQ(b, ws, rose_gr_text(b, "}"));
+    gr_node all = b->opts.schema_order || l.n < 2 ? GR_SEQ(b, rose_gr_seq(b, ordered.v, ordered.n),
+                                                           l.n > 0 ? m.close : rose_gr_text(b, "}"))
+                                                  : rose_gr_keys_node(b, &m);
+    return GR_SEQ(b, rose_gr_text(b, "{"), ws, all);
+}
+
+gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
+{
+    gr_node x = GR_NEVER;
+    rose_gr_enter(b);
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        x = string_literal(b, json_string_value(value), json_string_length(value));
+        break;
+    case JSON_INTEGER:
+    case JSON_REAL:
+        x = number_literal(b, value);
+        break;
+    case JSON_ARRAY:
+        x = array_literal(b, value);
+        break;
+    case JSON_OBJECT:
+        x = object_literal(b, (json_t *)(uintptr_t)value);
+        break;
+    case JSON_TRUE:
+        x = rose_gr_text(b, "true");
+        break;
+    case JSON_FALSE:
+        x = rose_gr_text(b, "false");
+        break;
+    case JSON_NULL:
+    default:
+        x = rose_gr_text(b, "null");
+        break;
+    }
+    rose_gr_leave(b);
+    return x;
+}
+
+bool rose_gr_json_same(const json_t *x, const json_t *y)
+{
+    if (json_is_number(x) && json_is_number(y)) {
+        if (json_is_integer(x) && json_is_integer(y))
+            return json_integer_value(x) == json_integer_value(y);
+        double d = json_number_value(x) - json_number_value(y);
+        return !(d < 0) && !(d > 0);
+    }
+    return json_equal(x, y) != 0;
+}
+
+static unsigned type_of(const json_t *x)
+{
+    double v;
+    switch (json_typeof(x)) {
+    case JSON_NULL:
+        return TYPE_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return TYPE_BOOL;
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    case JSON_INTEGER:
+        return TYPE_INTEGER;
+    case JSON_REAL:
+        v = json_real_value(x);
+        return v >= -9e15 && v <= 9e15 && !(v - (double)(int64_t)v < 0) &&
+                       !(v - (double)(int64_t)v > 0)
+                   ? TYPE_INTEGER
+                   : TYPE_FRACTION;
+    default:
+        return 0;
+    }
+}
+
+static bool in_list(const json_t *list, const json_t *value)
+{
+    size_t i;
+    json_t *x;
+    json_array_foreach(list, i, x)
+    {
+        if (rose_gr_json_same(x, value)) return true;
+    }
+    return false;
+}
+
+/* Does this container of an enum satisfy one schema? Decided only where nothing is demanded. */
+static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
+{
+    static const char *const object_keys[] = {
+        "properties",    "required",      "patternProperties",   "minProperties",
+        "maxProperties", "propertyNames", "additionalProperties"};
+    static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems",
+                                             "\1some"};
+    const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
+    size_t n = type == TYPE_OBJECT ? 7 : 5;
+    for (size_t i = 0; i < n; i++)
+        if (json_object_get(schema, keys[i]) != NULL)
+            rose_gr_schema_refuse(b, schema, keys[i], ROSE_E_UNSUPPORTED,
+                                  "not supported together with objects or arrays in enum or const");
+}
+
+static bool fits_one(gr_build *b, json_t *schema, const json_t *value)
+{
+    unsigned type = type_of(value);
+    const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    if (!(rose_gr_schema_types(schema) & type)) return false;
+    if (list != NULL && !in_list(list, value)) return false;
+    if (one != NULL && rose_gr_schema_draft(b) >= 6 && !rose_gr_json_same(one, value)) return false;
+    if (in_list(json_object_get(schema, "\1not"), value)) return false;
+    if (type & (TYPE_INTEGER | TYPE_FRACTION)) return rose_gr_number_fits(b, schema, value);
+    if (type & (TYPE_ARRAY | TYPE_OBJECT)) demand_nothing(b, schema, type);
+    return true;
+}
+
+bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (!fits_one(b, c->v[i], value)) return false;
+    return true;
+}

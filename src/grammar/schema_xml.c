@@ -1,0 +1,217 @@
+/* grammar/schema_xml.c - the arguments of a tool call in the XML forms of XGrammar's json_schema
+ * format. An object's properties are elements; a string is written as it is, without quotes, and
+ * holds no end tag; any other value is JSON:
+ *
+ *     qwen_xml      <parameter=city>Paris</parameter>
+ *     minimax_xml   <parameter name="city">Paris</parameter>
+ *     glm_xml       <arg_key>city</arg_key><arg_value>Paris</arg_value>
+ *
+ * One white space may stand at each border. Properties that the schema does not name are allowed
+ * only if additionalProperties is given. Strings may have enum or const; pattern, format and
+ * lengths are refused by name, because they speak of the string without the white space around it.
+ */
+#include <string.h>
+
+#include "grammar/schema_internal.h"
+
+static const struct style {
+    const char *name, *before, *after, *open, *end;
+} styles[] = {
+    {"qwen_xml", "<parameter=", ">", "", "</parameter>"},
+    {"minimax_xml", "<parameter name=\"", "\">", "", "</parameter>"},
+    {"glm_xml", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
+};
+
+typedef struct xml {
+    gr_build *b;
+    const struct style *style;
+    gr_node space, raw; /* raw: any text without the end tag */
+    gr_members m;
+    gr_list pairs;
+} xml;
+
+static gr_node value_node(xml *x, gr_conj *c);
+
+static void refuse_demands(xml *x, const gr_conj *c)
+{
+    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
+    for (size_t i = 0; i < c->n; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            if (json_object_get(c->v[i], keys[k]) != NULL)
+                rose_gr_schema_refuse(x->b, c->v[i], keys[k], ROSE_E_UNSUPPORTED,
+                                      "not supported for a string in an XML style");
+}
+
+/* The strings of enum and const as raw text; NEVER: there are none. *listed: one of both is there.
+ */
+static gr_node words_node(xml *x, const gr_conj *c, bool *listed)
+{
+    gr_list l = {0};
+    json_t *list = NULL, *v;
+    size_t i;
+    for (size_t k = 0; k < c->n && list == NULL; k++) {
+        list = json_object_get(c->v[k], "enum");
+        v = json_object_get(c->v[k], "const");
+        if (list == NULL && v != NULL) list = rose_gr_keep(x->b, json_pack("[O]", v));
+    }
+    *listed = list != NULL;
+    json_array_foreach(list, i, v)
+    {
+        if (json_is_string(v) && rose_gr_value_fits(x->b, c, v))
+            rose_gr_push(x->b, &l,
+                         rose_gr_bytes(x->b, json_string_value(v), json_string_length(v)));
+    }
+    return rose_gr_alt(x->b, l.v, l.n);
+}
+
+/* A value without choices: its strings raw, everything else as JSON. */
+static gr_node plain_value(xml *x, gr_conj *c)
+{
+    gr_build *b = x->b;
+    unsigned types = TYPE_ALL;
+    bool listed;
+    for (size_t i = 0; i < c->n; i++)
+        types &= rose_gr_schema_types(c->v[i]);
+    gr_node text = GR_NEVER;
+    if (types & TYPE_STRING) {
+        text = words_node(x, c, &listed);
+        refuse_demands(x, c);
+        if (!listed) text = x->raw;
+    }
+    json_t *rest =
+        json_pack("{s:[s,s,s,s,s]}", "type", "null", "boolean", "number", "array", "object");
+    rose_gr_conj_add(b, c, rose_gr_keep(b, rest));
+    gr_node other = types == TYPE_STRING ? GR_NEVER : rose_gr_conj_node(b, c);
+    return GR_SEQ(b, x->space, GR_ALT(b, text, other), x->space);
+}
+
+static gr_node value_node(xml *x, gr_conj *c)
+{
+    gr_list l = {0};
+    size_t i;
+    json_t *s;
+    c->by_ref = false; /* strings are raw here only, so the rules of $ref do not fit */
+    if (c->never) return GR_NEVER;
+    if (c->n_groups == 0) return plain_value(x, c);
+    rose_gr_enter(x->b);
+    json_t *list = c->groups[--c->n_groups].list;
+    json_array_foreach(list, i, s)
+    {
+        gr_conj one = rose_gr_conj_copy(x->b, c);
+        rose_gr_conj_add(x->b, &one, s);
+        rose_gr_push(x->b, &l, value_node(x, &one));
+    }
+    rose_gr_leave(x->b);
+    return rose_gr_alt(x->b, l.v, l.n);
+}
+
+static gr_node pair_node(xml *x, gr_node name, gr_node value)
+{
+    gr_build *b = x->b;
+    gr_node open =
+        x->style->open[0] == '\0' ? GR_EMPTY : GR_SEQ(b, x->space, rose_gr_text(b, x->style->open));
+    return GR_SEQ(b, rose_gr_text(b, x->style->before), name, rose_gr_text(b, x->style->after),
+                  open, value, rose_gr_text(b, x->style->end), x->space);
+}
+
+static bool is_required(const gr_conj *c, const char *name)
+{
+    size_t i;
+    json_t *x;
+    for (size_t k = 0; k < c->n; k++)
+        json_array_foreach(json_object_get(c->v[k], "required"), i, x)
+        {
+            if (json_is_string(x) && strcmp(json_string_value(x), name) == 0) return true;
+        }
+    return false;
+}
+
+/* Names like those of variables, but for those of the properties. */
+static gr_node other_pair(xml *x, const gr_conj *c, gr_word *words, size_t n)
+{
+    static const char name[] = "[A-Za-z_][A-Za-z0-9_]*";
+    gr_build *b = x->b;
+    gr_conj value = {0};
+    bool given = false;
+    for (size_t i = 0; i < c->n; i++) {
+        json_t *s = json_object_get(c->v[i], "additionalProperties");
+        if (s == NULL) continue;
+        rose_gr_conj_add(b, &value, s);
+        given = true;
+    }
+    if (!given || value.never) return GR_NEVER;
+    gr_dfa *d = rose_gr_dfa_of(b, rose_gr_regex(b, name, sizeof name - 1));
+    if (n > 0) d = rose_gr_dfa_combine(b, d, rose_gr_dfa_words(b, words, n), DFA_MINUS);
+    return pair_node(x, rose_gr_dfa_node(b, d), value_node(x, &value));
+}
+
+/* Adds the pairs of the properties in the order of the schemas. */
+static void add_pairs(xml *x, const gr_conj *c)
+{
+    gr_build *b = x->b;
+    const char *name;
+    json_t *s, *own;
+    size_t total = 0;
+    for (size_t k = 0; k < c->n; k++)
+        total += json_object_size(json_object_get(c->v[k], "properties"));
+    bool *required = rose_gr_take(b, total);
+    gr_word *words = rose_gr_take(b, total * sizeof *words + 1);
+    for (size_t k = 0; k < c->n; k++)
+        json_object_foreach(json_object_get(c->v[k], "properties"), name, s)
+        {
+            gr_conj value = {0};
+            size_t n = x->pairs.n, i = 0;
+            while (i < n && strcmp(words[i].bytes, name) != 0)
+                i++;
+            if (i < n) continue; /* of an earlier schema, with this one's demands */
+            for (size_t j = k; j < c->n; j++)
+                if ((own = json_object_get(json_object_get(c->v[j], "properties"), name)) != NULL)
+                    rose_gr_conj_add(b, &value, own);
+            words[n] = (gr_word){name, strlen(name)};
+            required[n] = is_required(c, name);
+            rose_gr_push(b, &x->pairs, pair_node(x, rose_gr_text(b, name), value_node(x, &value)));
+        }
+    x->m.required = required;
+    x->m.other = other_pair(x, c, words, x->pairs.n);
+}
+
+static gr_node members_node(xml *x)
+{
+    gr_build *b = x->b;
+    gr_list l = {0};
+    x->m.kids = x->pairs.v;
+    x->m.n = (uint32_t)x->pairs.n;
+    x->m.max = GR_INF;
+    x->m.comma = x->m.close = GR_EMPTY;
+    if (!b->opts.schema_order && x->m.n > 0) return rose_gr_keys_node(b, &x->m);
+    for (uint32_t i = 0; i < x->m.n; i++)
+        rose_gr_push(b, &l, rose_gr_repeat(b, x->m.kids[i], x->m.required[i], 1));
+    rose_gr_push(b, &l, rose_gr_repeat(b, x->m.other, 0, GR_INF));
+    return rose_gr_seq(b, l.v, l.n);
+}
+
+gr_node rose_gr_xml(gr_build *b, json_t *schema, const char *name)
+{
+    xml x = {.b = b};
+    gr_conj c = {0};
+    for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++)
+        if (strcmp(styles[i].name, name) == 0) x.style = &styles[i];
+    if (x.style == NULL)
+        rose_gr_fail(b, ROSE_E_UNSUPPORTED,
+                     "the style \"%s\" is not supported (json, qwen_xml, minimax_xml, glm_xml are)",
+                     name);
+    x.space = rose_gr_space(b);
+    x.raw = rose_gr_text_without(b, x.style->end);
+    rose_gr_schema_begin(b, schema);
+    rose_gr_conj_add(b, &c, schema);
+    if (c.n_groups > 0)
+        rose_gr_schema_refuse(b, schema, "", ROSE_E_UNSUPPORTED,
+                              "choices such as anyOf are not supported at the top of an XML style");
+    for (size_t i = 0; i < c.n; i++)
+        if (!(rose_gr_schema_types(c.v[i]) & TYPE_OBJECT))
+            rose_gr_schema_refuse(b, c.v[i], "type", ROSE_E_INVAL, "an XML style needs an object");
+    add_pairs(&x, &c);
+    gr_node all = GR_SEQ(b, x.space, members_node(&x));
+    rose_gr_schema_finish(b);
+    return all;
+}

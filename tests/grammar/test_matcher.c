@@ -1,0 +1,500 @@
+/* Vocabularies, matchers and the cache: tokens that hold parts of characters, copies, forced ids,
+ * the end of the text, limits, hostile grammars, clean-ups of cached states, threads. */
+#include "grammar_text.h"
+
+#include <pthread.h>
+
+#include "grammar/cache.h"
+#include "tokenizer/tok_fixture.h"
+
+static rose_vocab_trie *v;
+
+static void accept(rose_matcher *m, uint32_t id)
+{
+    rose_err err = {""};
+    if (rose_matcher_accept(m, id, &err) != ROSE_OK) fail_msg("%s", err.msg);
+}
+
+static rose_matcher *start(rose_grammar *g)
+{
+    rose_matcher *m;
+    assert_int_equal(rose_matcher_create(&m, g, NULL), ROSE_OK);
+    return m;
+}
+
+static uint32_t long_id(const char *text)
+{
+    for (uint32_t i = 0; i < N_LONG; i++)
+        if (strcmp(long_tokens[i], text) == 0) return FIRST_LONG + i;
+    fail_msg("no token %s", text);
+    return 0;
+}
+
+/* ---- vocabularies ---- */
+
+static void bad_vocabularies(void **state)
+{
+    const rose_vocab_token one = {"a", 1};
+    const uint32_t eos = 1;
+    rose_vocab_trie *t;
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(rose_vocab_trie_create(&t, &one, 1, &eos, 1, &err), ROSE_E_INVAL);
+    assert_null(t);
+    assert_non_null(strstr(err.msg, "eos id 1"));
+    assert_int_equal(rose_vocab_trie_create(&t, &one, 1, NULL, 0, &err), ROSE_OK);
+    assert_int_equal(rose_vocab_trie_ids(t), 1);
+    assert_true(rose_vocab_trie_bytes(t) > 0);
+    rose_vocab_trie_unref(t);
+    assert_int_equal(rose_vocab_trie_create(&t, NULL, 0, NULL, 0, &err), ROSE_OK);
+    rose_vocab_trie_unref(t);
+}
+
+/* Equal tokens are all allowed; a token without text, or of an eos id, never is as text. */
+static void odd_tokens(void **state)
+{
+    const rose_vocab_token tokens[] = {{"a", 1}, {"a", 1}, {"", 0}, {NULL, 0}, {"a", 1}, {"b", 1}};
+    const uint32_t eos[] = {4, 3};
+    rose_vocab_trie *t;
+    uint32_t mask;
+    (void)state;
+    assert_int_equal(rose_vocab_trie_create(&t, tokens, 6, eos, 2, NULL), ROSE_OK);
+    rose_grammar *g = compiled(t, ROSE_GRAMMAR_REGEX, "a");
+    rose_matcher *m = start(g);
+    assert_int_equal(rose_matcher_mask(m, &mask, NULL), ROSE_OK);
+    assert_int_equal(mask, 1u << 0 | 1u << 1);
+    assert_int_equal(rose_matcher_accept(m, 2, NULL), ROSE_E_INVAL);
+    assert_int_equal(rose_matcher_accept(m, 77, NULL), ROSE_E_INVAL);
+    assert_int_equal(rose_matcher_accept(m, 4, NULL), ROSE_E_INVAL);
+    accept(m, 1);
+    assert_int_equal(rose_matcher_mask(m, &mask, NULL), ROSE_OK);
+    assert_int_equal(mask, 1u << 3 | 1u << 4);
+    assert_false(rose_matcher_ended(m));
+    accept(m, 4);
+    assert_true(rose_matcher_ended(m) && rose_matcher_accepting(m));
+    assert_int_equal(rose_matcher_accept(m, 0, NULL), ROSE_E_INVAL);
+    assert_int_equal(rose_matcher_mask(m, &mask, NULL), ROSE_OK);
+    assert_int_equal(mask, 1u << 3 | 1u << 4);
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+    rose_vocab_trie_unref(t);
+}
+
+static const char spaced[] =
+    "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"unk_token\": \"<unk>\", \"vocab\": "
+    "{\"<unk>\": 0, \"</s>\": 1, \"<0xE2>\": 2, \"<0x82>\": 3, \"<0xAC>\": 4, "
+    "\"\\u2581\": 5, \"a\": 6, \"\\u2581a\": 7}, \"merges\": [\"\\u2581 a\"]}, "
+    "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", "
+    "\"prepend\": \"\\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
+    "\"content\": \"\\u2581\"}]}, \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": "
+    "\"Replace\", \"pattern\": {\"String\": \"\\u2581\"}, \"content\": \" \"}, {\"type\": "
+    "\"ByteFallback\"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", \"content\": \" \", "
+    "\"start\": 1, \"stop\": 0}]}, \"added_tokens\": [{\"id\": 0, \"content\": \"<unk>\", "
+    "\"special\": true}, {\"id\": 1, \"content\": \"</s>\", \"special\": true}]}";
+
+/* U+2581 is a space, <0xXX> one byte, a special token no text. */
+static void sentencepiece(void **state)
+{
+    temp_dir d;
+    rose_tokenizer *t;
+    rose_vocab_trie *s;
+    const uint32_t eos = 1;
+    uint32_t mask = 0;
+    rose_err err = {""};
+    (void)state;
+    temp_make(&d);
+    temp_write(&d, "tokenizer.json", spaced, sizeof spaced - 1);
+    if (rose_tokenizer_open(&t, d.path, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    temp_remove(&d);
+    assert_int_equal(rose_vocab_trie_open(&s, t, 12, &eos, 1, &err), ROSE_OK);
+    rose_grammar *g = compiled(s, ROSE_GRAMMAR_REGEX, "( a|<unk>|</s>)?\\u20ac?");
+    rose_matcher *m = start(g);
+    assert_int_equal(rose_matcher_mask(m, &mask, &err), ROSE_OK);
+    assert_int_equal(mask, 1u << 1 | 1u << 2 | 1u << 5 | 1u << 7);
+    accept(m, 5);
+    accept(m, 6);
+    accept(m, 2);
+    uint32_t id = 0;
+    assert_true(rose_matcher_forced(m, &id));
+    assert_int_equal(id, 3);
+    accept(m, 3);
+    accept(m, 4);
+    assert_true(rose_matcher_accepting(m));
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+    rose_vocab_trie_unref(s);
+    rose_tokenizer_close(t);
+}
+
+/* ---- matchers ---- */
+
+static void halves_of_characters(void **state)
+{
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\"}");
+    rose_matcher *m = start(g);
+    (void)state;
+    accept(m, '"');
+    accept(m, long_id("a\xc3"));
+    check_mask(m);
+    assert_int_equal(rose_matcher_accept(m, '"', NULL), ROSE_E_INVAL);
+    accept(m, long_id("\xa9\""));
+    assert_true(rose_matcher_accepting(m));
+    rose_matcher_reset(m);
+    assert_false(rose_matcher_accepting(m));
+    accept(m, '"');
+    accept(m, long_id("\xe2\x82"));
+    check_mask(m);
+    accept(m, 0xac);
+    accept(m, long_id("\\\"x"));
+    accept(m, long_id("\\u00"));
+    check_mask(m);
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+}
+
+static void copies(void **state)
+{
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_REGEX, "ab*c");
+    rose_matcher *m = start(g), *c;
+    uint32_t id;
+    (void)state;
+    assert_true(rose_matcher_forced(m, &id) == false); /* "a" and "ab", "abc" */
+    accept(m, 'a');
+    assert_int_equal(rose_matcher_copy(&c, m, NULL), ROSE_OK);
+    accept(m, 'c');
+    accept(c, 'b');
+    assert_true(rose_matcher_accepting(m));
+    assert_false(rose_matcher_accepting(c));
+    assert_true(rose_matcher_forced(m, &id));
+    assert_int_equal(id, EOS);
+    rose_matcher_destroy(m);
+    check_mask(c);
+    rose_matcher_destroy(c);
+    rose_matcher_destroy(NULL);
+    rose_grammar_unref(g);
+}
+
+/* Where the stack has max_stack frames, only what closes is allowed. */
+static void deep_output(void **state)
+{
+    rose_grammar_opts opts = {.max_stack = 64};
+    rose_grammar *g;
+    uint32_t mask[TEXT_WORDS];
+    int n = 0;
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, "{}", 2, v, &opts, NULL),
+                     ROSE_OK);
+    rose_matcher *m = start(g);
+    while (rose_matcher_accept(m, '[', NULL) == ROSE_OK)
+        n++;
+    assert_in_range(n, 10, 65);
+    assert_int_equal(rose_matcher_mask(m, mask, NULL), ROSE_OK);
+    assert_true(has_bit(mask, ']') && !has_bit(mask, '['));
+    for (int i = 0; i < n; i++)
+        accept(m, ']');
+    assert_true(rose_matcher_accepting(m));
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+}
+
+/* With a small limit, states are dropped again and again; matchers go on. */
+static void clean_ups(void **state)
+{
+    rose_grammar_opts opts = {.max_run_bytes = 24000};
+    rose_grammar *g;
+    rose_matcher *m[3];
+    rose_err err = {""};
+    static const char text[] =
+        "{\"k\":[1,{\"a\":\"x\"},[[true]]],\"long\":\"aaaaaaaaaaaaaaaaaaaa\"}";
+    uint32_t mask[TEXT_WORDS];
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_OBJECT, "", 0, v, &opts, NULL),
+                     ROSE_OK);
+    for (int i = 0; i < 3; i++)
+        m[i] = start(g);
+    for (size_t at = 0; at + 1 < sizeof text; at++)
+        for (int i = 0; i < 3; i++) {
+            if (rose_matcher_mask(m[i], mask, &err) != ROSE_OK) fail_msg("%s", err.msg);
+            assert_true(has_bit(mask, (uint8_t)text[at]));
+            accept(m[i], (uint8_t)text[at]);
+        }
+    for (int i = 0; i < 3; i++) {
+        assert_true(rose_matcher_accepting(m[i]));
+        rose_matcher_destroy(m[i]);
+    }
+    assert_true(rose_grammar_bytes(g) < 4 * opts.max_run_bytes + 20000);
+    rose_grammar_unref(g);
+}
+
+/* A vocabulary that lacks a letter cannot continue. */
+static void no_way_on(void **state)
+{
+    const rose_vocab_token tokens[] = {{"a", 1}, {"c", 1}};
+    rose_vocab_trie *t;
+    uint32_t mask;
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(rose_vocab_trie_create(&t, tokens, 2, NULL, 0, NULL), ROSE_OK);
+    rose_grammar *g = compiled(t, ROSE_GRAMMAR_REGEX, "ab");
+    rose_matcher *m = start(g);
+    accept(m, 0);
+    assert_int_equal(rose_matcher_mask(m, &mask, &err), ROSE_E_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "no token"));
+    uint32_t id;
+    assert_false(rose_matcher_forced(m, &id));
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+    rose_vocab_trie_unref(t);
+}
+
+/* ---- hostile grammars: an error by name or a result, never a crash ---- */
+
+static char *repeated(const char *text, size_t n, const char *tail)
+{
+    size_t len = strlen(text);
+    char *s = malloc(n * len + strlen(tail) + 1);
+    assert_non_null(s);
+    for (size_t i = 0; i < n; i++)
+        memcpy(s + i * len, text, len);
+    strcpy(s + n * len, tail);
+    return s;
+}
+
+/* Both strings, which are freed. */
+static char *join(char *a, char *b)
+{
+    char *s = malloc(strlen(a) + strlen(b) + 1);
+    assert_non_null(s);
+    strcat(strcpy(s, a), b);
+    free(a);
+    free(b);
+    return s;
+}
+
+/* Frees text. It compiles, or fails with a message that has this part. */
+static void try_hostile(rose_grammar_kind kind, char *text, const char *part)
+{
+    rose_grammar *g;
+    rose_err err = {""};
+    rose_status st = rose_grammar_compile(&g, kind, text, strlen(text), v, NULL, &err);
+    if (part == NULL) {
+        if (st != ROSE_OK) fail_msg("%.50s...: %s", text, err.msg);
+    } else if (st == ROSE_OK || strstr(err.msg, part) == NULL) {
+        fail_msg("%.50s...: %s, %s", text, rose_status_name(st), err.msg);
+    }
+    if (st == ROSE_OK) {
+        uint32_t mask[TEXT_WORDS];
+        rose_matcher *m = start(g);
+        rose_matcher_mask(m, mask, &err);
+        rose_matcher_destroy(m);
+    }
+    rose_grammar_unref(g);
+    free(text);
+}
+
+static void hostile(void **state)
+{
+    (void)state;
+    const rose_grammar_kind regex = ROSE_GRAMMAR_REGEX, ebnf = ROSE_GRAMMAR_EBNF,
+                            schema = ROSE_GRAMMAR_JSON_SCHEMA;
+    try_hostile(regex, repeated("(", 100000, ""), "nested more than");
+    try_hostile(regex, join(repeated("(a*", 150, ""), repeated(")*", 150, "")), NULL);
+    try_hostile(regex, repeated("a{1000}", 1000, ""), NULL);
+    try_hostile(regex, repeated("((((((a{99}){99}){99}){99}){99}){99})", 1, ""), NULL);
+    try_hostile(regex, repeated("(a?){30000}", 1, ""), NULL);
+    try_hostile(regex, repeated("(a?b?){30000}", 1, ""), "readings");
+    try_hostile(regex, repeated("(?=a{9999})(?=b{9999})", 9, ""), "no text");
+    try_hostile(regex, repeated("[^a]*", 3000, "b"), "readings");
+    try_hostile(regex, repeated("\\p{L}", 300, ""), "steps");
+    try_hostile(regex, repeated("a|", 200000, "b"), "readings");
+    try_hostile(ebnf, repeated("(", 100000, ""), "name of a rule");
+    try_hostile(ebnf, join(repeated("root ::= ", 1, ""), repeated("(", 5000, "")),
+                "nested more than");
+    try_hostile(ebnf,
+                repeated("root ::= a a a a\na ::= b b b b\nb ::= c c c c\nc ::= d d d d\n"
+                         "d ::= \"x\"? \"y\"?",
+                         1, ""),
+                NULL);
+    try_hostile(schema, repeated("{\"not\":", 5000, "{}"), "not JSON");
+    try_hostile(schema, join(repeated("{\"items\":", 1000, "{}"), repeated("}", 1000, "")),
+                "nested more than");
+    try_hostile(schema, join(repeated("{\"anyOf\":[{},", 300, "{}"), repeated("]}", 300, "")),
+                "nested more than");
+    try_hostile(schema,
+                repeated("{\"type\":\"array\",\"maxItems\":4000000000,\"items\":{\"type\":"
+                         "\"array\",\"minItems\":4000000000}}",
+                         1, ""),
+                NULL);
+    try_hostile(schema, repeated("{\"type\":\"string\",\"minLength\":4000000000}", 1, ""), NULL);
+    try_hostile(schema,
+                repeated("{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){20}$\","
+                         "\"maxLength\":90000}",
+                         1, ""),
+                "states");
+    try_hostile(schema,
+                repeated("{\"type\":\"integer\",\"multipleOf\":999983,\"minimum\":-1e300}", 1, ""),
+                "multipleOf");
+    char *enums =
+        repeated("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",", 20000, "\"b\"]}");
+    try_hostile(schema, join(repeated("{\"enum\":[", 1, ""), enums), NULL); /* 1 MB */
+    char *keys = malloc(1 << 20), *at = keys + sprintf(keys, "{\"properties\":{\"k\":{}");
+    for (int i = 0; i < 20000; i++)
+        at += sprintf(at, ",\"key number %d\":{\"type\":\"null\"}", i);
+    strcpy(at, "}}");
+    try_hostile(schema, keys, "");
+}
+
+/* Each definition refers to the next one twice: 2^60 paths, 60 rules. */
+static void doubling(void **state)
+{
+    char *text = malloc(20000), *at = text + sprintf(text, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
+    (void)state;
+    for (int i = 0; i < 60; i++)
+        at += sprintf(at,
+                      "\"d%d\":{\"type\":\"array\",\"prefixItems\":[{\"$ref\":\"#/$defs/d%d\"},"
+                      "{\"$ref\":\"#/$defs/d%d\"}]},",
+                      i, i + 1, i + 1);
+    strcpy(at, "\"d60\":{\"type\":\"null\"}}}");
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+    assert_true(allows(g, "[[[],[]],[[[]]]]"));
+    assert_false(allows(g, "[1]"));
+    rose_grammar_unref(g);
+    free(text);
+}
+
+static void limits(void **state)
+{
+    static const struct {
+        rose_grammar_opts opts;
+        const char *part;
+    } cases[] = {
+        {{.max_states = 50}, "more than 50 states"},
+        {{.max_depth = 2}, "nested more than 2 deep"},
+        {{.max_work = 100}, "more than 100 steps"},
+        {{.max_compile_bytes = 20000}, "of memory"},
+    };
+    static const char text[] =
+        "(((a|b)c{2}|d)e)+f|[0-9]{3}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rose_grammar *g;
+        rose_err err = {""};
+        rose_status st = rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, text, sizeof text - 1, v,
+                                              &cases[i].opts, &err);
+        if (st != ROSE_E_UNSUPPORTED || strstr(err.msg, cases[i].part) == NULL)
+            fail_msg("%s: %s, %s", cases[i].part, rose_status_name(st), err.msg);
+    }
+}
+
+/* ---- the cache ---- */
+
+static rose_grammar *get(rose_grammar_cache *c, const char *regex)
+{
+    rose_grammar *g;
+    rose_err err = {""};
+    if (rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex), &err) !=
+        ROSE_OK)
+        fail_msg("%s", err.msg);
+    return g;
+}
+
+static void cache(void **state)
+{
+    rose_grammar_cache *c;
+    rose_grammar_cache_stats s;
+    rose_grammar *a, *b, *g;
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(rose_grammar_cache_create(&c, v, NULL, 60000, &err), ROSE_OK);
+    a = get(c, "a+");
+    b = get(c, "a+");
+    assert_ptr_equal(a, b);
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, true, "x", 1, &err),
+                     ROSE_OK);
+    rose_grammar_unref(g);
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, &err),
+                     ROSE_E_INVAL);
+    assert_null(g);
+    rose_grammar_cache_read(c, &s);
+    assert_int_equal(s.hits, 1);
+    assert_int_equal(s.misses, 3);
+    assert_int_equal(s.grammars, 2);
+    for (int i = 0; i < 50; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "b{%d}", i + 2);
+        rose_grammar_unref(get(c, text));
+    }
+    rose_grammar_cache_read(c, &s);
+    assert_true(s.bytes <= 60000 && s.evicted > 10 && s.grammars < 40);
+    assert_true(allows(a, "aaa")); /* it left the cache, not its user */
+    rose_grammar_unref(a);
+    rose_grammar_unref(b);
+    rose_grammar_cache_destroy(c);
+    rose_grammar_cache_destroy(NULL);
+}
+
+typedef struct worker {
+    rose_grammar_cache *c;
+    unsigned number, allowed;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    for (unsigned i = 0; i < 200; i++) {
+        char regex[32];
+        rose_grammar *g;
+        rose_matcher *m;
+        uint32_t mask[TEXT_WORDS], id = 'a';
+        snprintf(regex, sizeof regex, "a{%u}", (i + w->number) % 7 + 1);
+        if (rose_grammar_cache_get(&g, w->c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex),
+                                   NULL) != ROSE_OK)
+            break;
+        if (rose_matcher_create(&m, g, NULL) == ROSE_OK) {
+            while (rose_matcher_mask(m, mask, NULL) == ROSE_OK && has_bit(mask, id))
+                w->allowed += rose_matcher_accept(m, id, NULL) == ROSE_OK;
+            rose_matcher_destroy(m);
+        }
+        rose_grammar_unref(g);
+    }
+    return NULL;
+}
+
+static void threads(void **state)
+{
+    enum { N = 4 };
+    pthread_t t[N];
+    worker w[N];
+    rose_grammar_cache *c;
+    (void)state;
+    assert_int_equal(rose_grammar_cache_create(&c, v, NULL, 30000, NULL), ROSE_OK);
+    for (unsigned i = 0; i < N; i++) {
+        w[i] = (worker){c, i, 0};
+        assert_int_equal(pthread_create(&t[i], NULL, work, &w[i]), 0);
+    }
+    for (unsigned i = 0; i < N; i++) {
+        unsigned want = 0;
+        pthread_join(t[i], NULL);
+        for (unsigned k = 0; k < 200; k++)
+            want += (k + i) % 7 + 1;
+        assert_int_equal(w[i].allowed, want);
+    }
+    rose_grammar_cache_destroy(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_vocabularies), cmocka_unit_test(odd_tokens),
+        cmocka_unit_test(sentencepiece),    cmocka_unit_test(halves_of_characters),
+        cmocka_unit_test(copies),           cmocka_unit_test(deep_output),
+        cmocka_unit_test(clean_ups),        cmocka_unit_test(no_way_on),
+        cmocka_unit_test(hostile),          cmocka_unit_test(doubling),
+        cmocka_unit_test(limits),           cmocka_unit_test(cache),
+        cmocka_unit_test(threads),
+    };
+    v = small_vocab();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rose_vocab_trie_unref(v);
+    return failed != 0;
+}
