@@ -316,14 +316,14 @@ ROSE_DEVICE void fetch(const mega &m, uint32_t to, const uint64_t *slots, uint32
 
 /* ---- norms ---- */
 
-/* The row of at most 256 G values of x, normed, to shared memory. All computing warps are the team
- * of norm.cuh: thread t has values t, t + 256 and so on. slots NULL: x is in shared memory. The
- * warps meet at the end. */
+/* The row of at most 256 G values of x, normed, to shared memory. All computing warps share
+ * it as norm.cuh says: thread t has values t, t + 256 and so on. slots NULL: x is in shared memory.
+ * The warps meet at the end. */
 template <typename T, int G>
 ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_by &by,
                         const uint64_t *slots, uint32_t number)
 {
-    static_assert(THREADS == NORM_GROUP, "a value of each group for each thread");
+    static_assert((int)THREADS == (int)NORM_GROUP, "a value of each group for each thread");
     const float *x = place<const float>(m, a.at.x);
     T *row = place<T>(m, a.at.row);
     float v[G][1], w[G], b[G] = {};
@@ -333,7 +333,7 @@ ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_
         const uint32_t k = min(i * THREADS + m.thread, a.d - 1);
         w[i] = __ldcg(by.w + k);
         if (by.b != NULL) b[i] = __ldcg(by.b + k);
-        at[i] = slots + k;
+        at[i] = slots != NULL ? slots + k : NULL;
     }
     if (slots != NULL)
         poll_floats<G>(&v[0][0], at, number);
@@ -342,7 +342,7 @@ ROSE_DEVICE void norm_x(const rose_mega &a, const mega &m, const rose_cuda_norm_
         for (uint32_t i = 0; i < G; i++)
             v[i][0] = x[min(i * THREADS + m.thread, a.d - 1)];
     const float2 moments =
-        team_moments<1, G, sync_warps>(v, by, a.d, m.thread, place<float>(m, a.at.red));
+        row_moments<1, G, sync_warps>(v, by, a.d, m.thread, place<float>(m, a.at.red));
 #pragma unroll
     for (uint32_t i = 0; i < G; i++) {
         const uint32_t k = i * THREADS + m.thread;

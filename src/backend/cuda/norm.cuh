@@ -48,42 +48,28 @@ ROSE_DEVICE void store_group(float *at, const float v[8])
     *reinterpret_cast<float4 *>(at + 4) = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-/* ---- a row by a team of 256 / P threads, P = 1, 2, 4 or 8 ----
+/* ---- a row by 256 / P threads: P is 8 for one warp, 1 for eight warps ----
  *
- * Thread t of the team has the places P t % 8 to P t % 8 + P - 1 of lane P t / 8, so its sums have
- * the order above for every P. Its i-th run of P values begins at 256 i + P t. A team of more than
- * one warp meets in shared memory: all threads of the block call these functions together. */
+ * Thread t has the places P t % 8 to P t % 8 + P - 1 of lane P t / 8, so its sums have the order
+ * above for both. Its i-th run of P values begins at 256 i + P t. Eight warps meet in shared
+ * memory: all threads of the block call these functions together. */
 
-/* P neighbours. x is aligned to them. FIXED: parameters of a norm, which no kernel writes. */
+/* P neighbours. x is aligned to 32 bytes if P is 8. FIXED: parameters of a norm, which no kernel
+ * writes. */
 template <int P, bool FIXED = false> ROSE_DEVICE void load_run(float v[P], const float *x)
 {
-    if constexpr (P == 8) {
-        load_run<4, FIXED>(v, x);
-        load_run<4, FIXED>(v + 4, x + 4);
-    } else if constexpr (P == 4) {
-        const float4 *p = reinterpret_cast<const float4 *>(x), u = FIXED ? __ldg(p) : __ldcg(p);
-        v[0] = u.x;
-        v[1] = u.y;
-        v[2] = u.z;
-        v[3] = u.w;
-    } else if constexpr (P == 2) {
-        const float2 *p = reinterpret_cast<const float2 *>(x), u = FIXED ? __ldg(p) : __ldcg(p);
-        v[0] = u.x;
-        v[1] = u.y;
-    } else {
-        v[0] = FIXED ? __ldg(x) : __ldcg(x);
-    }
-}
-
-/* Round P values to T and store them. */
-template <int P, typename T> ROSE_DEVICE void store_run(T *at, const float v[P])
-{
     if constexpr (P == 1) {
-        from_f32(v[0], at);
+        v[0] = FIXED ? __ldg(x) : __ldcg(x);
     } else {
 #pragma unroll
-        for (int e = 0; e < P; e += 2)
-            store_pair(at + e, v[e], v[e + 1]);
+        for (int e = 0; e < P; e += 4) {
+            const float4 *p = reinterpret_cast<const float4 *>(x + e);
+            const float4 u = FIXED ? __ldg(p) : __ldcg(p);
+            v[e] = u.x;
+            v[e + 1] = u.y;
+            v[e + 2] = u.z;
+            v[e + 3] = u.w;
+        }
     }
 }
 
@@ -92,21 +78,16 @@ ROSE_DEVICE void meet_block(void)
     __syncthreads();
 }
 
-/* The sums of a team's threads, added. red: [32] in shared memory, the team's own; not used for
- * P = 8. MEET: a barrier of all threads that call this. */
-template <int P, void (*MEET)(void)> ROSE_DEVICE float sum_team(float s[P], float *red, uint32_t t)
+/* The sums of the row's threads, added. red: [32] in shared memory, not used for P = 8. MEET: a
+ * barrier of the 256 threads. */
+template <int P, void (*MEET)(void)> ROSE_DEVICE float sum_row(float s[P], float *red, uint32_t t)
 {
     if constexpr (P == 8) {
         return sum_lanes(s);
     } else {
-#pragma unroll
-        for (int o = 4 / P; o > 0; o /= 2) /* places 0+4 and so on, which other threads have */
-#pragma unroll
-            for (int e = 0; e < P; e++)
-                s[e] += __shfl_xor_sync(ROSE_ALL_LANES, s[e], o);
-        if constexpr (P == 4) s[0] = (s[0] + s[2]) + (s[1] + s[3]);
-        if constexpr (P == 2) s[0] = s[0] + s[1];
-        if (P * t % 8 == 0) red[P * t / 8] = s[0];
+        for (int o = 4; o > 0; o /= 2) /* the other places of the lane */
+            s[0] += __shfl_xor_sync(ROSE_ALL_LANES, s[0], o);
+        if (t % 8 == 0) red[t / 8] = s[0];
         MEET();
         float v = red[threadIdx.x % 32];
         for (int o = 16; o > 0; o /= 2)
@@ -116,10 +97,10 @@ template <int P, void (*MEET)(void)> ROSE_DEVICE float sum_team(float s[P], floa
 }
 
 /* Mean and 1 / standard deviation of a row of at most 256 G values. v: the thread's runs. red:
- * [2][32] of the team. */
+ * [2][32] in shared memory. */
 template <int P, int G, void (*MEET)(void) = meet_block>
-ROSE_DEVICE float2 team_moments(const float v[G][P], const rose_cuda_norm_by &by, uint32_t d,
-                                uint32_t t, float *red)
+ROSE_DEVICE float2 row_moments(const float v[G][P], const rose_cuda_norm_by &by, uint32_t d,
+                               uint32_t t, float *red)
 {
     float mean = 0, s[P] = {}, q[P] = {};
     if (by.kind == ROSE_CUDA_NORM_NONE) return make_float2(0, 1);
@@ -131,7 +112,7 @@ ROSE_DEVICE float2 team_moments(const float v[G][P], const rose_cuda_norm_by &by
             for (int e = 0; e < P; e++)
                 if (i * NORM_GROUP + t * P < d) s[e] += v[i][e];
         }
-        mean = __fdiv_rn(sum_team<P, MEET>(s, red, t), (float)d);
+        mean = __fdiv_rn(sum_row<P, MEET>(s, red, t), (float)d);
     }
 #pragma unroll
     for (int i = 0; i < G; i++) {
@@ -140,7 +121,7 @@ ROSE_DEVICE float2 team_moments(const float v[G][P], const rose_cuda_norm_by &by
         for (int e = 0; e < P; e++)
             if (i * NORM_GROUP + t * P < d) q[e] = fmaf(v[i][e] - mean, v[i][e] - mean, q[e]);
     }
-    return make_float2(mean, norm_inverse(sum_team<P, MEET>(q, red + 32, t), d, by.eps));
+    return make_float2(mean, norm_inverse(sum_row<P, MEET>(q, red + 32, t), d, by.eps));
 }
 
 /* The normed values of a run with the parameters w and b. */
@@ -187,23 +168,22 @@ ROSE_DEVICE void load_batch(norm_batch<P, B> *to, const rose_cuda_norm_by &by, u
 }
 
 /* Norm the row x of at most 256 G values. batch: the first one. put(k, y) gets each of the
- * thread's runs, ascending. A team without a row has x NULL. */
+ * thread's runs, ascending. */
 template <int P, int G, int B, typename F>
 ROSE_DEVICE void norm_row(const float *x, const rose_cuda_norm_by &by, norm_batch<P, B> batch,
                           uint32_t d, uint32_t t, float *red, F put)
 {
     float v[G][P];
-    const uint32_t has = x != NULL ? d : 0;
-    load_row<P, G>(v, x, has, t);
-    const float2 moments = team_moments<P, G>(v, by, d, t, red);
+    load_row<P, G>(v, x, d, t);
+    const float2 moments = row_moments<P, G>(v, by, d, t, red);
 #pragma unroll
     for (int i = 0; i < G; i++) {
         const uint32_t k = i * NORM_GROUP + t * P;
         float y[P];
-        if (i * NORM_GROUP >= has) break;
+        if (i * NORM_GROUP >= d) break;
         if (i > 0 && i % B == 0) load_batch(&batch, by, i, d, t);
         norm_values<P>(y, v[i], batch.w[i % B], batch.b[i % B], by, moments);
-        if (k < has) put(k, y);
+        if (k < d) put(k, y);
     }
 }
 
