@@ -131,18 +131,29 @@ def machine(o):
 
 # ---- packs and models ----
 
+FOLDERS = {"own": "own", "vllm": "site", "sglang": "sgsite"}  # the folder of each pack
+
+
+def read_text(path):
+    with open(path) as f:
+        return f.read()
+
+
 def unpack(o):
-    """Unpacks the parts of each pack in --packs; a pack whose parts came with an earlier call is there already."""
+    """Unpacks the parts of each pack in --packs, unless the same parts were unpacked by an earlier call."""
     for name in ("own", "vllm", "sglang"):
         parts = sorted(glob.glob(os.path.join(o.packs, name + ".txz.*"))) if o.packs else []
         mark = os.path.join(o.work, name + ".unpacked")
-        if not parts or os.path.exists(mark):
+        said = "\n".join(f"{os.path.basename(p)} {os.path.getsize(p)} {os.path.getmtime(p):.0f}" for p in parts)
+        if not parts or (os.path.exists(mark) and read_text(mark) == said):
             continue
         begin = time.monotonic()
+        shutil.rmtree(os.path.join(o.work, FOLDERS[name]), ignore_errors=True)
         done = subprocess.run(["bash", "-c", 'set -o pipefail; cat "${@:2}" | xz -T0 -dc | tar -C "$1" -xf -', "-", o.work, *parts])
         if done.returncode != 0:
             fail(f"{name}: unpacking {len(parts)} parts failed; is the last part there, and is the disk full?")
-        open(mark, "w").close()
+        with open(mark, "w") as f:
+            f.write(said)
         say(f"unpacked {name} in {time.monotonic() - begin:.1f} s")
 
 
@@ -383,7 +394,16 @@ def wait_ready(o, s):
 
 
 def start_all(o, results, session, servers):
-    """Starts servers side by side and waits. Returns those that became ready."""
+    """Starts servers side by side and waits. Returns those that became ready. An interrupt ends all of them."""
+    try:
+        return start_each(o, results, session, servers)
+    except BaseException:
+        o.budget_s = 0
+        stop_all([s for s in servers if s.pid is not None])
+        raise
+
+
+def start_each(o, results, session, servers):
     for s in servers:
         s.session = session
         s.start()

@@ -163,7 +163,7 @@ def versus(rows, names, cells):
     for cell in cells:
         for name in names:
             theirs, mine = one_session(rows, cell, name, OURS)
-            if name == OURS or not theirs:
+            if name.split("+")[0] == OURS or not theirs:
                 continue
             ratio = statistics.median(r["tok_per_s"] for r in mine) / statistics.median(r["tok_per_s"] for r in theirs)
             found = [(median(theirs, m, q) / median(mine, m, q), f"{m[:-3].upper()} {q}") for m in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")

@@ -84,9 +84,17 @@ static void free_entry(entry *e)
 /* Drops the least recently used grammars until the rest fits. */
 static void make_room(rose_grammar_cache *c)
 {
-    entry *e, *before;
+    entry *e, *before, *next;
     for (e = c->first; e != NULL; e = e->next)
         measure(c, e);
+    for (e = c->first; e != NULL;
+         e = next) { /* larger than the bound: it would push out all others */
+        next = e->next;
+        if (e->g == NULL || e->waiting > 0 || e->bytes <= c->max_bytes) continue;
+        unlink_entry(c, e);
+        free_entry(e);
+        c->stats.evicted++;
+    }
     for (e = c->last; e != NULL && c->bytes > c->max_bytes; e = before) {
         before = e->prev;
         if (e->g == NULL || e->waiting > 0) continue; /* in use by another thread of this cache */
@@ -114,7 +122,7 @@ static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind
 {
     for (entry *e = c->first; e != NULL; e = e->next)
         if (e->hash == hash && e->kind == kind && e->schema_order == order && e->len == len &&
-            memcmp(e->text, text, len) == 0)
+            (len == 0 || memcmp(e->text, text, len) == 0))
             return e;
     return NULL;
 }

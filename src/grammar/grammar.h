@@ -17,13 +17,14 @@
  * thread.
  *
  * Results depend only on the text, the options, the vocabulary and the accepted ids, never on time,
- * on other matchers or on what is cached. One exception: a mask that takes more than 10 million
- * steps (0.3 s) fails, and cached states save steps. Only a grammar that is made to be ambiguous
- * comes near.
+ * on other matchers or on what is cached. There are two exceptions. A mask or an accepted id that
+ * takes more than 10 million steps fails, and cached states save steps. A call also fails if the
+ * states of all living matchers together exceed max_run_bytes. Only grammars that are made to be
+ * ambiguous come near.
  *
  * Formats: JSON Schema drafts 4 to 2020-12 (json-schema.org), as jsonschema-rs judges it; regular
  * expressions of ECMA-262 without back-references; EBNF of XGrammar and GBNF of llama.cpp;
- * structural tags of XGrammar (docs/structural_tag). */
+ * structural tags of XGrammar (structural_tag in its documentation). */
 #ifndef ROSE_GRAMMAR_GRAMMAR_H
 #define ROSE_GRAMMAR_GRAMMAR_H
 
@@ -73,8 +74,9 @@ typedef enum rose_grammar_kind {
     ROSE_GRAMMAR_TAG          /* text: a structural tag of XGrammar, in JSON */
 } rose_grammar_kind;
 
-/* Limits and style. Zero in a field means its default. Beyond a limit compiling fails with
- * ROSE_E_UNSUPPORTED, and the message names the limit. All limits count work or bytes, not time. */
+/* Limits and style. Zero in a field means its default. Beyond max_states, max_depth, max_work or
+ * max_compile_bytes compiling fails with ROSE_E_UNSUPPORTED, and the message names the limit. All
+ * limits count work or bytes, not time. */
 typedef struct rose_grammar_opts {
     uint32_t max_space;       /* white space at each place where JSON allows it, in characters
                                * (default 1); UINT32_MAX: none, not even after ',' and ':' */

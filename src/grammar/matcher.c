@@ -9,10 +9,11 @@ static rose_status say(const rose_grammar *g, rose_status st, rose_err *err)
 {
     if (st == ROSE_E_NOMEM) return rose_fail(err, st, "grammar: out of memory");
     if (st != ROSE_E_UNSUPPORTED) return st;
-    return rose_fail(err, st,
-                     "grammar: the text has too many possible readings (limits: 4096 at one place, "
-                     "%zu MiB in all); make the grammar less ambiguous",
-                     g->opts.max_run_bytes >> 20);
+    return rose_fail(
+        err, st,
+        "grammar: the text has too many possible readings (limits: 4096 at one place, "
+        "10,000,000 steps for a mask, %zu MiB in all); make the grammar less ambiguous",
+        g->opts.max_run_bytes >> 20);
 }
 
 static void lock(rose_grammar *g)

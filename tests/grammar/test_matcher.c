@@ -433,6 +433,41 @@ static void cache(void **state)
     rose_grammar_cache_destroy(NULL);
 }
 
+/* A grammar that is larger than the bound leaves the cache alone. The text of json_object may be
+ * NULL. */
+static void large_grammar(void **state)
+{
+    enum { WORDS = 3000, BOUND = 60000 };
+    rose_grammar_cache *c;
+    rose_grammar_cache_stats s;
+    rose_grammar *g;
+    rose_err err = {""};
+    char *text = malloc(WORDS * 16);
+    size_t len = 0;
+    (void)state;
+    assert_int_equal(rose_grammar_cache_create(&c, v, NULL, BOUND, &err), ROSE_OK);
+    rose_grammar_unref(get(c, "a+"));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(
+            rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, 0, &err), ROSE_OK);
+        rose_grammar_unref(g);
+    }
+    for (int i = 0; i < WORDS; i++)
+        len += (size_t)sprintf(text + len, "%c\"%dw%d\"", i == 0 ? '[' : ',', i, i * 7919);
+    text[len++] = ']';
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_CHOICE, false, text, len, &err),
+                     ROSE_OK);
+    assert_true(rose_grammar_bytes(g) > BOUND);
+    rose_grammar_unref(g);
+    rose_grammar_unref(get(c, "a+"));
+    rose_grammar_cache_read(c, &s);
+    assert_int_equal(s.hits, 2);
+    assert_int_equal(s.evicted, 1);
+    assert_int_equal(s.grammars, 2);
+    free(text);
+    rose_grammar_cache_destroy(c);
+}
+
 typedef struct worker {
     rose_grammar_cache *c;
     unsigned number, allowed;
@@ -491,7 +526,7 @@ int main(void)
         cmocka_unit_test(clean_ups),        cmocka_unit_test(no_way_on),
         cmocka_unit_test(hostile),          cmocka_unit_test(doubling),
         cmocka_unit_test(limits),           cmocka_unit_test(cache),
-        cmocka_unit_test(threads),
+        cmocka_unit_test(large_grammar),    cmocka_unit_test(threads),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

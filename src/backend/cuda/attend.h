@@ -52,8 +52,9 @@ typedef struct rose_cuda_rotary {
 
 /* A unit of decode: one thread block for each KV head computes positions begin .. end - 1 of an
  * item with one row. `part` is the unit's first partial result. If `part` is NONE, the unit has all
- * visible positions and writes the output. If `item` is NONE, the unit is padding. The rest is the
- * item's own, so that a thread block needs one access for all of it. */
+ * visible positions and writes the output. If `item` is NONE, the unit is padding. The other
+ * fields are copied from the item, so that a thread block reads one entry only. `unused` makes the
+ * entry 32 bytes. */
 typedef struct rose_attend_unit {
     uint32_t item, begin, end, part;
     uint32_t row, pos, table, unused;
@@ -87,7 +88,9 @@ typedef struct rose_cuda_attend {
     /* Decode: from rose_attend_cut, with the same window. All in device memory, so that a captured
      * graph serves every division; the kernel reads how many entries there are. */
     const rose_attend_cutting *cutting;
-    const rose_attend_unit *units; /* [grid_units]; cutting->n_units of them are used */
+    /* At least grid_units entries, aligned to 16 bytes: a block reads its first one before it knows
+     * cutting->n_units. */
+    const rose_attend_unit *units;
     const rose_attend_fold *folds; /* [cutting->n_folds] */
     /* The grid has blocks for this many units, but no more than are resident; blocks take further
      * units in turn. */

@@ -2,9 +2,9 @@
  * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
  * of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner block and
  * has a ring of page pieces of its own, which continues with the next unit. Bound by the bytes of K
- * and V where there are many units. With few units a block runs its code once, and waits for its
- * instructions longer than for data: loops whose bodies are large are not unrolled (code of 120 KB
- * became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step; H100).
+ * and V where there are many units. With few units a block runs its code once, and waits longer
+ * for its instructions than for data. Loops with large bodies are therefore not unrolled (code of
+ * 120 KB became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step; H100).
  *
  * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
  * thread block merges inner blocks into splits, one round at a time, one inner block for each warp.
@@ -28,7 +28,7 @@ enum {
 /* Pieces in flight for each warp: 9 to 16 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
  * beside a block of a GEMM with few rows, so that they begin before that GEMM has ended. */
 template <int HD> constexpr int SLOTS = HD > 96 ? 4 : 6;
-/* Warps of an SM for which the registers suffice. */
+/* Most warps of an SM: registers limit them, and shared memory for 256 dims. */
 template <int HD> constexpr int SM_WARPS = HD > 128 ? 4 : HD > 64 ? 8 : 12;
 /* Pages of K that a warp multiplies side by side. */
 template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
@@ -301,8 +301,8 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], deco
                 if (from + i >= j0 && from + i < j1)
                     add_scores<T>(x[from + i], q[KEEP_Q<HD> ? c : 0], at[i], c, HD * 16, lane);
         }
-#pragma unroll 1 /* a block runs this code once, so its instructions take longer to come than to   \
-                    run */
+        /* Not unrolled: a block runs this code once, and would wait for the instructions. */
+#pragma unroll 1
         for (uint32_t i = 0; i < n; i++)
             ring_next<T, HD>(r, a, lane);
     }
@@ -391,8 +391,9 @@ ROSE_DEVICE void put_head(const float2 y[HEAD_PAIRS<HD>], const rose_cuda_kv &kv
     }
 }
 
-/* copy_heads from the rows of the QKV GEMM; and K and V of the own position, which also go to their
- * page. Each warp makes a head at a time, and requests the values of several together. */
+/* Like copy_heads, but from the rows of the QKV GEMM. It also makes K and V of the own position,
+ * and stores them to their page. Each warp makes one head at a time, and requests the values of
+ * several together. */
 template <typename T, int HD>
 ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const decode_rotary<HD> &by,
                             const rose_cuda_kv &kv, const decode_work &w, const decode_space &s,
@@ -491,14 +492,14 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, uint32_t i)
     return w;
 }
 
-/* Where K and V of the own position belong, if they are the unit's. */
+/* Finds the slot for K and V of the own position, if the unit has that position. */
 ROSE_DEVICE void find_slot(decode_work *w, const rose_cuda_rotary &x)
 {
     if (x.qkv != NULL && w->u.end == w->item.pos + 1) w->slot = load_now(x.slot + w->item.row);
 }
 
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
- * pages. The bound on threads is one on registers: BLOCKS blocks of four warps fit. */
+ * pages. The bound on threads limits the registers, so that SM_WARPS warps fit on an SM. */
 template <typename T, int HD, int ROWS>
 static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
@@ -510,7 +511,7 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     pdl_launch();
     const rose_attend_cutting c = *a.cutting;
-    decode_work w = work_at(a, blockIdx.x); /* the same access as that of *a.cutting */
+    decode_work w = work_at(a, blockIdx.x); /* requested together with *a.cutting */
     decode_rotary<HD> rotary;
     if (fused.qkv != NULL) load_norms(&rotary.norms, fused, lane);
     for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
@@ -576,9 +577,9 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
 }
 
 /* As many warps as a block may have while all units are on the SMs at the same time. With many
- * units each warp has a unit of its own, so no warp waits for others: four warps that share the
- * five inner blocks of 288 positions wait for the one that has two (Qwen3-0.6B, 128 sequences: a
- * step takes 0.85 of the time; H100). */
+ * units a block has one warp, so no warp waits for others. Four warps that share the five inner
+ * blocks of 288 positions wait for the one that has two (Qwen3-0.6B, 128 sequences: one warp takes
+ * 0.85 of the time of a step; H100). */
 template <int HD, int ROWS>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {

@@ -15,9 +15,12 @@ enum {
     FOLD_FEW = 8     /* the same for a block of one or two warps, which has less shared memory */
 };
 
+static_assert(FOLD_FEW % SPLIT_BLOCKS == 0 && FOLD_PARTS % SPLIT_BLOCKS == 0,
+              "a chunk ends where a split ends");
+
 template <int HD> constexpr uint32_t PART_ROW = HD + 4; /* floats */
 template <int HD> constexpr uint32_t FOLD_HEADS = 256 / HD;
-/* Pairs of dims that a thread merges: FOLD_HEADS of them, or one with a block of one warp. */
+/* Pairs of dims that a thread merges. With fewer threads a block merges fewer heads at a time. */
 template <int HD> constexpr uint32_t FOLD_PAIRS = HD > 128 ? 4 : 2;
 /* Parts that a block copies at a time, heads that it merges at a time, floats of a stage. */
 #define FOLD_AT_ONCE(threads) ((threads) < 128 ? FOLD_FEW : FOLD_PARTS)

@@ -80,7 +80,7 @@ ROSE_DEVICE void load_norm(float2 w[P], const float *from, uint32_t head_dim, ui
     }
 }
 
-/* They do not change, so a kernel may call this before pdl_wait. */
+/* The weights do not change, so a kernel may call this before pdl_wait. */
 template <int P>
 ROSE_DEVICE void load_norms(rotary_norms<P> *to, const rose_cuda_rotary &a, uint32_t lane)
 {

@@ -132,7 +132,7 @@ static inline bool rose_gemm_can_norm(const rose_cuda_matrix *m, const rose_gemm
            m->k <= ROSE_GEMM_NORM_K;
 }
 
-/* Whether a GEMM of this shape norms its rows itself (io.h NULL), and should. */
+/* Whether a GEMM of this shape norms its row itself (io.h NULL), and should. */
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
 
 /* What the tuner (tune.c) measured: the fastest kernel of a shape and a bucket of rows. The lines

@@ -236,8 +236,8 @@ const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_
     return g != NULL ? g : cheapest(at, m, io);
 }
 
-/* A tile of rows that norms its rows itself saves a kernel. It does not pay if the GEMM itself gets
- * slower by more than that. A forced kernel norms the rows only if it can. */
+/* A GEMM that norms its row itself saves a kernel. It does not pay if the GEMM gets slower by more
+ * than that. A forced kernel norms the row only if it can. */
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     rose_gemm_io alone = *io, apart = *io;

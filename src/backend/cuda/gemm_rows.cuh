@@ -166,7 +166,7 @@ ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gem
 
 /* ---- the rows in shared memory ---- */
 
-enum { ROWS_NORM_THREADS = 256 };
+enum { ROWS_NORM_THREADS = NORM_GROUP };
 
 /* Copy all rows once, chunk by chunk, a warp each. */
 template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &warp)

@@ -141,8 +141,8 @@ ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes,
                  : "memory");
 }
 
-/* The same of what a step reads once, as weights: it leaves the L2 first. Rows, tables and the
- * kernels' own instructions then stay there. */
+/* The same for data that a step reads once, such as weights. The L2 evicts them first, so that
+ * rows, tables and instructions stay in it. */
 ROSE_DEVICE void copy_piece_once(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
 {
     asm volatile("{.reg .b64 policy;\n"

@@ -24,11 +24,12 @@ template <typename T> static __global__ void embed_kernel(const rose_cuda_embed 
     }
 }
 
-/* ---- norm of few rows: a thread block for each row ---- */
+/* ---- norm of few rows, of fp32, and of rows wider than MANY_D: a thread block for each row ----
+ */
 
 enum {
     NORM_THREADS = NORM_GROUP,
-    NORM_FEW = 8, /* blocks of a row that an SM holds at the same time */
+    NORM_FEW = 8, /* most rows for each SM; with more, the kernels of many rows run */
     TILE_ROWS = 8,
     MANY_D = 4096 /* widest row of the kernels of many rows */
 };

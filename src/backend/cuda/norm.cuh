@@ -1,10 +1,11 @@
-/* backend/cuda/norm.cuh - LayerNorm and RMSNorm of a row by one to eight warps. This file defines
+/* backend/cuda/norm.cuh - LayerNorm and RMSNorm of a row by one warp or by eight. This file defines
  * the order of the sums for every kernel that norms.
  *
- * Lane l owns the groups of 8 values l, l + 32, and so on. Eight sums, one for each place in a
- * group, run over the lane's groups ascending. Then places 0+4, 1+5, 2+6, 3+7 are added, then 0+2,
- * 1+3, then 0+1; then lanes 16, 8, 4, 2, 1 apart. LayerNorm sums the values, then the squares of
- * the values minus their mean. RMSNorm sums the squares alone. Device code only. */
+ * A row has 32 lanes; with eight warps a lane is eight threads. Lane l owns the groups of 8 values
+ * l, l + 32, and so on. Eight sums, one for each place in a group, run over the lane's groups
+ * ascending. Then places 0+4, 1+5, 2+6, 3+7 are added, then 0+2, 1+3, then 0+1; then lanes 16, 8,
+ * 4, 2, 1 apart. LayerNorm sums the values, then the squares of the values minus their mean.
+ * RMSNorm sums the squares alone. Device code only. */
 #ifndef ROSE_BACKEND_CUDA_NORM_CUH
 #define ROSE_BACKEND_CUDA_NORM_CUH
 
