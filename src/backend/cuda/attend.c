@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-enum { MAX_SPLITS = 16 };
+enum {
+    MAX_SPLITS = 16, /* of a unit */
+    SM_UNITS = 8     /* warps of an SM that may have a unit each */
+};
 
 static uint32_t up_div(uint32_t x, uint32_t by)
 {
@@ -89,19 +92,33 @@ static uint64_t n_blocks(const rose_attend_limits *l, const rose_cuda_item *item
     return all_met(items, n, window, unit, 0) * l->n_kv;
 }
 
+/* Positions that all items see. */
+static uint64_t all_visible(const rose_cuda_item *items, uint32_t n, uint32_t window)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t first;
+        const uint32_t end = visible(&items[i], window, &first);
+        if (items[i].n_rows != 0) sum += end - first;
+    }
+    return sum;
+}
+
 /* Positions of a thread block. A context of one split is one unit, so that no block waits for
  * another one. Below 512 the partial results are those of inner blocks, of which there are more:
  * units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7 against 19.9 us,
  * H100). Smaller units are as small as one block for each SM allows. Above 512 a block fills its
- * ring less often, and four blocks for each SM even out contexts of different length. */
+ * ring less often. Units grow up to twice the positions that each of eight warps on an SM would
+ * get: one long context among many short ones stays in small units, because each may be the work of
+ * a single warp. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {
     uint32_t unit = ROSE_ATTEND_SPLIT;
     if (all_met(items, n, window, unit, 1) == 0) return unit;
     if (n_blocks(l, items, n, window, unit) >= l->sms / 2) {
-        while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS &&
-               n_blocks(l, items, n, window, unit * 2) >= 4 * (uint64_t)l->sms)
+        const uint64_t each = all_visible(items, n, window) * l->n_kv / (SM_UNITS * l->sms);
+        while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS && unit <= each)
             unit *= 2;
         return unit;
     }

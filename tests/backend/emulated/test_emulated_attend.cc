@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include <cmath>
+#include <vector>
 
 #include "backend/cuda/attend.cuh"
 #include "machine.h"
@@ -164,11 +165,42 @@ static void test_rotary(void **state)
         at_case_rotary(&cases[i]);
 }
 
+/* The longest unit of 128 sequences, each of `context` positions but the last one. */
+static uint32_t longest_unit(uint32_t context, uint32_t last)
+{
+    enum { SEQS = 128 };
+    const rose_attend_limits l = rose_attend_limits_of(132, 16, 8, 128, SEQS, 8192, SEQS * 512);
+    std::vector<rose_attend_unit> units(l.max_units);
+    rose_cuda_item items[SEQS];
+    rose_attend_fold folds[SEQS];
+    uint32_t longest = 0;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < SEQS; i++)
+        items[i] = {i, 1, (i + 1 < SEQS ? context : last) - 1, 0};
+    const rose_attend_cutting c = rose_attend_cut(&l, items, SEQS, 0, units.data(), folds);
+    for (uint32_t i = 0; i < c.n_units; i++) {
+        const uint32_t n = units[i].end - units[i].begin;
+        longest = n > longest ? n : longest;
+        sum += n;
+    }
+    assert_int_equal(sum, (uint64_t)context * (SEQS - 1) + last);
+    return longest;
+}
+
+/* A warp may have a unit alone, so a long context among short ones must be many units. */
+static void test_cut(void **)
+{
+    assert_int_equal(longest_unit(300, 300), 300);
+    assert_int_equal(longest_unit(300, 8000), 512);
+    assert_int_equal(longest_unit(1000, 8000), 1024);
+    assert_int_equal(longest_unit(8000, 8000), 8000);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rotary), cmocka_unit_test(test_attend),
-                                       cmocka_unit_test(test_alone), cmocka_unit_test(test_fused),
-                                       cmocka_unit_test(test_wide)};
+                                       cmocka_unit_test(test_alone),  cmocka_unit_test(test_fused),
+                                       cmocka_unit_test(test_wide),   cmocka_unit_test(test_cut)};
     const char *seed = getenv("ROSE_TEST_SEED");
     at_state = seed != NULL ? strtoull(seed, NULL, 0) : 20261124;
     printf("ROSE_TEST_SEED=%llu\n", (unsigned long long)at_state);
