@@ -226,6 +226,7 @@ struct rose_api_job {
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
+    bool render;        /* a completion or a chat that is not submitted: the reply has its ids */
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
@@ -239,7 +240,7 @@ struct rose_api_job {
     char *body;         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
-    rose_api_out reply; /* the answer of tokenize and detokenize */
+    rose_api_out reply; /* the answer of a job that submits nothing */
     uint32_t n_ignored; /* fields of the request that were ignored */
     rose_api_out note;  /* X-Ignored-Fields as a header line; empty: none */
     char id[48];
@@ -374,6 +375,7 @@ void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_c
                         size_t tail_len);
 void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len);
 void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
+void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
@@ -389,6 +391,8 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+/* For j->render: one object for each of j->prompts, with the sampling fields that count. */
+void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
  * ends a recording that still runs when the server stops (main thread). */

@@ -280,7 +280,8 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
     return done;
 }
 
-static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
+/* render: the reply has the ids of the prompt, and nothing is generated. */
+static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool render)
 {
     rose_api *a = io->api;
     rose_api_error err;
@@ -294,6 +295,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         rose_api_reply_error(io, r, &err);
         return;
     }
+    j->render = render;
     rose_http_req_set_user(r, j);
     const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
@@ -309,6 +311,21 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
     } else {
         rose_api_job_watch(j, timeout_s);
     }
+}
+
+static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
+{
+    start(io, r, kind, false);
+}
+
+static void post_render(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_COMPLETION, true);
+}
+
+static void post_chat_render(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_CHAT, true);
 }
 
 static void post_completions(rose_api_io *io, rose_http_req *r)
@@ -349,6 +366,8 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
 static const route routes[] = {
     {"/v1/completions", true, false, post_completions},
     {"/v1/chat/completions", true, false, post_chat},
+    {"/v1/completions/render", true, false, post_render},
+    {"/v1/chat/completions/render", true, false, post_chat_render},
     {"/v1/models", false, false, get_models},
     {"/v1/models/", false, false, get_model}, /* a prefix */
     {"/tokenize", true, false, post_tokenize},

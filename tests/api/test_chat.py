@@ -76,6 +76,10 @@ def test_prompt(s, tok):
     check("/tokenize with messages", ids_of(s, USER) == ids, ids_of(s, USER))
     r = chat(s, USER[0]["content"], extra_body={"return_token_ids": True})
     check("a chat has these ids", r.usage.prompt_tokens == len(ids) and r.prompt_token_ids == ids, r)
+    r = s.post("/v1/chat/completions/render", {"messages": USER}).json()
+    check("render: these ids and the model's defaults", r["token_ids"] == ids and r["sampling_params"]["stop"] == [] and
+          r["sampling_params"]["max_tokens"] == DEFAULTS["max_new_tokens"] and
+          all(r["sampling_params"][k] == v for k, v in DEFAULTS.items() if k != "max_new_tokens"), r)
     check("no generation prompt", prompt_of(s, USER, add_generation_prompt=False) == want[:-len("<|im_start|>assistant\n")])
     cont = {"add_generation_prompt": False, "continue_final_message": True}
     check("continue_final_message", prompt_of(s, TALK, **cont).endswith("<|im_start|>assistant\nb") and

@@ -426,6 +426,56 @@ def test_tokenize(s):
     check("detokenize an id out of range: 400", r.status_code == 400 and r.json()["error"]["param"] == "tokens", r.text)
 
 
+def test_render(s):
+    """What vllm-router asks before a request: the ids of its prompt."""
+    def render(**kw):
+        return s.post("/v1/completions/render", kw)
+
+    def params(body):
+        return body["sampling_params"]
+    before = s.settle()["finished"]
+    ids = s.post("/tokenize", {"prompt": PROMPT}).json()["tokens"]
+    r = render(prompt=PROMPT, model=NAME, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=7, max_tokens=9, min_tokens=2,
+               n=3, stop="x", stop_token_ids=[5], logit_bias={"6": 1.5}, logprobs=2, ignore_eos=True, presence_penalty=0.3,
+               frequency_penalty=0.2, repetition_penalty=1.1, bad_words=["y"], cache_salt="s", priority=-2, stream=True,
+               allowed_token_ids=[5, 6, 7], include_stop_str_in_output=True, stream_options={"include_usage": True}, foo=1)
+    check("render: the ignored field is named", ignored_of(r) == ["foo"], r.headers)
+    body = r.json()[0]
+    name = body.pop("request_id")
+    check("render of a completion", len(r.json()) == 1 and name.startswith("cmpl-") and body == {
+        "token_ids": ids, "model": NAME, "stream": True, "stream_options": {"include_usage": True}, "cache_salt": "s",
+        "priority": -2, "sampling_params": {
+            "n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 7, "max_tokens": 9, "min_tokens": 2,
+            "stop": ["x"], "stop_token_ids": [5], "logit_bias": {"6": 1.5}, "logprobs": 2, "prompt_logprobs": None,
+            "ignore_eos": True, "presence_penalty": 0.3, "frequency_penalty": 0.2, "repetition_penalty": 1.1,
+            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True}}, body)
+    plain = params(render(prompt=PROMPT).json()[0])
+    check("render: what nobody asked for", plain["max_tokens"] == 16 and plain["temperature"] == 1 and plain["stop"] == [] and
+          plain["seed"] is plain["logprobs"] is plain["logit_bias"] is None, plain)
+    got = [x["token_ids"] for x in render(prompt=[PROMPT, "Hello"]).json()]
+    check("render of several prompts", got == [ids, s.post("/tokenize", {"prompt": "Hello"}).json()["tokens"]], got)
+    got = [(x["token_ids"], params(x)["max_tokens"]) for x in render(prompt=[[5] * 509, [6, 7]]).json()]
+    check("render of ids; no more tokens than fit", got == [([5] * 509, 3), ([6, 7], 16)], got)
+    ask = {"model": NAME, "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]}
+    r = s.post("/v1/chat/completions/render", {**ask, "stop": ["a", "b"]}).json()
+    ids = s.post("/tokenize", {"messages": ask["messages"]}).json()["tokens"]
+    check("render of a chat", r["token_ids"] == ids and r["request_id"].startswith("chatcmpl-") and
+          params(r)["stop"] == ["a", "b", "\nUser:"] and params(r)["max_tokens"] == 512 - len(ids), r)
+    check("nothing was generated", s.settle()["finished"] == before, s.settle())
+    usage = s.client.chat.completions.create(max_tokens=1, **ask).usage
+    check("the chat has as many tokens", usage.prompt_tokens == len(ids), usage)
+    for path, bad in (("/v1/completions", {"prompt": ""}), ("/v1/completions", {}), ("/v1/completions", {"prompt": [5] * 512}),
+                      ("/v1/completions", {"prompt": "x", "temperature": -1}), ("/v1/completions", {"prompt": "x", "model": "no"}),
+                      ("/v1/completions", {"prompt": "x", "response_format": {"type": "json_object"}}),
+                      ("/v1/completions", {"prompt": "x", "logit_bias": {"4096": 1}}),
+                      ("/v1/chat/completions", {"messages": []}), ("/v1/chat/completions", {"messages": [{"role": "king"}]})):
+        a, b = s.post(path, bad), s.post(path + "/render", bad)
+        check(f"render refuses {json.dumps(bad)[:60]} as {path} does", a.status_code in (400, 404) and
+              (b.status_code, b.json()) == (a.status_code, a.json()), (a.text, b.text))
+    r = s.get("/v1/completions/render")
+    check("render takes POST", r.status_code == 405 and r.headers["allow"] == "POST", r.text)
+
+
 def open_stream(s, max_tokens, stream=True):
     """A raw connection with a long completion under way."""
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
@@ -666,7 +716,7 @@ def stream_signature(s):
 
 def main():
     shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
-              test_ignored_fields, test_continuous_usage, test_tokenize, test_client_leaves, test_many_streams]
+              test_ignored_fields, test_continuous_usage, test_tokenize, test_render, test_client_leaves, test_many_streams]
     own = [test_queue_full, test_limits, test_drain, test_drain_slow_reader]
     start = time.monotonic()
     with Server() as s:
