@@ -393,6 +393,7 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 /* For j->render: one object for each of j->prompts, with the sampling fields that count. */
 void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e);
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
  * ends a recording that still runs when the server stops (main thread). */

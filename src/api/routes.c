@@ -188,6 +188,23 @@ static void get_model(rose_api_io *io, rose_http_req *r)
     }
 }
 
+/* NULL while loading; then the request is answered. */
+static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = engine_of(io->api);
+    if (e == NULL) fail(io, r, 503, "service_unavailable", "the model is still loading");
+    return e;
+}
+
+static void get_tokenizer_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    rose_api_tokenizer_json(&o, io->api, e);
+    reply_out(io, r, 200, NULL, &o);
+}
+
 /* Requires the content type JSON. A web page of another site cannot send this type without
  * permission, so a server on localhost is safe from pages in the browser. */
 static bool is_json(const rose_http_req *r)
@@ -373,6 +390,7 @@ static const route routes[] = {
     {"/tokenize", true, false, post_tokenize},
     {"/detokenize", true, false, post_detokenize},
     {"/apply-template", true, false, post_apply},
+    {"/tokenizer_info", false, false, get_tokenizer_info},
     {"/health", false, true, get_health},
     {"/ready", false, true, get_ready},
     {"/version", false, false, get_version},

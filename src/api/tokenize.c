@@ -1,5 +1,5 @@
-/* api/tokenize.c - /tokenize, /detokenize and the two paths that end in /render in vLLM's shapes,
- * /apply-template in llama.cpp's. */
+/* api/tokenize.c - /tokenize, /detokenize, /tokenizer_info and the two paths that end in /render in
+ * vLLM's shapes, /apply-template in llama.cpp's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,4 +190,52 @@ void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_a
     }
     if (list) rose_api_puts(o, "]");
     if (o->oom) rose_api_fail_nomem(&j->err);
+}
+
+/* ---- /tokenizer_info ---- */
+
+/* Writes the text of the model's first end-of-text id, for a model whose files name no eos_token.
+ */
+static void put_end_token(rose_api_out *o, const rose_api *a, const rose_arch *arch,
+                          const char *comma)
+{
+    rose_buf text = {0};
+    rose_err err = {0};
+    if (arch->n_eos == 0) return;
+    const rose_status st = rose_decode(a->tok, arch->eos_ids, 1, 0, &text, &err);
+    if (st == ROSE_E_NOMEM) o->oom = true;
+    if (st == ROSE_OK && text.len > 0) {
+        rose_api_putf(o, "%s\"eos_token\":", comma);
+        rose_api_put_string(o, text.data, text.len);
+    }
+    rose_buf_free(&text);
+}
+
+void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e)
+{
+    const json_t *tokens = a->o.texts != NULL ? rose_chat_tokens(a->o.texts) : NULL, *v;
+    const char *key, *comma = "", *class = a->o.texts != NULL ? rose_chat_class(a->o.texts) : "";
+    size_t len;
+    rose_api_puts(o, "{");
+    if (class[0] != '\0') {
+        rose_api_puts(o, "\"tokenizer_class\":");
+        rose_api_put_string(o, class, strlen(class));
+        comma = ",";
+    }
+    json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
+    {
+        rose_api_putf(o, "%s\"%s\":", comma, key);
+        rose_api_put_string(o, json_string_value(v), json_string_length(v));
+        comma = ",";
+    }
+    if (json_object_get(tokens, "eos_token") == NULL) {
+        put_end_token(o, a, rose_engine_arch(e), comma);
+        if (o->b.len > 1) comma = ",";
+    }
+    if (a->o.chat != NULL) {
+        const char *text = rose_chat_text(a->o.chat, &len);
+        rose_api_putf(o, "%s\"chat_template\":", comma);
+        rose_api_put_string(o, text, len);
+    }
+    rose_api_puts(o, "}");
 }

@@ -38,16 +38,27 @@ typedef struct server {
     rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
 } server;
 
+/* A model without a chat template still has special tokens. Only --trust-request-chat-template
+ * needs their texts. */
+static rose_status open_lender(server *s, const rose_serve_flags *f, const char *dir, rose_err *err)
+{
+    const rose_status st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any will do */
+    if (st == ROSE_OK || st == ROSE_E_NOMEM || f->trust_request_template) return st;
+    rose_log(ROSE_LOG_WARN, "serve", "/tokenizer_info lacks the special tokens: %s", err->msg);
+    err->msg[0] = '\0';
+    return ROSE_OK;
+}
+
 /* Reads the chat template, and the sampling defaults unless they are turned off. */
 static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
     char text[ROSE_GENERATION_TEXT];
     rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
-    if (st == ROSE_OK && f->trust_request_template && s->chat == NULL)
-        st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any template will do */
+    if (st == ROSE_OK && s->chat == NULL) st = open_lender(s, f, dir, err);
     if (st != ROSE_OK) return st;
     f->api.chat = s->chat;
-    if (f->trust_request_template) f->api.trusted = s->chat != NULL ? s->chat : s->lender;
+    f->api.texts = s->chat != NULL ? s->chat : s->lender;
+    if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
     st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);

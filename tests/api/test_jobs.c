@@ -479,6 +479,7 @@ static void loading_draining_failed(void **state)
     expect_status("/ready", NULL, 503);
     expect_status("/v1/models", NULL, 503);
     expect_status("/v1/models/model", NULL, 503);
+    expect_status("/tokenizer_info", NULL, 503);
     expect_status("/v1/completions/render", "{\"prompt\":\"x\"}", 503);
     expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
     expect_status("/tokenize", "{\"prompt\":\"x\"}", 503);

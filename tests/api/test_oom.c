@@ -73,6 +73,7 @@ static sample samples[] = {
      .body = "{\"prompt\":[\"ab\",\"cd\"],\"stop\":\"x\",\"logit_bias\":{\"1\":2},\"foo\":1}"},
     {.path = "/v1/chat/completions/render",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/tokenizer_info", .body = NULL, .templated = true},
     {.path = "/v1/models", .body = NULL},
     {.path = "/nope", .body = "{}"},
 };
@@ -108,6 +109,7 @@ static bool live_once(const sample *s, rose_http_req *r)
     if (s->templated) {
         o.chat = chat;
         o.trusted = chat;
+        o.texts = chat;
         o.chat_kwargs = "{\"a\":1}";
     }
     if (rose_api_create(&a, &o, &err) != ROSE_OK) {

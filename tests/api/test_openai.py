@@ -141,7 +141,7 @@ def test_routes(s):
     check("/health", h.status_code == 200 and h.json()["status"] == "ok" and h.json()["kv_pages"] > 0, h.text)
     check("/ready", s.get("/ready").status_code == 200)
     check("/version", re.match(r"\d+\.\d+", s.get("/version").json()["version"]) is not None)
-    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}"):
+    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}", "/tokenizer_info"):
         g, h = s.get(path), s.get(path, "HEAD")
         check(f"HEAD {path}", h.status_code == 200 and h.content == b"" and
               h.headers["content-length"] == g.headers["content-length"], h.headers)

@@ -350,6 +350,7 @@ static const char *const accepted[][2] = {
     {"/detokenize", "{\"tokens\":[0,255,267]}"},
     {"/v1/completions/render", "{\"prompt\":[0,267]}"},
     {"/v1/chat/completions/render/", "{" MSG "}"},
+    {"/tokenizer_info", NULL},
     {"/v1/models", NULL},
     {"/v1/models/mm", NULL},
     {"/v1/models/%6d%6D", NULL},
