@@ -26,6 +26,7 @@ typedef struct rose_api rose_api;
 typedef struct rose_api_opts {
     const char *model_id;        /* the name in the API and in replies (--served-model-name) */
     rose_opt_list model_aliases; /* further names that requests may use */
+    const char *model_path;      /* what was opened, UTF-8; NULL: replies do not name it */
     const char *version;         /* of /version */
     const rose_chat *chat;       /* the chat template, borrowed; NULL: the plain one of chat.c */
     const char *chat_kwargs;     /* NULL, or JSON: an object of variables for the template, which a

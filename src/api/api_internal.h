@@ -291,6 +291,9 @@ void rose_api_count_ignored(const rose_api_job *j); /* once: it is back from its
 void rose_api_count_end(const rose_api_job *j);     /* all of its choices are released */
 void rose_api_count_early(rose_api *a, int status); /* any thread */
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
+/* The reply of /v1/loads; false: the query asks for what is not there. */
+bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
+                         const char *query, rose_api_error *err);
 
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
@@ -419,7 +422,7 @@ enum {
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
-    char *model_id, *version, *profiler_dir;
+    char *model_id, *model_path, *version, *profiler_dir;
     json_t *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */

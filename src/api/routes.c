@@ -196,6 +196,70 @@ static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
     return e;
 }
 
+static void put_text(rose_api_out *o, const char *key, const char *value)
+{
+    rose_api_putf(o, "\"%s\":", key);
+    rose_api_put_string(o, value, strlen(value));
+}
+
+/* What /get_model_info and /server_info both tell. */
+static void put_names(rose_api_out *o, const rose_api *a)
+{
+    put_text(o, "served_model_name", a->model_id);
+    if (a->model_path == NULL) return;
+    rose_api_puts(o, ",");
+    put_text(o, "model_path", a->model_path);
+    rose_api_puts(o, ",");
+    put_text(o, "tokenizer_path", a->model_path); /* the model's folder has the tokenizer */
+}
+
+/* In SGLang's form, without what this server does not have. */
+static void get_model_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    rose_api_puts(&o, "{");
+    put_names(&o, io->api);
+    rose_api_puts(&o, ",");
+    put_text(&o, "model_type", rose_engine_arch(e)->model_type);
+    rose_api_puts(&o, ",\"is_generation\":true,\"has_image_understanding\":false,"
+                      "\"has_audio_understanding\":false}");
+    reply_out(io, r, 200, NULL, &o);
+}
+
+/* Names are SGLang's where it has the value, else vLLM's. */
+static void get_server_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    const rose_memory_plan *p = rose_engine_plan(e);
+    rose_api_puts(&o, "{");
+    put_text(&o, "version", io->api->version);
+    rose_api_puts(&o, ",");
+    put_names(&o, io->api);
+    rose_api_putf(&o, ",\"dtype\":\"%s\",\"context_length\":%u,\"page_size\":%d",
+                  rose_compute_name(p->dtype), p->max_model_len, ROSE_KV_PAGE_TOKENS);
+    rose_api_putf(&o, ",\"max_total_num_tokens\":%llu,\"max_num_seqs\":%u",
+                  (unsigned long long)p->kv_pages * ROSE_KV_PAGE_TOKENS, p->max_seqs);
+    rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1}",
+                  p->max_step_tokens);
+    reply_out(io, r, 200, NULL, &o);
+}
+
+static void get_loads(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    rose_api_error err;
+    if (e == NULL) return;
+    if (rose_api_loads_json(&o, io->api, e, rose_http_req_query(r), &err))
+        reply_out(io, r, 200, NULL, &o);
+    else
+        rose_api_reply_error(io, r, &err);
+}
+
 static void get_tokenizer_info(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = loaded(io, r);
@@ -391,6 +455,9 @@ static const route routes[] = {
     {"/detokenize", true, false, post_detokenize},
     {"/apply-template", true, false, post_apply},
     {"/tokenizer_info", false, false, get_tokenizer_info},
+    {"/get_model_info", false, false, get_model_info},
+    {"/server_info", false, false, get_server_info},
+    {"/v1/loads", false, false, get_loads},
     {"/health", false, true, get_health},
     {"/ready", false, true, get_ready},
     {"/version", false, false, get_version},

@@ -480,6 +480,9 @@ static void loading_draining_failed(void **state)
     expect_status("/v1/models", NULL, 503);
     expect_status("/v1/models/model", NULL, 503);
     expect_status("/tokenizer_info", NULL, 503);
+    expect_status("/get_model_info", NULL, 503);
+    expect_status("/server_info", NULL, 503);
+    expect_status("/v1/loads", NULL, 503);
     expect_status("/v1/completions/render", "{\"prompt\":\"x\"}", 503);
     expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
     expect_status("/tokenize", "{\"prompt\":\"x\"}", 503);
@@ -491,6 +494,23 @@ static void loading_draining_failed(void **state)
     expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
     fake.failed = true;
     expect_status("/health", NULL, 503);
+    fake_stop(a);
+}
+
+/* /v1/loads tells the engine's own counts. */
+static void loads(void **state)
+{
+    (void)state;
+    rose_api *a = start(false);
+    fake.n_running = 3;
+    rose_http_req *r = ask("/v1/loads?include=core", NULL);
+    assert_int_equal(r->status, 200);
+    assert_non_null(strstr(fake_text(r),
+                           "\"dp_rank_count\":1,\"loads\":[{\"dp_rank\":0,\"num_running_reqs\":3,"
+                           "\"num_waiting_reqs\":0,\"num_total_reqs\":3,\"num_used_tokens\":48,"
+                           "\"num_total_tokens\":48,\"max_total_num_tokens\":1600,"
+                           "\"token_usage\":0.03}]}"));
+    fake_free(r);
     fake_stop(a);
 }
 
@@ -786,6 +806,7 @@ int main(void)
         cmocka_unit_test(leaving_cancels),
         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed),
+        cmocka_unit_test(loads),
         cmocka_unit_test(render_submits_nothing),
         cmocka_unit_test(short_bodies_run_here),
         cmocka_unit_test(many_choices_run_elsewhere),

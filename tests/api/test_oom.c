@@ -74,6 +74,9 @@ static sample samples[] = {
     {.path = "/v1/chat/completions/render",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
     {.path = "/tokenizer_info", .body = NULL, .templated = true},
+    {.path = "/get_model_info", .body = NULL},
+    {.path = "/server_info", .body = NULL},
+    {.path = "/v1/loads", .body = NULL},
     {.path = "/v1/models", .body = NULL},
     {.path = "/nope", .body = "{}"},
 };

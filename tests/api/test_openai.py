@@ -141,7 +141,8 @@ def test_routes(s):
     check("/health", h.status_code == 200 and h.json()["status"] == "ok" and h.json()["kv_pages"] > 0, h.text)
     check("/ready", s.get("/ready").status_code == 200)
     check("/version", re.match(r"\d+\.\d+", s.get("/version").json()["version"]) is not None)
-    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}", "/tokenizer_info"):
+    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}", "/tokenizer_info", "/get_model_info",
+                 "/server_info", "/v1/loads"):
         g, h = s.get(path), s.get(path, "HEAD")
         check(f"HEAD {path}", h.status_code == 200 and h.content == b"" and
               h.headers["content-length"] == g.headers["content-length"], h.headers)
@@ -476,6 +477,61 @@ def test_render(s):
     check("render takes POST", r.status_code == 405 and r.headers["allow"] == "POST", r.text)
 
 
+def load_of(s, query=""):
+    r = s.get("/v1/loads" + query).json()
+    check("/v1/loads has one rank", r["dp_rank_count"] == len(r["loads"]) == 1 and r["loads"][0]["dp_rank"] == 0, r)
+    return r["loads"][0]
+
+
+def test_info(s):
+    """What routers and lm-eval ask a server for."""
+    model = s.client.models.list().data[0]
+    names = {"served_model_name": NAME, "model_path": MODEL, "tokenizer_path": MODEL}
+    got = s.get("/get_model_info").json()
+    check("/get_model_info", got == {**names, "model_type": "gpt2", "is_generation": True, "has_image_understanding": False,
+                                     "has_audio_understanding": False}, got)
+    pages = s.settle()["kv_pages"]
+    got = s.get("/server_info/").json()
+    check("/server_info", got == {**names, "version": s.get("/version").json()["version"], "dtype": model.dtype,
+                                  "context_length": model.max_model_len, "page_size": 16, "max_total_num_tokens": 16 * pages,
+                                  "max_num_seqs": 256, "max_num_batched_tokens": 2048, "tp_size": 1, "dp_size": 1}, got)
+    end = "<|endoftext|>"
+    got = s.get("/tokenizer_info").json()
+    check("/tokenizer_info", got == {"tokenizer_class": "GPT2Tokenizer", "bos_token": end, "eos_token": end, "unk_token": end},
+          got)
+    text = s.get("/metrics").text
+    queries, hits = (float(re.search(rf"^vllm:prefix_cache_{x}_total\{{[^}}]*\}} (\S+)", text, re.M).group(1))
+                     for x in ("queries", "hits"))
+    load = load_of(s)
+    check("the load of an idle server", load.pop("queues") == {"waiting": 0} and
+          load.pop("memory")["token_capacity"] == 16 * pages and abs(load.pop("cache_hit_rate") - hits / queries) < 1e-6 and
+          load == {"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "num_used_tokens": 0,
+                   "num_total_tokens": 0, "max_total_num_tokens": 16 * pages, "token_usage": 0}, load)
+    for _ in range(20):  # who is slow to ask finds the streams ended: then once more
+        conns = [open_stream(s, 480) for _ in range(8)]
+        for c in conns:
+            c.getresponse().readline()
+        load = load_of(s)
+        for c in conns:
+            c.close()
+        s.settle()
+        if load["num_running_reqs"] > 0:
+            break
+    used = load["num_used_tokens"]
+    check("the load of a busy server", 1 <= load["num_running_reqs"] <= 8 and used >= 16 and used % 16 == 0 and
+          abs(load["token_usage"] - used / (16 * pages)) < 1e-6 and
+          load["num_total_reqs"] == load["num_running_reqs"] + load["num_waiting_reqs"], load)
+    for query, keys in (("?include=core", {"num_running_reqs"}), ("?include=memory%2Cqueues", {"memory", "queues"}),
+                        ("?include=disagg,spec", set()), ("?include=", {"num_running_reqs", "memory", "queues"}),
+                        ("?a=b&dp_rank=0&include=core,disagg,queues,memory&format=json", {"num_running_reqs", "memory", "queues"})):
+        got = set(load_of(s, query)) & {"num_running_reqs", "memory", "queues"}
+        check(f"/v1/loads{query}", got == keys, got)
+    for query, param in (("?include=core,nope", "include"), ("?include=cor", "include"), ("?dp_rank=1", "dp_rank"),
+                         ("?dp_rank=00", "dp_rank"), ("?format=prometheus", "format")):
+        r = s.get("/v1/loads" + query)
+        check(f"/v1/loads{query}: 400", r.status_code == 400 and r.json()["error"]["param"] == param, r.text)
+
+
 def open_stream(s, max_tokens, stream=True):
     """A raw connection with a long completion under way."""
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
@@ -716,7 +772,8 @@ def stream_signature(s):
 
 def main():
     shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
-              test_ignored_fields, test_continuous_usage, test_tokenize, test_render, test_client_leaves, test_many_streams]
+              test_ignored_fields, test_continuous_usage, test_tokenize, test_render, test_info, test_client_leaves,
+              test_many_streams]
     own = [test_queue_full, test_limits, test_drain, test_drain_slow_reader]
     start = time.monotonic()
     with Server() as s:
