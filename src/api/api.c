@@ -72,7 +72,9 @@ static bool copy_strings(rose_api *a, const rose_api_opts *o)
 {
     a->model_id = strdup(o->model_id);
     a->version = strdup(o->version == NULL ? ROSE_VERSION : o->version);
+    a->model_path = o->model_path == NULL ? NULL : strdup(o->model_path);
     a->profiler_dir = o->profiler_dir == NULL ? NULL : strdup(o->profiler_dir);
+    if ((a->model_path != NULL) != (o->model_path != NULL)) return false;
     if ((a->profiler_dir != NULL) != (o->profiler_dir != NULL)) return false;
     return a->model_id != NULL && a->version != NULL;
 }
@@ -220,6 +222,7 @@ void rose_api_destroy(rose_api *a)
         free_io(&a->io[i]);
     free(a->io);
     free(a->model_id);
+    free(a->model_path);
     free(a->version);
     json_decref(a->chat_kwargs);
     free(a->profiler_dir);

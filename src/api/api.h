@@ -26,6 +26,7 @@ typedef struct rose_api rose_api;
 typedef struct rose_api_opts {
     const char *model_id;        /* the name in the API and in replies (--served-model-name) */
     rose_opt_list model_aliases; /* further names that requests may use */
+    const char *model_path;      /* what was opened, UTF-8; NULL: replies do not name it */
     const char *version;         /* of /version */
     const rose_chat *chat;       /* the chat template, borrowed; NULL: the plain one of chat.c */
     const char *chat_kwargs;     /* NULL, or JSON: an object of variables for the template, which a
@@ -34,11 +35,13 @@ typedef struct rose_api_opts {
     const rose_chat *trusted;    /* NULL: a request must not bring a template. Else it may, and this
                                   * borrowed one lends the template its bos_token and the like
                                   * (--trust-request-chat-template) */
-    rose_generation generation;  /* defaults of fields that a request does not set */
-    uint32_t n_io_threads;       /* == rose_http_opts.n_threads */
-    uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
-    uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
-    bool async_admit;            /* --async-admit */
+    const rose_chat *texts; /* the model's special tokens for /tokenizer_info, borrowed; NULL: they
+                             * are not known */
+    rose_generation generation; /* defaults of fields that a request does not set */
+    uint32_t n_io_threads;      /* == rose_http_opts.n_threads */
+    uint32_t n_workers;         /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
+    uint32_t max_queued_jobs;   /* bodies waiting for a worker; over: 429 */
+    bool async_admit;           /* --async-admit */
     uint32_t inline_bytes; /* completions with bodies up to this size run on the I/O thread, if such
                               jobs take at most a fifth of its time; 0 = none, <=
                               ROSE_API_MAX_INLINE (--inline-admit-bytes) */

@@ -226,6 +226,7 @@ struct rose_api_job {
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
+    bool render;        /* a completion or a chat that is not submitted: the reply has its ids */
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
@@ -239,7 +240,7 @@ struct rose_api_job {
     char *body;         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
-    rose_api_out reply; /* the answer of tokenize and detokenize */
+    rose_api_out reply; /* the answer of a job that submits nothing */
     uint32_t n_ignored; /* fields of the request that were ignored */
     rose_api_out note;  /* X-Ignored-Fields as a header line; empty: none */
     char id[48];
@@ -290,6 +291,9 @@ void rose_api_count_ignored(const rose_api_job *j); /* once: it is back from its
 void rose_api_count_end(const rose_api_job *j);     /* all of its choices are released */
 void rose_api_count_early(rose_api *a, int status); /* any thread */
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
+/* The reply of /v1/loads; false: the query asks for what is not there. */
+bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
+                         const char *query, rose_api_error *err);
 
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
@@ -374,6 +378,7 @@ void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_c
                         size_t tail_len);
 void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len);
 void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
+void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
@@ -389,6 +394,9 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+/* For j->render: one object for each of j->prompts, with the sampling fields that count. */
+void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e);
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
  * ends a recording that still runs when the server stops (main thread). */
@@ -414,7 +422,7 @@ enum {
 
 struct rose_api {
     rose_api_opts o; /* strings owned: */
-    char *model_id, *version, *profiler_dir;
+    char *model_id, *model_path, *version, *profiler_dir;
     json_t *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */

@@ -366,11 +366,16 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
     j->n = n;
     note_wishes(j, p, &rules);
+    j->max_tokens = max_tokens;
+    if (j->render) {
+        rose_api_render_run(j, p, c);
+        if (j->err.status == 0) (void)note_ignored(j, c->ignored);
+        goto done;
+    }
     if (!load_stops(j, p) || !create_choices(j, prompts, n)) goto done;
     if (!note_ignored(j, c->ignored)) goto done;
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
-    j->max_tokens = max_tokens;
     j->score_only = max_tokens == 0;
     j->streaming = p->stream;
     j->usage = p->include_usage;
@@ -433,7 +438,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
         if (j->err.status == 0) (void)note_ignored(j, &ignored);
         goto done;
     }
-    if (a->o.early_wake && (j->kind == ROSE_API_COMPLETION || j->kind == ROSE_API_CHAT))
+    if (a->o.early_wake && !j->render &&
+        (j->kind == ROSE_API_COMPLETION || j->kind == ROSE_API_CHAT))
         j->device = rose_engine_expect(e);
     const rose_prof_span span = rose_prof_begin("api.job");
     const rose_prof_span parse_span = rose_prof_begin("api.parse");

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/api_internal.h"
 #include "base/clock.h"
@@ -456,4 +457,124 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_http(&p, sum);
     put_process(&p);
     free(sum);
+}
+
+/* ---- /v1/loads, in SGLang's form ---- */
+
+enum { LOAD_CORE = 1, LOAD_MEMORY = 2, LOAD_QUEUES = 4, LOAD_ALL = 7 };
+
+/* SGLang's sections. This server has nothing to tell in those without bits. */
+static const struct {
+    const char *name;
+    unsigned bits;
+} sections[] = {{"core", LOAD_CORE}, {"memory", LOAD_MEMORY}, {"queues", LOAD_QUEUES}, {"spec", 0},
+                {"lora", 0},         {"disagg", 0},           {"all", LOAD_ALL}};
+enum { N_SECTIONS = sizeof sections / sizeof *sections };
+
+/* Returns the length of the first name of a list of n bytes. *comma: the bytes of the comma that
+ * follows it, which clients write as it is or as %2C. */
+static size_t name_length(const char *list, size_t n, size_t *comma)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool coded = n - i >= 3 && strncasecmp(list + i, "%2C", 3) == 0;
+        *comma = coded ? 3 : 1;
+        if (coded || list[i] == ',') return i;
+    }
+    *comma = 0;
+    return n;
+}
+
+static bool read_sections(unsigned *bits, const char *list, size_t n, rose_api_error *err)
+{
+    if (n > 0) *bits = 0;
+    while (n > 0) {
+        size_t comma, len = name_length(list, n, &comma), i = 0;
+        while (i < N_SECTIONS &&
+               (strlen(sections[i].name) != len || memcmp(sections[i].name, list, len) != 0))
+            i++;
+        if (i == N_SECTIONS)
+            return rose_api_fail(err, 400, NULL, "include",
+                                 "'include' names the section '%.*s'; the sections are core, "
+                                 "memory, queues, spec, lora, disagg and all",
+                                 len < 40 ? (int)len : 40, list);
+        *bits |= sections[i].bits;
+        list += len + comma;
+        n -= len + comma;
+    }
+    return true;
+}
+
+static bool is_pair(const char *s, size_t n, const char *pair)
+{
+    return strlen(pair) == n && memcmp(s, pair, n) == 0;
+}
+
+/* Reads the query of /v1/loads. Members that are not SGLang's are ignored. */
+static bool read_loads_query(unsigned *bits, const char *query, rose_api_error *err)
+{
+    *bits = LOAD_ALL;
+    for (const char *s = query; *s != '\0';) {
+        const size_t n = strcspn(s, "&");
+        if (strncmp(s, "include=", 8) == 0 && !read_sections(bits, s + 8, n - 8, err)) return false;
+        if (strncmp(s, "dp_rank=", 8) == 0 && !is_pair(s, n, "dp_rank=0"))
+            return rose_api_fail(err, 400, NULL, "dp_rank",
+                                 "'dp_rank' must be 0: this server has one engine");
+        if (strncmp(s, "format=", 7) == 0 && !is_pair(s, n, "format=json"))
+            return rose_api_fail(err, 400, NULL, "format",
+                                 "'format' must be json; Prometheus reads /metrics");
+        s += n;
+        if (*s == '&') s++;
+    }
+    return true;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / 1073741824.0;
+}
+
+static void put_load(rose_api_out *o, const rose_engine *e, unsigned bits)
+{
+    const rose_engine_stats s = rose_engine_get_stats(e);
+    const rose_memory_plan *p = rose_engine_plan(e);
+    const uint64_t capacity = (uint64_t)s.kv_pages * ROSE_KV_PAGE_TOKENS;
+    const uint64_t used = (uint64_t)(s.kv_pages - s.kv_pages_free) * ROSE_KV_PAGE_TOKENS;
+    rose_api_puts(o, "{\"dp_rank\":0");
+    if ((bits & LOAD_CORE) != 0) {
+        rose_api_putf(o,
+                      ",\"num_running_reqs\":%u,\"num_waiting_reqs\":%u,\"num_total_reqs\":%" PRIu64
+                      ",\"num_used_tokens\":%" PRIu64 ",\"num_total_tokens\":%" PRIu64,
+                      s.running, s.waiting, (uint64_t)s.running + s.waiting, used,
+                      used + s.waiting_tokens);
+        rose_api_putf(o, ",\"max_total_num_tokens\":%" PRIu64 ",\"token_usage\":%.9g", capacity,
+                      capacity == 0 ? 0.0 : (double)used / (double)capacity);
+        if (s.prefix_queries > 0)
+            rose_api_putf(o, ",\"cache_hit_rate\":%.9g",
+                          (double)s.prefix_hits / (double)s.prefix_queries);
+    }
+    if ((bits & LOAD_MEMORY) != 0)
+        rose_api_putf(o,
+                      ",\"memory\":{\"weight_gb\":%.6f,\"kv_cache_gb\":%.6f,\"graph_gb\":%.6f,"
+                      "\"token_capacity\":%" PRIu64 "}",
+                      gib(p->weights), gib(p->kv), gib(p->graphs), capacity);
+    if ((bits & LOAD_QUEUES) != 0) rose_api_putf(o, ",\"queues\":{\"waiting\":%u}", s.waiting);
+    rose_api_puts(o, "}");
+}
+
+bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
+                         const char *query, rose_api_error *err)
+{
+    unsigned bits;
+    char when[32];
+    struct tm tm;
+    const time_t now = (time_t)rose_unix_time();
+    if (!read_loads_query(&bits, query, err)) return false;
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S+00:00", &tm);
+    rose_api_putf(o, "{\"timestamp\":\"%s\",\"version\":", when);
+    rose_api_put_string(o, a->version, strlen(a->version));
+    rose_api_puts(o, ",\"dp_rank_count\":1,\"loads\":[");
+    put_load(o, e, bits);
+    rose_api_puts(o, "]}");
+    return true;
 }

@@ -188,6 +188,87 @@ static void get_model(rose_api_io *io, rose_http_req *r)
     }
 }
 
+/* NULL while loading; then the request is answered. */
+static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = engine_of(io->api);
+    if (e == NULL) fail(io, r, 503, "service_unavailable", "the model is still loading");
+    return e;
+}
+
+static void put_text(rose_api_out *o, const char *key, const char *value)
+{
+    rose_api_putf(o, "\"%s\":", key);
+    rose_api_put_string(o, value, strlen(value));
+}
+
+/* What /get_model_info and /server_info both tell. */
+static void put_names(rose_api_out *o, const rose_api *a)
+{
+    put_text(o, "served_model_name", a->model_id);
+    if (a->model_path == NULL) return;
+    rose_api_puts(o, ",");
+    put_text(o, "model_path", a->model_path);
+    rose_api_puts(o, ",");
+    put_text(o, "tokenizer_path", a->model_path); /* the model's folder has the tokenizer */
+}
+
+/* In SGLang's form, without what this server does not have. */
+static void get_model_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    rose_api_puts(&o, "{");
+    put_names(&o, io->api);
+    rose_api_puts(&o, ",");
+    put_text(&o, "model_type", rose_engine_arch(e)->model_type);
+    rose_api_puts(&o, ",\"is_generation\":true,\"has_image_understanding\":false,"
+                      "\"has_audio_understanding\":false}");
+    reply_out(io, r, 200, NULL, &o);
+}
+
+/* Names are SGLang's where it has the value, else vLLM's. */
+static void get_server_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    const rose_memory_plan *p = rose_engine_plan(e);
+    rose_api_puts(&o, "{");
+    put_text(&o, "version", io->api->version);
+    rose_api_puts(&o, ",");
+    put_names(&o, io->api);
+    rose_api_putf(&o, ",\"dtype\":\"%s\",\"context_length\":%u,\"page_size\":%d",
+                  rose_compute_name(p->dtype), p->max_model_len, ROSE_KV_PAGE_TOKENS);
+    rose_api_putf(&o, ",\"max_total_num_tokens\":%llu,\"max_num_seqs\":%u",
+                  (unsigned long long)p->kv_pages * ROSE_KV_PAGE_TOKENS, p->max_seqs);
+    rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1}",
+                  p->max_step_tokens);
+    reply_out(io, r, 200, NULL, &o);
+}
+
+static void get_loads(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    rose_api_error err;
+    if (e == NULL) return;
+    if (rose_api_loads_json(&o, io->api, e, rose_http_req_query(r), &err))
+        reply_out(io, r, 200, NULL, &o);
+    else
+        rose_api_reply_error(io, r, &err);
+}
+
+static void get_tokenizer_info(rose_api_io *io, rose_http_req *r)
+{
+    rose_engine *e = loaded(io, r);
+    rose_api_out o = {0};
+    if (e == NULL) return;
+    rose_api_tokenizer_json(&o, io->api, e);
+    reply_out(io, r, 200, NULL, &o);
+}
+
 /* Requires the content type JSON. A web page of another site cannot send this type without
  * permission, so a server on localhost is safe from pages in the browser. */
 static bool is_json(const rose_http_req *r)
@@ -280,7 +361,8 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
     return done;
 }
 
-static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
+/* render: the reply has the ids of the prompt, and nothing is generated. */
+static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool render)
 {
     rose_api *a = io->api;
     rose_api_error err;
@@ -294,6 +376,7 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
         rose_api_reply_error(io, r, &err);
         return;
     }
+    j->render = render;
     rose_http_req_set_user(r, j);
     const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
@@ -309,6 +392,21 @@ static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
     } else {
         rose_api_job_watch(j, timeout_s);
     }
+}
+
+static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
+{
+    start(io, r, kind, false);
+}
+
+static void post_render(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_COMPLETION, true);
+}
+
+static void post_chat_render(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_CHAT, true);
 }
 
 static void post_completions(rose_api_io *io, rose_http_req *r)
@@ -349,11 +447,17 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
 static const route routes[] = {
     {"/v1/completions", true, false, post_completions},
     {"/v1/chat/completions", true, false, post_chat},
+    {"/v1/completions/render", true, false, post_render},
+    {"/v1/chat/completions/render", true, false, post_chat_render},
     {"/v1/models", false, false, get_models},
     {"/v1/models/", false, false, get_model}, /* a prefix */
     {"/tokenize", true, false, post_tokenize},
     {"/detokenize", true, false, post_detokenize},
     {"/apply-template", true, false, post_apply},
+    {"/tokenizer_info", false, false, get_tokenizer_info},
+    {"/get_model_info", false, false, get_model_info},
+    {"/server_info", false, false, get_server_info},
+    {"/v1/loads", false, false, get_loads},
     {"/health", false, true, get_health},
     {"/ready", false, true, get_ready},
     {"/version", false, false, get_version},

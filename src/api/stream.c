@@ -141,6 +141,14 @@ static int put_callback(const char *bytes, size_t len, void *out)
     return 0;
 }
 
+void rose_api_put_json(rose_api_out *o, const json_t *v)
+{
+    if (v == NULL)
+        rose_api_puts(o, "null");
+    else if (json_dump_callback(v, put_callback, o, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
+        o->oom = true;
+}
+
 /* Writes a chunk up to the closing brace, which the caller writes after any further members. */
 static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
                           const char *text, size_t len, const char *finish)
@@ -149,7 +157,10 @@ static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api
     PUT(o, "data: ");
     bool ok = root != NULL && choice != NULL && fill_choice(choice, j, c, text, len, finish) &&
               fill_chunk(root, c, choice);
-    if (!ok || json_dump_callback(root, put_callback, o, JSON_COMPACT) != 0) o->oom = true;
+    if (ok)
+        rose_api_put_json(o, root);
+    else
+        o->oom = true;
     if (!o->oom) o->b.len--;
     json_decref(choice);
     json_decref(root);

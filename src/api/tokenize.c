@@ -1,14 +1,26 @@
-/* api/tokenize.c - /tokenize and /detokenize in vLLM's shapes, /apply-template in llama.cpp's. */
+/* api/tokenize.c - /tokenize, /detokenize, /tokenizer_info and the two paths that end in /render in
+ * vLLM's shapes, /apply-template in llama.cpp's. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "api/api_internal.h"
 
-static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
+static void put_ids(rose_api_out *o, const rose_ids *ids)
 {
-    rose_api_putf(o, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->len, max_model_len);
+    rose_api_puts(o, "[");
     for (size_t i = 0; i < ids->len; i++) {
         if (i > 0) rose_api_put(o, ",", 1);
         rose_api_put_u64(o, ids->data[i]);
     }
-    rose_api_puts(o, "],\"token_strs\":null}");
+    rose_api_puts(o, "]");
+}
+
+static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
+{
+    rose_api_putf(o, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", ids->len, max_model_len);
+    put_ids(o, ids);
+    rose_api_puts(o, ",\"token_strs\":null}");
 }
 
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
@@ -69,4 +81,161 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
     if (j->reply.oom) rose_api_fail_nomem(&j->err);
     rose_buf_free(&text);
     rose_ids_free(&ids);
+}
+
+/* ---- /v1/completions/render, /v1/chat/completions/render ---- */
+
+/* Writes the float that v becomes for the engine, with the fewest digits that restore it. */
+static void put_float(rose_api_out *o, const char *key, double v)
+{
+    char text[32];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)(float)v);
+        const float back = strtof(text, NULL);
+        if (!(back < (float)v) && !(back > (float)v)) break;
+    }
+    rose_api_putf(o, ",\"%s\":%s", key, text);
+}
+
+/* A number, or null where it is below 0, which means absent. */
+static void put_count(rose_api_out *o, const char *key, int64_t v)
+{
+    if (v < 0)
+        rose_api_putf(o, ",\"%s\":null", key);
+    else
+        rose_api_putf(o, ",\"%s\":%lld", key, (long long)v);
+}
+
+static void put_bool(rose_api_out *o, const char *key, bool v)
+{
+    rose_api_putf(o, ",\"%s\":%s", key, v ? "true" : "false");
+}
+
+static void put_member(rose_api_out *o, const char *key, const json_t *v)
+{
+    rose_api_putf(o, ",\"%s\":", key);
+    rose_api_put_json(o, v);
+}
+
+/* The stop strings as a list, with the one that the plain template implies. */
+static void put_stops(rose_api_out *o, const rose_api_job *j, const rose_api_params *p)
+{
+    const size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
+    rose_api_puts(o, ",\"stop\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) rose_api_puts(o, ",");
+        rose_api_put_json(o, json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop);
+    }
+    if (j->kind == ROSE_API_CHAT && j->plain) {
+        if (n > 0) rose_api_puts(o, ",");
+        rose_api_put_string(o, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
+    }
+    rose_api_puts(o, "]");
+}
+
+/* Names are those of vLLM's SamplingParams. */
+static void put_sampling(rose_api_out *o, const rose_api_job *j, const rose_api_params *p,
+                         uint32_t max_tokens)
+{
+    rose_api_putf(o, "{\"n\":%lld", (long long)p->n);
+    put_float(o, "temperature", p->temperature);
+    put_float(o, "top_p", p->top_p);
+    rose_api_putf(o, ",\"top_k\":%lld", (long long)p->top_k);
+    put_float(o, "min_p", p->min_p);
+    put_float(o, "presence_penalty", p->presence);
+    put_float(o, "frequency_penalty", p->frequency);
+    put_float(o, "repetition_penalty", p->repetition);
+    if (p->has_seed)
+        rose_api_putf(o, ",\"seed\":%lld", (long long)p->seed);
+    else
+        rose_api_puts(o, ",\"seed\":null");
+    rose_api_putf(o, ",\"max_tokens\":%u,\"min_tokens\":%lld", max_tokens,
+                  (long long)p->min_tokens);
+    put_count(o, "logprobs", p->n_logprobs);
+    put_count(o, "prompt_logprobs", p->prompt_logprobs);
+    put_bool(o, "ignore_eos", p->ignore_eos);
+    put_bool(o, "include_stop_str_in_output", p->include_stop);
+    put_stops(o, j, p);
+    put_member(o, "stop_token_ids", p->stop_token_ids);
+    put_member(o, "logit_bias", p->logit_bias);
+    put_member(o, "allowed_token_ids", p->allowed_token_ids);
+    put_member(o, "bad_words", p->bad_words);
+    rose_api_puts(o, "}");
+}
+
+static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_params *p,
+                         const rose_ids *ids, uint32_t max_model_len)
+{
+    const uint32_t left = max_model_len - (uint32_t)ids->len; /* fit_tokens has checked it */
+    rose_api_putf(o, "{\"request_id\":\"%s\",\"token_ids\":", j->id);
+    put_ids(o, ids);
+    rose_api_puts(o, ",\"sampling_params\":");
+    put_sampling(o, j, p, j->max_tokens < left ? j->max_tokens : left);
+    rose_api_puts(o, ",\"model\":");
+    rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
+    put_bool(o, "stream", p->stream);
+    put_member(o, "stream_options", p->stream_options);
+    put_member(o, "cache_salt", p->cache_salt);
+    rose_api_putf(o, ",\"priority\":%lld}", (long long)p->priority);
+}
+
+void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+{
+    rose_api_out *o = &j->reply;
+    const bool list = j->kind == ROSE_API_COMPLETION; /* as in vLLM */
+    if (list) rose_api_puts(o, "[");
+    for (uint32_t i = 0; i < j->prompts.n; i++) {
+        if (i > 0) rose_api_puts(o, ",");
+        put_rendered(o, j, p, &j->prompts.v[i], c->max_model_len);
+    }
+    if (list) rose_api_puts(o, "]");
+    if (o->oom) rose_api_fail_nomem(&j->err);
+}
+
+/* ---- /tokenizer_info ---- */
+
+/* Writes the text of the model's first end-of-text id, for a model whose files name no eos_token.
+ */
+static void put_end_token(rose_api_out *o, const rose_api *a, const rose_arch *arch,
+                          const char *comma)
+{
+    rose_buf text = {0};
+    rose_err err = {0};
+    if (arch->n_eos == 0) return;
+    const rose_status st = rose_decode(a->tok, arch->eos_ids, 1, 0, &text, &err);
+    if (st == ROSE_E_NOMEM) o->oom = true;
+    if (st == ROSE_OK && text.len > 0) {
+        rose_api_putf(o, "%s\"eos_token\":", comma);
+        rose_api_put_string(o, text.data, text.len);
+    }
+    rose_buf_free(&text);
+}
+
+void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e)
+{
+    const json_t *tokens = a->o.texts != NULL ? rose_chat_tokens(a->o.texts) : NULL, *v;
+    const char *key, *comma = "", *class = a->o.texts != NULL ? rose_chat_class(a->o.texts) : "";
+    size_t len;
+    rose_api_puts(o, "{");
+    if (class[0] != '\0') {
+        rose_api_puts(o, "\"tokenizer_class\":");
+        rose_api_put_string(o, class, strlen(class));
+        comma = ",";
+    }
+    json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
+    {
+        rose_api_putf(o, "%s\"%s\":", comma, key);
+        rose_api_put_string(o, json_string_value(v), json_string_length(v));
+        comma = ",";
+    }
+    if (json_object_get(tokens, "eos_token") == NULL) {
+        put_end_token(o, a, rose_engine_arch(e), comma);
+        if (o->b.len > 1) comma = ",";
+    }
+    if (a->o.chat != NULL) {
+        const char *text = rose_chat_text(a->o.chat, &len);
+        rose_api_putf(o, "%s\"chat_template\":", comma);
+        rose_api_put_string(o, text, len);
+    }
+    rose_api_puts(o, "}");
 }

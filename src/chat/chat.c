@@ -9,7 +9,9 @@ struct rose_chat {
     rose_template *tool_use; /* owned; NULL = main also serves tools */
     json_t *tokens;          /* owned: an object */
     rose_chat_forms forms;
+    rose_buf text; /* owned: what main was compiled from; empty after rose_chat_derive */
     char source[256];
+    char tokenizer_class[ROSE_CHAT_CLASS];
 };
 
 void rose_chat_close(rose_chat *c)
@@ -18,12 +20,29 @@ void rose_chat_close(rose_chat *c)
     rose_template_free(c->main);
     rose_template_free(c->tool_use);
     json_decref(c->tokens);
+    rose_buf_free(&c->text);
     free(c);
 }
 
 const char *rose_chat_source(const rose_chat *c)
 {
     return c->source;
+}
+
+const char *rose_chat_text(const rose_chat *c, size_t *len)
+{
+    *len = c->text.len;
+    return c->text.data;
+}
+
+const json_t *rose_chat_tokens(const rose_chat *c)
+{
+    return c->tokens;
+}
+
+const char *rose_chat_class(const rose_chat *c)
+{
+    return c->tokenizer_class;
 }
 
 /* ---- open ---- */
@@ -78,6 +97,7 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
     c->tokens = x->tokens;
     x->tokens = NULL;
     memcpy(c->source, x->source, sizeof c->source);
+    memcpy(c->tokenizer_class, x->tokenizer_class, sizeof c->tokenizer_class);
     rose_status st = compile(&c->main, c->source, &x->main, err);
     if (st == ROSE_OK && x->tool_use.len > 0)
         st = compile(&c->tool_use, c->source, &x->tool_use, err);
@@ -98,6 +118,10 @@ rose_status rose_chat_open(rose_chat **out, const char *model, const char *given
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
     if (x.found) st = create(out, &x, &why);
+    if (*out != NULL) {
+        (*out)->text = x.main;
+        x.main = (rose_buf){0};
+    }
     rose_chat_texts_free(&x);
     if (st == ROSE_OK) return st;
     return rose_fail(err, st, "%.400s%s", why.msg,

@@ -33,6 +33,14 @@ void rose_chat_close(rose_chat *c); /* accepts NULL */
 /* Where the template comes from, for a log line: "models/x/chat_template.jinja". */
 const char *rose_chat_source(const rose_chat *c);
 
+/* What rose_chat_open found, borrowed. The template for requests without tools, UTF-8, its length
+ * in *len. The special tokens: an object from bos_token, eos_token and the like to text; threads
+ * share it, so count no references to its values. The class in tokenizer_config.json, such as
+ * "GPT2Tokenizer"; "" = it names none. */
+const char *rose_chat_text(const rose_chat *c, size_t *len);
+const json_t *rose_chat_tokens(const rose_chat *c);
+const char *rose_chat_class(const rose_chat *c);
+
 /* Adds the tokenizer's eos_token, which is the end of a turn for many models, to a->eos_ids. NULL:
  * nothing happens. */
 void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a);

@@ -5,13 +5,16 @@
 #include "base/buf.h"
 #include "chat/chat.h"
 
+enum { ROSE_CHAT_CLASS = 64 };
+
 /* sources.c: the texts that a model brings. All owned; free with rose_chat_texts_free. */
 typedef struct rose_chat_texts {
     bool found;        /* the model has a chat template, which is in main */
     rose_buf main;     /* the template of requests that tool_use does not serve */
     rose_buf tool_use; /* the template of requests with tools; empty = the model has none */
     char source[256];  /* where main comes from */
-    json_t *tokens;    /* an object: bos_token, eos_token and the like */
+    char tokenizer_class[ROSE_CHAT_CLASS]; /* "" = none */
+    json_t *tokens;                        /* an object: bos_token, eos_token and the like */
 } rose_chat_texts;
 
 rose_status rose_chat_texts_read(rose_chat_texts *out, const char *model, const char *given,

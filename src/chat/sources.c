@@ -127,6 +127,12 @@ static rose_status take_tokens(rose_chat_texts *x, const json_t *settings, rose_
     return ROSE_OK;
 }
 
+static void take_class(rose_chat_texts *x, const json_t *settings)
+{
+    const char *name = json_string_value(json_object_get(settings, "tokenizer_class"));
+    if (name != NULL && strlen(name) < sizeof x->tokenizer_class) strcpy(x->tokenizer_class, name);
+}
+
 static rose_status read_settings(rose_chat_texts *x, const char *folder, const char *name,
                                  rose_err *err)
 {
@@ -135,6 +141,7 @@ static rose_status read_settings(rose_chat_texts *x, const char *folder, const c
     rose_status st = read_json(&settings, &path, folder, name, err);
     if (st == ROSE_OK && settings != NULL) st = take_member(x, settings, path, err);
     if (st == ROSE_OK && settings != NULL) st = take_tokens(x, settings, err);
+    if (st == ROSE_OK && settings != NULL) take_class(x, settings);
     json_decref(settings);
     free(path);
     return st;

@@ -38,16 +38,27 @@ typedef struct server {
     rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
 } server;
 
+/* A model without a chat template still has special tokens. Only --trust-request-chat-template
+ * needs their texts. */
+static rose_status open_lender(server *s, const rose_serve_flags *f, const char *dir, rose_err *err)
+{
+    const rose_status st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any will do */
+    if (st == ROSE_OK || st == ROSE_E_NOMEM || f->trust_request_template) return st;
+    rose_log(ROSE_LOG_WARN, "serve", "/tokenizer_info lacks the special tokens: %s", err->msg);
+    err->msg[0] = '\0';
+    return ROSE_OK;
+}
+
 /* Reads the chat template, and the sampling defaults unless they are turned off. */
 static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
     char text[ROSE_GENERATION_TEXT];
     rose_status st = rose_chat_open(&s->chat, dir, f->chat_template, err);
-    if (st == ROSE_OK && f->trust_request_template && s->chat == NULL)
-        st = rose_chat_open(&s->lender, dir, "{{ '' }}", err); /* any template will do */
+    if (st == ROSE_OK && s->chat == NULL) st = open_lender(s, f, dir, err);
     if (st != ROSE_OK) return st;
     f->api.chat = s->chat;
-    if (f->trust_request_template) f->api.trusted = s->chat != NULL ? s->chat : s->lender;
+    f->api.texts = s->chat != NULL ? s->chat : s->lender;
+    if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
     st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
@@ -60,9 +71,11 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     return ROSE_OK;
 }
 
-static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id, rose_err *err)
+static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
+                              const char *model_path, rose_err *err)
 {
     f->api.model_id = model_id;
+    f->api.model_path = model_path;
     f->api.version = rose_version();
     for (uint32_t i = 1; i < f->served_names.n; i++)
         rose_opt_list_add(&f->api.model_aliases, rose_opt_list_get(&f->served_names, i));
@@ -87,8 +100,16 @@ static void stop_all(server *s)
     rose_model_close(s->model);
 }
 
-/* Finds the served name: the option, or the model's own name. Replies are JSON. Bytes that are not
- * UTF-8 are therefore refused in the option and written as \xNN from a path. */
+/* Replies are JSON, so bytes of a path that are not UTF-8 are written as \xNN. */
+static rose_status escape_path(rose_buf *out, const char *path, rose_err *err)
+{
+    if (rose_utf8_escape(out, path, strlen(path)) == ROSE_OK && rose_buf_str(out) != NULL)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+}
+
+/* Finds the served name: the option, in which bytes that are not UTF-8 are refused, or the model's
+ * own name. */
 static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, rose_buf *out,
                                rose_err *err)
 {
@@ -99,9 +120,7 @@ static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, r
         if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
             return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
     }
-    if (rose_utf8_escape(out, id, strlen(id)) == ROSE_OK && rose_buf_str(out) != NULL)
-        return ROSE_OK;
-    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    return escape_path(out, id, err);
 }
 
 /* Logs the figures that --mlock and --prefault affect. */
@@ -236,7 +255,7 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_err err = {{0}};
     rose_engine_opts o;
     const rose_backend_ops *ops = NULL;
-    rose_buf id = {0};
+    rose_buf id = {0}, path = {0};
     sigset_t set;
     stop_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
@@ -248,13 +267,14 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);
     if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);
+    if (st == ROSE_OK) st = escape_path(&path, s.model->path, &err);
     t.model = rose_now_ns();
     if (st == ROSE_OK && o.backend.cpu.lock_memory)
         st = check_lock(&ops, &f->engine, s.model, &o, &err);
     rose_thread_slice(
         f->io_slice_us); /* only the threads of HTTP and API inherit this time slice */
     if (st == ROSE_OK) st = open_chat(&s, f, dir, &err);
-    if (st == ROSE_OK) st = start_http(&s, f, id.data, &err);
+    if (st == ROSE_OK) st = start_http(&s, f, id.data, path.data, &err);
     rose_thread_slice(0);
     t.port = rose_now_ns();
     /* While loading there is nothing to drain, so the signals end the program by their default
@@ -287,6 +307,7 @@ static int run(const char *dir, rose_serve_flags *f)
     const bool failed = s.engine != NULL && rose_engine_get_stats(s.engine).failed;
     stop_all(&s);
     rose_buf_free(&id);
+    rose_buf_free(&path);
     if (st != ROSE_OK) return rose_die(&err);
     rose_log(ROSE_LOG_INFO, "serve", failed ? "stopped after a failure" : "stopped");
     return failed ? 1 : 0;

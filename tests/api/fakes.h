@@ -466,7 +466,7 @@ static inline void fake_engine_step(void)
 /* ---- http ---- */
 
 struct rose_http_req {
-    char method[8], path[128], content_type[64];
+    char method[8], path[128], query[128], content_type[64];
     char label[256]; /* X-Request-Id */
     char *body;      /* owned */
     size_t body_len;
@@ -601,6 +601,11 @@ const char *rose_http_req_path(const rose_http_req *r)
     return r->path;
 }
 
+const char *rose_http_req_query(const rose_http_req *r)
+{
+    return r->query;
+}
+
 const char *rose_http_req_header(const rose_http_req *r, const char *name)
 {
     if (strcasecmp(name, "x-request-id") == 0) return r->label[0] != '\0' ? r->label : NULL;
@@ -716,7 +721,9 @@ static inline rose_http_req *fake_request(const char *path, const char *body, si
     rose_http_req *r = calloc(1, sizeof *r);
     if (r == NULL) abort();
     snprintf(r->method, sizeof r->method, "%s", body == NULL ? "GET" : "POST");
-    snprintf(r->path, sizeof r->path, "%s", path);
+    const size_t n = strcspn(path, "?");
+    snprintf(r->path, sizeof r->path, "%.*s", (int)n, path);
+    if (path[n] == '?') snprintf(r->query, sizeof r->query, "%s", path + n + 1);
     snprintf(r->content_type, sizeof r->content_type, "application/json");
     r->gone_at_write = -1;
     r->body = malloc(len + 1);

@@ -76,6 +76,12 @@ def test_prompt(s, tok):
     check("/tokenize with messages", ids_of(s, USER) == ids, ids_of(s, USER))
     r = chat(s, USER[0]["content"], extra_body={"return_token_ids": True})
     check("a chat has these ids", r.usage.prompt_tokens == len(ids) and r.prompt_token_ids == ids, r)
+    r = s.post("/v1/chat/completions/render", {"messages": USER}).json()
+    check("render: these ids and the model's defaults", r["token_ids"] == ids and r["sampling_params"]["stop"] == [] and
+          r["sampling_params"]["max_tokens"] == DEFAULTS["max_new_tokens"] and
+          all(r["sampling_params"][k] == v for k, v in DEFAULTS.items() if k != "max_new_tokens"), r)
+    got = s.get("/tokenizer_info").json()
+    check("/tokenizer_info", got == {"bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": CHATML}, got)
     check("no generation prompt", prompt_of(s, USER, add_generation_prompt=False) == want[:-len("<|im_start|>assistant\n")])
     cont = {"add_generation_prompt": False, "continue_final_message": True}
     check("continue_final_message", prompt_of(s, TALK, **cont).endswith("<|im_start|>assistant\nb") and
@@ -217,6 +223,12 @@ def test_start(folder):
     check("a default out of range", line and "temperature is -1" in line and "--generation-config none" in line, line)
     line = refused("--generation-config", os.path.join(folder, "nothing.json"))
     check("no such generation config", line and "nothing.json" in line, line)
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        f.write("{")
+    with Server("--chat-template", "plain", "--generation-config", "none", "--max-model-len", "512") as s:
+        got = s.get("/tokenizer_info").json()
+        check("without the files, the model's first end-of-text id", got == {"eos_token": "<|endoftext|>"}, got)
+        check("the log says why", [x for x in s.log if "/tokenizer_info lacks" in x and "tokenizer_config.json" in x], s.log)
 
 
 def test_plain():

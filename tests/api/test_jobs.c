@@ -479,6 +479,11 @@ static void loading_draining_failed(void **state)
     expect_status("/ready", NULL, 503);
     expect_status("/v1/models", NULL, 503);
     expect_status("/v1/models/model", NULL, 503);
+    expect_status("/tokenizer_info", NULL, 503);
+    expect_status("/get_model_info", NULL, 503);
+    expect_status("/server_info", NULL, 503);
+    expect_status("/v1/loads", NULL, 503);
+    expect_status("/v1/completions/render", "{\"prompt\":\"x\"}", 503);
     expect_status("/v1/completions", "{\"prompt\":\"x\"}", 503);
     expect_status("/tokenize", "{\"prompt\":\"x\"}", 503);
     rose_api_set_engine(a, FAKE_ENGINE, &fake_tokenizer);
@@ -490,6 +495,41 @@ static void loading_draining_failed(void **state)
     fake.failed = true;
     expect_status("/health", NULL, 503);
     fake_stop(a);
+}
+
+/* /v1/loads tells the engine's own counts. */
+static void loads(void **state)
+{
+    (void)state;
+    rose_api *a = start(false);
+    fake.n_running = 3;
+    rose_http_req *r = ask("/v1/loads?include=core", NULL);
+    assert_int_equal(r->status, 200);
+    assert_non_null(strstr(fake_text(r),
+                           "\"dp_rank_count\":1,\"loads\":[{\"dp_rank\":0,\"num_running_reqs\":3,"
+                           "\"num_waiting_reqs\":0,\"num_total_reqs\":3,\"num_used_tokens\":48,"
+                           "\"num_total_tokens\":48,\"max_total_num_tokens\":1600,"
+                           "\"token_usage\":0.03}]}"));
+    fake_free(r);
+    fake_stop(a);
+}
+
+/* A render takes the way of its request up to the engine, and no further. */
+static void render_submits_nothing(void **state)
+{
+    (void)state;
+    for (int async = 0; async < 2; async++) {
+        rose_api *a = start(async != 0);
+        fake.submit_status = ROSE_E_BACKEND;
+        rose_http_req *r = ask("/v1/completions/render", "{\"prompt\":[\"ab\",\"c\"],\"n\":4}");
+        fake_run(r);
+        assert_int_equal(r->status, 200);
+        assert_int_equal(fake.n_live, 0);
+        assert_non_null(strstr(fake_text(r), "\"token_ids\":[97,98],"));
+        assert_non_null(strstr(fake_text(r), "\"token_ids\":[99],"));
+        fake_free(r);
+        fake_stop(a);
+    }
 }
 
 /* A short chat with a template runs on a worker, because a template is a program. The template's
@@ -766,6 +806,8 @@ int main(void)
         cmocka_unit_test(leaving_cancels),
         cmocka_unit_test(tokens_behind_the_stop_string),
         cmocka_unit_test(loading_draining_failed),
+        cmocka_unit_test(loads),
+        cmocka_unit_test(render_submits_nothing),
         cmocka_unit_test(short_bodies_run_here),
         cmocka_unit_test(many_choices_run_elsewhere),
         cmocka_unit_test(long_bodies_leave_a_worker),

@@ -69,6 +69,14 @@ static sample samples[] = {
     {.path = "/tokenize", .body = "{\"prompt\":\"abc\",\"foo\":1}"},
     {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
     {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},
+    {.path = "/v1/completions/render",
+     .body = "{\"prompt\":[\"ab\",\"cd\"],\"stop\":\"x\",\"logit_bias\":{\"1\":2},\"foo\":1}"},
+    {.path = "/v1/chat/completions/render",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/tokenizer_info", .body = NULL, .templated = true},
+    {.path = "/get_model_info", .body = NULL},
+    {.path = "/server_info", .body = NULL},
+    {.path = "/v1/loads", .body = NULL},
     {.path = "/v1/models", .body = NULL},
     {.path = "/nope", .body = "{}"},
 };
@@ -78,7 +86,7 @@ static void blank(char *out, const char *s)
 {
     size_t n = 0;
     while (*s != '\0' && n < 4000) {
-        const char *id = strncmp(s, "\"id\":\"c", 7) == 0 ? strchr(s + 6, '"') : NULL;
+        const char *id = strncmp(s, "id\":\"c", 6) == 0 ? strchr(s + 5, '"') : NULL;
         if (id != NULL) {
             s = id;
         } else if (*s >= '0' && *s <= '9') {
@@ -104,6 +112,7 @@ static bool live_once(const sample *s, rose_http_req *r)
     if (s->templated) {
         o.chat = chat;
         o.trusted = chat;
+        o.texts = chat;
         o.chat_kwargs = "{\"a\":1}";
     }
     if (rose_api_create(&a, &o, &err) != ROSE_OK) {

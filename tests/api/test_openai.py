@@ -141,7 +141,8 @@ def test_routes(s):
     check("/health", h.status_code == 200 and h.json()["status"] == "ok" and h.json()["kv_pages"] > 0, h.text)
     check("/ready", s.get("/ready").status_code == 200)
     check("/version", re.match(r"\d+\.\d+", s.get("/version").json()["version"]) is not None)
-    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}"):
+    for path in ("/health", "/ready", "/version", "/v1/models", f"/v1/models/{NAME}", "/tokenizer_info", "/get_model_info",
+                 "/server_info", "/v1/loads"):
         g, h = s.get(path), s.get(path, "HEAD")
         check(f"HEAD {path}", h.status_code == 200 and h.content == b"" and
               h.headers["content-length"] == g.headers["content-length"], h.headers)
@@ -426,6 +427,111 @@ def test_tokenize(s):
     check("detokenize an id out of range: 400", r.status_code == 400 and r.json()["error"]["param"] == "tokens", r.text)
 
 
+def test_render(s):
+    """What vllm-router asks before a request: the ids of its prompt."""
+    def render(**kw):
+        return s.post("/v1/completions/render", kw)
+
+    def params(body):
+        return body["sampling_params"]
+    before = s.settle()["finished"]
+    ids = s.post("/tokenize", {"prompt": PROMPT}).json()["tokens"]
+    r = render(prompt=PROMPT, model=NAME, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, seed=7, max_tokens=9, min_tokens=2,
+               n=3, stop="x", stop_token_ids=[5], logit_bias={"6": 1.5}, logprobs=2, ignore_eos=True, presence_penalty=0.3,
+               frequency_penalty=0.2, repetition_penalty=1.1, bad_words=["y"], cache_salt="s", priority=-2, stream=True,
+               allowed_token_ids=[5, 6, 7], include_stop_str_in_output=True, stream_options={"include_usage": True}, foo=1)
+    check("render: the ignored field is named", ignored_of(r) == ["foo"], r.headers)
+    body = r.json()[0]
+    name = body.pop("request_id")
+    check("render of a completion", len(r.json()) == 1 and name.startswith("cmpl-") and body == {
+        "token_ids": ids, "model": NAME, "stream": True, "stream_options": {"include_usage": True}, "cache_salt": "s",
+        "priority": -2, "sampling_params": {
+            "n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 7, "max_tokens": 9, "min_tokens": 2,
+            "stop": ["x"], "stop_token_ids": [5], "logit_bias": {"6": 1.5}, "logprobs": 2, "prompt_logprobs": None,
+            "ignore_eos": True, "presence_penalty": 0.3, "frequency_penalty": 0.2, "repetition_penalty": 1.1,
+            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True}}, body)
+    plain = params(render(prompt=PROMPT).json()[0])
+    check("render: what nobody asked for", plain["max_tokens"] == 16 and plain["temperature"] == 1 and plain["stop"] == [] and
+          plain["seed"] is plain["logprobs"] is plain["logit_bias"] is None, plain)
+    got = [x["token_ids"] for x in render(prompt=[PROMPT, "Hello"]).json()]
+    check("render of several prompts", got == [ids, s.post("/tokenize", {"prompt": "Hello"}).json()["tokens"]], got)
+    got = [(x["token_ids"], params(x)["max_tokens"]) for x in render(prompt=[[5] * 509, [6, 7]]).json()]
+    check("render of ids; no more tokens than fit", got == [([5] * 509, 3), ([6, 7], 16)], got)
+    ask = {"model": NAME, "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]}
+    r = s.post("/v1/chat/completions/render", {**ask, "stop": ["a", "b"]}).json()
+    ids = s.post("/tokenize", {"messages": ask["messages"]}).json()["tokens"]
+    check("render of a chat", r["token_ids"] == ids and r["request_id"].startswith("chatcmpl-") and
+          params(r)["stop"] == ["a", "b", "\nUser:"] and params(r)["max_tokens"] == 512 - len(ids), r)
+    check("nothing was generated", s.settle()["finished"] == before, s.settle())
+    usage = s.client.chat.completions.create(max_tokens=1, **ask).usage
+    check("the chat has as many tokens", usage.prompt_tokens == len(ids), usage)
+    for path, bad in (("/v1/completions", {"prompt": ""}), ("/v1/completions", {}), ("/v1/completions", {"prompt": [5] * 512}),
+                      ("/v1/completions", {"prompt": "x", "temperature": -1}), ("/v1/completions", {"prompt": "x", "model": "no"}),
+                      ("/v1/completions", {"prompt": "x", "response_format": {"type": "json_object"}}),
+                      ("/v1/completions", {"prompt": "x", "logit_bias": {"4096": 1}}),
+                      ("/v1/chat/completions", {"messages": []}), ("/v1/chat/completions", {"messages": [{"role": "king"}]})):
+        a, b = s.post(path, bad), s.post(path + "/render", bad)
+        check(f"render refuses {json.dumps(bad)[:60]} as {path} does", a.status_code in (400, 404) and
+              (b.status_code, b.json()) == (a.status_code, a.json()), (a.text, b.text))
+    r = s.get("/v1/completions/render")
+    check("render takes POST", r.status_code == 405 and r.headers["allow"] == "POST", r.text)
+
+
+def load_of(s, query=""):
+    r = s.get("/v1/loads" + query).json()
+    check("/v1/loads has one rank", r["dp_rank_count"] == len(r["loads"]) == 1 and r["loads"][0]["dp_rank"] == 0, r)
+    return r["loads"][0]
+
+
+def test_info(s):
+    """What routers and lm-eval ask a server for."""
+    model = s.client.models.list().data[0]
+    names = {"served_model_name": NAME, "model_path": MODEL, "tokenizer_path": MODEL}
+    got = s.get("/get_model_info").json()
+    check("/get_model_info", got == {**names, "model_type": "gpt2", "is_generation": True, "has_image_understanding": False,
+                                     "has_audio_understanding": False}, got)
+    pages = s.settle()["kv_pages"]
+    got = s.get("/server_info/").json()
+    check("/server_info", got == {**names, "version": s.get("/version").json()["version"], "dtype": model.dtype,
+                                  "context_length": model.max_model_len, "page_size": 16, "max_total_num_tokens": 16 * pages,
+                                  "max_num_seqs": 256, "max_num_batched_tokens": 2048, "tp_size": 1, "dp_size": 1}, got)
+    end = "<|endoftext|>"
+    got = s.get("/tokenizer_info").json()
+    check("/tokenizer_info", got == {"tokenizer_class": "GPT2Tokenizer", "bos_token": end, "eos_token": end, "unk_token": end},
+          got)
+    text = s.get("/metrics").text
+    queries, hits = (float(re.search(rf"^vllm:prefix_cache_{x}_total\{{[^}}]*\}} (\S+)", text, re.M).group(1))
+                     for x in ("queries", "hits"))
+    load = load_of(s)
+    check("the load of an idle server", load.pop("queues") == {"waiting": 0} and
+          load.pop("memory")["token_capacity"] == 16 * pages and abs(load.pop("cache_hit_rate") - hits / queries) < 1e-6 and
+          load == {"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "num_used_tokens": 0,
+                   "num_total_tokens": 0, "max_total_num_tokens": 16 * pages, "token_usage": 0}, load)
+    for _ in range(20):  # who is slow to ask finds the streams ended: then once more
+        conns = [open_stream(s, 480) for _ in range(8)]
+        for c in conns:
+            c.getresponse().readline()
+        load = load_of(s)
+        for c in conns:
+            c.close()
+        s.settle()
+        if load["num_running_reqs"] > 0:
+            break
+    used = load["num_used_tokens"]
+    check("the load of a busy server", 1 <= load["num_running_reqs"] <= 8 and used >= 16 and used % 16 == 0 and
+          abs(load["token_usage"] - used / (16 * pages)) < 1e-6 and
+          load["num_total_reqs"] == load["num_running_reqs"] + load["num_waiting_reqs"], load)
+    for query, keys in (("?include=core", {"num_running_reqs"}), ("?include=memory%2Cqueues", {"memory", "queues"}),
+                        ("?include=disagg,spec", set()), ("?include=", {"num_running_reqs", "memory", "queues"}),
+                        ("?a=b&dp_rank=0&include=core,disagg,queues,memory&format=json", {"num_running_reqs", "memory", "queues"})):
+        got = set(load_of(s, query)) & {"num_running_reqs", "memory", "queues"}
+        check(f"/v1/loads{query}", got == keys, got)
+    for query, param in (("?include=core,nope", "include"), ("?include=cor", "include"), ("?dp_rank=1", "dp_rank"),
+                         ("?dp_rank=00", "dp_rank"), ("?format=prometheus", "format")):
+        r = s.get("/v1/loads" + query)
+        check(f"/v1/loads{query}: 400", r.status_code == 400 and r.json()["error"]["param"] == param, r.text)
+
+
 def open_stream(s, max_tokens, stream=True):
     """A raw connection with a long completion under way."""
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
@@ -666,7 +772,8 @@ def stream_signature(s):
 
 def main():
     shared = [test_routes, test_completion, test_sampling, test_stream, test_chat, test_stop, test_errors,
-              test_ignored_fields, test_continuous_usage, test_tokenize, test_client_leaves, test_many_streams]
+              test_ignored_fields, test_continuous_usage, test_tokenize, test_render, test_info, test_client_leaves,
+              test_many_streams]
     own = [test_queue_full, test_limits, test_drain, test_drain_slow_reader]
     start = time.monotonic()
     with Server() as s:

@@ -446,6 +446,17 @@ static void expect_source(model *m, const char *given, const char *text, const c
         fail_msg("%s", rose_chat_source(m->chat));
 }
 
+static void expect_texts(const model *m, const char *text, const char *eos, const char *class)
+{
+    size_t len;
+    const char *got = rose_chat_text(m->chat, &len);
+    assert_int_equal(len, strlen(text));
+    assert_memory_equal(got, text, len);
+    assert_string_equal(json_string_value(json_object_get(rose_chat_tokens(m->chat), "eos_token")),
+                        eos);
+    assert_string_equal(rose_chat_class(m->chat), class);
+}
+
 static void sources_in_order(void **state)
 {
     model m;
@@ -457,11 +468,13 @@ static void sources_in_order(void **state)
     expect_source(&m, "given{{ bos_token }}", "given", "--chat-template");
     put_file(&m, "special_tokens_map.json", "{\"bos_token\": \"map\", \"eos_token\": \"end\"}");
     put_file(&m, "tokenizer_config.json",
-             "{\"bos_token\": \"<s>\", \"chat_template\": [{\"name\": \"default\", \"template\": "
+             "{\"tokenizer_class\": \"T\", \"bos_token\": \"<s>\", \"chat_template\": [{"
+             "\"name\": \"default\", \"template\": "
              "\"first\"}, {\"name\": \"tool_use\", \"template\": \"tools\"}, {\"name\": "
              "\"default\", \"template\": \"{{ bos_token }} config "
              "{{ eos_token }}\"}, {\"name\": \"rag\", \"template\": \"{%\"}]}");
     expect_source(&m, NULL, "<s> config end", "tokenizer_config.json");
+    expect_texts(&m, "{{ bos_token }} config {{ eos_token }}", "end", "T");
     expect_text(&m,
                 "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [{\"a\": "
                 "1}]}",
