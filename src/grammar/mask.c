@@ -5,7 +5,8 @@
  *
  *     WILD_STRING  a free JSON string: walk the tokens that contain a quote
  *     WILD_SAFE    all safe tokens survive: walk those that are not safe
- *     WILD_COUNT   safe tokens of at most so many characters survive; the same walk
+ *     WILD_COUNT   safe tokens survive that have no more characters than the counter has left; the
+ * same walk
  *
  * If the state has further items, the whole trie is walked with these items alone. */
 #include <stdlib.h>

@@ -22,54 +22,47 @@ static bool keys_end(const gr_members *m, const uint8_t *can)
     return able >= m->min || can[m->other];
 }
 
-/* Can the node end at all? */
-static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
+/* Sets *answer for a node whose answer depends on other nodes alone. Leaves it for other kinds. */
+static void by_kids(const gr_build *b, const gr_node_data *d, const uint8_t *can, bool *answer)
 {
     switch ((gr_node_kind)d->kind) {
-    case NODE_NEVER:
-        return false;
     case NODE_SEQ:
-        return kid_bits(b, d, can, true);
     case NODE_ALT:
-        return kid_bits(b, d, can, false);
+        *answer = kid_bits(b, d, can, d->kind == NODE_SEQ);
+        return;
     case NODE_REPEAT:
-        return d->min == 0 || can[d->a];
+        *answer = d->min == 0 || can[d->a];
+        return;
     case NODE_RULE:
-        return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
-    case NODE_KEYS:
-        return keys_end(&b->keys[d->a], can);
+        *answer = b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
+        return;
+    case NODE_NEVER:
     case NODE_EMPTY:
     case NODE_BYTES:
     case NODE_SET:
     case NODE_DFA:
     case NODE_COUNTED:
+    case NODE_KEYS:
     default:
-        return true;
+        return;
     }
+}
+
+/* Can the node end at all? */
+static bool ends(const gr_build *b, const gr_node_data *d, const uint8_t *can)
+{
+    bool answer = d->kind != NODE_NEVER;
+    if (d->kind == NODE_KEYS) return keys_end(&b->keys[d->a], can);
+    by_kids(b, d, can, &answer);
+    return answer;
 }
 
 /* Can the node match the empty text? */
 static bool is_nullable(const gr_build *b, const gr_node_data *d, const uint8_t *can)
 {
-    switch ((gr_node_kind)d->kind) {
-    case NODE_SEQ:
-        return kid_bits(b, d, can, true);
-    case NODE_ALT:
-        return kid_bits(b, d, can, false);
-    case NODE_REPEAT:
-        return d->min == 0 || can[d->a];
-    case NODE_RULE:
-        return b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
-    case NODE_NEVER:
-    case NODE_EMPTY:
-    case NODE_BYTES:
-    case NODE_SET:
-    case NODE_DFA:
-    case NODE_COUNTED:
-    case NODE_KEYS:
-    default:
-        return d->flags & GR_NULLABLE;
-    }
+    bool answer = (d->flags & GR_NULLABLE) != 0;
+    by_kids(b, d, can, &answer);
+    return answer;
 }
 
 static uint8_t *fixpoint(gr_build *b,
