@@ -84,8 +84,8 @@ typedef struct rose_grammar_opts {
                                * schemas have them; false: in any order, as JSON Schema says */
     uint32_t max_states;      /* states of the automaton (default 1,000,000) */
     uint32_t max_depth;       /* nesting of a schema or expression, in levels (default 200) */
-    uint32_t max_stack;       /* nesting of the output, in frames (default 1,000): past it the
-                               * mask allows only what does not nest deeper */
+    uint32_t max_stack;       /* nesting of the output, in frames (default 1,000): at the limit the
+                               * mask forbids tokens that nest deeper */
     uint64_t max_work;        /* steps of compiling (default 30,000,000: below a second) */
     size_t max_compile_bytes; /* memory while compiling (default 256 MiB) */
     size_t max_run_bytes;     /* cached states and masks of one grammar (default 32 MiB) */

@@ -104,13 +104,13 @@ static uint64_t all_visible(const rose_cuda_item *items, uint32_t n, uint32_t wi
     return sum;
 }
 
-/* Positions of a thread block. A context of one split is one unit, so that no block waits for
- * another one. Below 512 the partial results are those of inner blocks, of which there are more:
- * units of 512 are faster as soon as they fill half of the SMs (1 x 8,000: 13.7 against 19.9 us,
- * H100). Smaller units are as small as one block for each SM allows. Above 512 a block fills its
- * ring less often. Units grow up to twice the positions that each of eight warps on an SM would
- * get: one long context among many short ones stays in small units, because each may be the work of
- * a single warp. */
+/* Positions in a unit. A context of one split is always one unit, so that no block waits for
+ * another one. Units of one split (512) are best as soon as they fill half of the SMs: smaller
+ * units leave a partial result for each inner block, so more is merged (1 x 8,000: 13.7 us with 512
+ * against 19.9, H100). With fewer units they shrink until there is about one block for each SM.
+ * With many units they grow, so that a block refills its ring less often, but at most to twice the
+ * positions that each of eight warps on an SM would get. Otherwise one long context among many
+ * short ones could be the work of a single warp. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {

@@ -1,10 +1,11 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
  * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
  * of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner block and
- * has a ring of page pieces of its own, which continues with the next unit. Bound by the bytes of K
- * and V where there are many units. With few units a block runs its code once, and waits longer
- * for its instructions than for data. Loops with large bodies are therefore not unrolled (code of
- * 120 KB became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step; H100).
+ * has a ring of page pieces of its own, which continues with the next unit. With many units the
+ * kernel is bound by the bytes of K and V. With few units a block runs its code once, and waits
+ * longer for its instructions than for data. Loops with large bodies are therefore not unrolled
+ * (code of 120 KB became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step;
+ * H100).
  *
  * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
  * thread block merges inner blocks into splits, one round at a time, one inner block for each warp.
@@ -576,10 +577,10 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
     return fit < most ? fit : most < 1 && fit > 0 ? 1 : most;
 }
 
-/* As many warps as a block may have while all units are on the SMs at the same time. With many
- * units a block has one warp, so no warp waits for others. Four warps that share the five inner
- * blocks of 288 positions wait for the one that has two (Qwen3-0.6B, 128 sequences: one warp takes
- * 0.85 of the time of a step; H100). */
+/* The most warps of a block with which all units are on the SMs at the same time. With more units
+ * than that a block has one warp, which waits for no other. For example, 288 positions are five
+ * inner blocks: of four warps one gets two, and three wait for it (one warp: 0.85 of the time of a
+ * step; Qwen3-0.6B, 128 sequences, H100). */
 template <int HD, int ROWS>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {

@@ -1,17 +1,18 @@
 /* backend/cuda/norm.cuh - LayerNorm and RMSNorm of a row by one warp or by eight. This file defines
  * the order of the sums for every kernel that norms.
  *
- * A row has 32 lanes; with eight warps a lane is eight threads. Lane l owns the groups of 8 values
- * l, l + 32, and so on. Eight sums, one for each place in a group, run over the lane's groups
- * ascending. Then places 0+4, 1+5, 2+6, 3+7 are added, then 0+2, 1+3, then 0+1; then lanes 16, 8,
- * 4, 2, 1 apart. LayerNorm sums the values, then the squares of the values minus their mean.
- * RMSNorm sums the squares alone. Device code only. */
+ * A row is summed as 32 lanes, whether one warp or eight run; with eight warps, eight threads act
+ * as one lane. Values are in groups of 8, and lane l owns groups l, l + 32, and so on. A lane keeps
+ * eight sums: sum j adds value j of its groups, ascending. Then the eight sums are added: 0+4, 1+5,
+ * 2+6, 3+7, then 0+2, 1+3, then 0+1. Then lanes 16, 8, 4, 2, 1 apart are added. LayerNorm sums the
+ * values, then the squares of the values minus their mean. RMSNorm sums the squares alone. Device
+ * code only. */
 #ifndef ROSE_BACKEND_CUDA_NORM_CUH
 #define ROSE_BACKEND_CUDA_NORM_CUH
 
 #include "backend/cuda/device.cuh"
 
-enum { NORM_GROUP = 256 /* values of a group of each lane */ };
+enum { NORM_GROUP = 256 /* values in one group of every lane */ };
 
 /* Set the shared-memory limits of the kernels of norm.cu on the current device. */
 extern "C" cudaError_t rose_cuda_norm_prepare(void);
