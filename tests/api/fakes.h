@@ -46,6 +46,7 @@ static rose_tokenizer fake_tokenizer;
 static unsigned fake_encode_ms;      /* how long rose_encode takes */
 static atomic_bool fake_encode_held; /* it does not return while this is set */
 static atomic_uint fake_n_encodes;   /* begun */
+static atomic_bool fake_vocab_held;  /* nobody reads the vocabulary while this is set */
 static uint64_t fake_arrival_ns = 1; /* of every request */
 
 void rose_ids_free(rose_ids *ids)
@@ -148,6 +149,8 @@ const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, siz
 bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id)
 {
     (void)t;
+    while (atomic_load(&fake_vocab_held))
+        usleep(200);
     return id == FAKE_EOS;
 }
 
