@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "api/api.h"
+#include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
@@ -104,6 +105,21 @@ typedef enum rose_api_kind {
     ROSE_API_APPLY = 64 /* /apply-template: its fields are those of ROSE_API_CHAT */
 } rose_api_kind;
 
+/* The fields that ask for structured output. */
+typedef enum rose_api_structured {
+    ROSE_API_RESPONSE_FORMAT,
+    ROSE_API_STRUCTURED_OUTPUTS,
+    ROSE_API_GUIDED_JSON,
+    ROSE_API_GUIDED_REGEX,
+    ROSE_API_GUIDED_CHOICE,
+    ROSE_API_GUIDED_GRAMMAR,
+    ROSE_API_REGEX,
+    ROSE_API_EBNF,
+    ROSE_API_JSON_SCHEMA,
+    ROSE_API_GRAMMAR,
+    ROSE_API_N_STRUCTURED
+} rose_api_structured;
+
 /* The checked fields. Pointers are borrowed from the JSON root. */
 typedef struct rose_api_params {
     double temperature, top_p, min_p;
@@ -129,6 +145,8 @@ typedef struct rose_api_params {
     const json_t *chat_kwargs;       /* an object, or NULL */
     const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
     const json_t *tool_choice;
+    const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
+    rose_api_structure structure;                    /* what they ask for */
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
@@ -145,6 +163,9 @@ typedef struct rose_api_schema_opts {
  * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
+
+/* structured.c: reads p->structured, and fills p->structure. Errors: 400 naming the field. */
+bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
 
 /* ---- jobs ---- */
 
@@ -224,6 +245,7 @@ typedef struct rose_api_piece {
 typedef struct rose_api_choice {
     rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
+    rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
     uint32_t n_tokens; /* counted as completion tokens */
@@ -279,7 +301,10 @@ struct rose_api_job {
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
-    bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
+    bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
+                         * or its grammar must be compiled */
+    bool compiles;      /* in the queue: the job waits until it may compile a grammar; then: it has
+                         * this right */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
@@ -310,8 +335,10 @@ struct rose_api_job {
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
-    rose_api_out head; /* what the dialect has prepared */
-    uint64_t prof_id;  /* of the request, in a profile; 0 = none */
+    rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
+                            * NULL: the text is free */
+    rose_api_out head;     /* what the dialect has prepared */
+    uint64_t prof_id;      /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
@@ -468,6 +495,11 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
                                     uint32_t max_jobs, rose_err *err);
 /* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
+/* Called by the thread that runs the job, before and after it compiles a grammar. False: so many
+ * workers compile that j must go back into the queue (declined). w may be NULL: without workers a
+ * job may always compile. */
+bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
+void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 
@@ -491,6 +523,7 @@ struct rose_api {
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
+    rose_api_grammars grammars;
     rose_api_logged_fields logged;
     pthread_mutex_t
         profile_lock; /* guards the next two members, because start and stop run on any worker */

@@ -77,9 +77,11 @@ void rose_api_job_free(rose_api_job *j)
     for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_buf_free(&j->choices[i].text);
         free(j->choices[i].parts);
+        rose_api_guide_destroy(&j->choices[i].guide);
         if (j->extras != NULL) rose_api_extra_free(&j->extras[i]);
     }
     free(j->extras);
+    rose_grammar_unref(j->grammar);
     rose_api_prompts_free(&j->prompts);
     free(j->choices);
     free(j->stop_mem);
@@ -207,7 +209,9 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
         c->trim_space = is_plain_chat(j);
     }
-    if (!create_extras(j)) return false;
+    if (!create_extras(j) || !rose_api_guides_create(j)) return false;
+    rose_grammar_unref(j->grammar);
+    j->grammar = NULL;
     j->dialect->head(&j->head, j);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
@@ -282,6 +286,8 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.sampling.seed = choice_seed(seed, i % n);
         o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
+        o.guide = j->choices[i].guide;
+        j->choices[i].guide = (rose_guide){0}; /* the engine's, even if it refuses */
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         o.n_reserved--;
         n_tokens -= o.n_prompt;
@@ -455,11 +461,11 @@ static void process(rose_api_job *j, rose_encoder *enc)
     if (sound) {
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
-        j->short_only = false;
         if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
             run_text(j, &p, &c);
-        else if (!j->declined)
+        else if (!j->declined && rose_api_guide_load_structure(j, &p.structure))
             run_completion(j, &p, &c);
+        j->short_only = false;
     }
     json_decref(root);
     rose_prof_end(&span);

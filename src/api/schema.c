@@ -104,6 +104,17 @@ static const field fields[] = {
     {"timeout", CC, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT, "0 (none) to 86400 seconds"},
     {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
     {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
+    /* structured output (structured.c) */
+    {"response_format", CC, T_JSON, 0, AT(structured[ROSE_API_RESPONSE_FORMAT]), 0, 0, NULL},
+    {"structured_outputs", CC, T_JSON, 0, AT(structured[ROSE_API_STRUCTURED_OUTPUTS]), 0, 0, NULL},
+    {"guided_json", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_JSON]), 0, 0, NULL},
+    {"guided_regex", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_REGEX]), 0, 0, NULL},
+    {"guided_choice", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_CHOICE]), 0, 0, NULL},
+    {"guided_grammar", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_GRAMMAR]), 0, 0, NULL},
+    {"regex", CC, T_JSON, 0, AT(structured[ROSE_API_REGEX]), 0, 0, NULL},
+    {"ebnf", CC, T_JSON, 0, AT(structured[ROSE_API_EBNF]), 0, 0, NULL},
+    {"json_schema", CC, T_JSON, 0, AT(structured[ROSE_API_JSON_SCHEMA]), 0, 0, NULL},
+    {"grammar", CC, T_JSON, 0, AT(structured[ROSE_API_GRAMMAR]), 0, 0, NULL},
     /* labels: they ask for nothing */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
@@ -118,7 +129,6 @@ static const field fields[] = {
     {"include_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
     /* of OpenAI's schema, not served */
     {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
     {"parallel_tool_calls", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
     {"functions", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"function_call", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
@@ -136,11 +146,8 @@ static const field fields[] = {
     {"spaces_between_special_tokens", CC, T_HINT, OFF_TRUE, 0, 0, 0, NULL},
     {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
     {"logits_processors", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"structured_outputs", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"guided_json", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_regex", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"guided_whitespace_pattern", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"guided_decoding_backend", CC, T_HINT, OFF_NONE, 0, 0, 0, NULL},
     {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"kv_transfer_params", CC, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"stream_interval", CC, T_HINT, OFF_ONE, 0, 0, 0, NULL},
@@ -150,10 +157,8 @@ static const field fields[] = {
     /* fields of SGLang's and llama.cpp's schemas that are not supported */
     {"no_stop_trim", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"return_hidden_states", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"regex", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"ebnf", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"json_schema", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"grammar", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"grammar_lazy", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"grammar_triggers", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"custom_logit_processor", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"lora_path", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
 };
@@ -515,5 +520,6 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
            check_salt(p->cache_salt, err) && check_stream_options(p, g, err) &&
-           check_best_of(p, err) && check_logprobs(p, kind, err) && check_chat(p, kind, o, g, err);
+           check_best_of(p, err) && check_logprobs(p, kind, err) &&
+           check_chat(p, kind, o, g, err) && rose_api_structure_read(p, g, err);
 }

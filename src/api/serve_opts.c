@@ -75,6 +75,9 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
+        ROSE_ROW_BYTES("grammar-cache-bytes", &f->api.grammar_cache_bytes, 0, (uint64_t)1 << 40,
+                       "most bytes of compiled grammars of structured output that are kept for "
+                       "further requests"),
         ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
                        "longest request body; a longer one gets 413"),
         ROSE_ROW_BYTES("max-total-body-size", &f->http.max_total_body_bytes, 0, 0,

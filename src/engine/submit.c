@@ -113,6 +113,8 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
         const rose_rules_ctx c = rules_ctx(e, o, *max_tokens);
         if ((st = rose_rules_check(o->rules, &c, err)) != ROSE_OK) return st;
     }
+    if (o->guide.ops != NULL)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "this device does not support structured output");
     return rose_sched_check(&e->sched_opts, e->plan.kv_pages,
                             o->score_only ? rose_request_n_run(o->n_prompt, 0) : o->n_prompt,
                             o->score_only ? 1 : *max_tokens, err);
@@ -190,6 +192,7 @@ done:
         return ROSE_OK;
     }
     *out = NULL;
+    if (r == NULL && o->guide.ops != NULL) o->guide.ops->destroy(o->guide.state);
     rose_request_release(r); /* accepts NULL */
     if (placed) rose_engine_unreserve(e, 1, o->n_prompt);
     return st;
