@@ -127,9 +127,9 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
         rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
     else if (finish == ROSE_FINISH_NO_TOKEN)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
-                      "after %u tokens allowed_token_ids, bad_words, min_tokens and "
+                      "after %u tokens %sallowed_token_ids, bad_words, min_tokens and "
                       "stop_token_ids together leave no token that could be generated",
-                      c->n_tokens);
+                      c->n_tokens, j->structured ? "the grammar, " : "");
     else if (finish == ROSE_FINISH_GUIDE)
         rose_api_fail(&j->err, 400, "structured_output", NULL, "after %u tokens: %s", c->n_tokens,
                       rose_request_guide_error(c->req));

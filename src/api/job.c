@@ -210,6 +210,7 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         c->trim_space = is_plain_chat(j);
     }
     if (!create_extras(j) || !rose_api_guides_create(j)) return false;
+    j->structured = j->grammar != NULL;
     rose_grammar_unref(j->grammar);
     j->grammar = NULL;
     j->dialect->head(&j->head, j);
