@@ -88,12 +88,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2) return 0;
     const char *text = (const char *)data + 2;
     const size_t n = size - 2;
-    const rose_calls_opts o = {.format = data[0] % 8,
+    const rose_calls_opts o = {.format = data[0] % 7,
                                .reasoning = data[0] / 8 % 4,
                                .in_reasoning = (data[0] & 32) != 0,
                                .one_call = (data[0] & 64) != 0,
-                               .tools = tools,
-                               .name = "f"};
+                               .tools = tools};
     log whole = {.utf8 = is_utf8(text, n)}, cut = {0};
     parse(&whole, o, text, n, 0);
     parse(&cut, o, text, n, 1u + data[1]);

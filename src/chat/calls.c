@@ -70,14 +70,16 @@ rose_reasoning_format rose_reasoning_detect(const char *template, size_t len)
                                              : ROSE_REASONING_NONE;
 }
 
-static const char *think_begin(rose_reasoning_format f)
+const char *rose_reasoning_open(rose_reasoning_format f)
 {
-    return f == ROSE_REASONING_MISTRAL ? "[THINK]" : "<think>";
+    static const char *const marks[] = {"", "<think>", "<think>", "[THINK]"};
+    return marks[f];
 }
 
-static const char *think_end(rose_reasoning_format f)
+const char *rose_reasoning_close(rose_reasoning_format f)
 {
-    return f == ROSE_REASONING_MISTRAL ? "[/THINK]" : "</think>";
+    static const char *const marks[] = {"", "</think>", "</think>", "[/THINK]"};
+    return marks[f];
 }
 
 static bool ends_with(const char *text, size_t len, const char *what)
@@ -88,11 +90,14 @@ static bool ends_with(const char *text, size_t len, const char *what)
     return len >= n && memcmp(text + len - n, what, n) == 0;
 }
 
-bool rose_reasoning_begins(rose_reasoning_format format, const char *prompt, size_t len)
+rose_reasoning_place rose_reasoning_find(rose_reasoning_format format, const char *prompt,
+                                         size_t len)
 {
-    if (format == ROSE_REASONING_NONE) return false;
-    if (format == ROSE_REASONING_DEEPSEEK) return !ends_with(prompt, len, think_end(format));
-    return ends_with(prompt, len, think_begin(format));
+    if (format == ROSE_REASONING_NONE || ends_with(prompt, len, rose_reasoning_close(format)))
+        return ROSE_REASONING_AFTER;
+    if (format == ROSE_REASONING_DEEPSEEK || ends_with(prompt, len, rose_reasoning_open(format)))
+        return ROSE_REASONING_IN;
+    return ROSE_REASONING_BEFORE;
 }
 
 void rose_calls_marks(rose_calls_format calls, rose_reasoning_format reasoning,
@@ -110,8 +115,8 @@ void rose_calls_marks(rose_calls_format calls, rose_reasoning_format reasoning,
         marks[n++] = "[CALL_ID]";
     }
     if (reasoning != ROSE_REASONING_NONE) {
-        marks[n++] = think_begin(reasoning);
-        marks[n++] = think_end(reasoning);
+        marks[n++] = rose_reasoning_open(reasoning);
+        marks[n++] = rose_reasoning_close(reasoning);
     }
     marks[n] = NULL;
 }
@@ -242,8 +247,7 @@ static const char *begin_mark(rose_calls_format f, int i)
                                            [ROSE_CALLS_PYTHONIC] = {"[", NULL},
                                            [ROSE_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL},
                                            [ROSE_CALLS_LIST] = {"[", NULL}};
-    if (f == ROSE_CALLS_NONE || f == ROSE_CALLS_NAMED) return NULL;
-    return marks[f][i];
+    return f == ROSE_CALLS_NONE ? NULL : marks[f][i];
 }
 
 static void begin_call(rose_calls *p, int which)
@@ -269,8 +273,7 @@ static void begin_call(rose_calls *p, int which)
         rose_calls_json_begin(p, CALLS_OBJECT, true);
         p->list = true;
         break;
-    case ROSE_CALLS_NAMED: /* these two have no marks */
-    case ROSE_CALLS_NONE:
+    case ROSE_CALLS_NONE: /* it has no marks */
         break;
     }
 }
@@ -371,7 +374,7 @@ static void no_thought(rose_calls *p)
 static void in_step(rose_calls *p, char c)
 {
     const bool space = rose_calls_space(c);
-    const char *end = think_end(p->o.reasoning);
+    const char *end = rose_reasoning_close(p->o.reasoning);
     if (p->thought.len > p->think_mark && end[p->thought.len - p->think_mark] != c) put_thought(p);
     if (p->thought.len == p->think_mark && !space && c != end[0]) {
         put_thought(p);
@@ -395,8 +398,8 @@ static void start_step(rose_calls *p, char c)
         p->think_mark++;
         return;
     }
-    const int m = rose_calls_match(think_begin(p->o.reasoning), p->thought.data + p->think_mark,
-                                   p->thought.len - p->think_mark);
+    const int m = rose_calls_match(rose_reasoning_open(p->o.reasoning),
+                                   p->thought.data + p->think_mark, p->thought.len - p->think_mark);
     if (m == 0) return;
     if (m == 1) {
         p->thought.len = p->think_mark = 0;
@@ -460,11 +463,6 @@ rose_status rose_calls_create(rose_calls **out, const rose_calls_opts *o, rose_e
                : o->in_reasoning                   ? THINK_OPENED
                                                    : THINK_START;
     p->gap = true;
-    if (o->format == ROSE_CALLS_NAMED) p->state = CALLS_NAMED;
-    if (o->name != NULL && rose_buf_add(&p->name, o->name, strlen(o->name)) != ROSE_OK) {
-        rose_calls_destroy(p);
-        return rose_fail(err, ROSE_E_NOMEM, "tool calls: out of memory");
-    }
     *out = p;
     return ROSE_OK;
 }

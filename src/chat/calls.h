@@ -37,8 +37,8 @@ typedef enum rose_calls_format {
     ROSE_CALLS_PYTHONIC,  /* [f(a=1)]; only functions of the request count */
     ROSE_CALLS_MISTRAL,   /* [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}], or
                            * [TOOL_CALLS]f[ARGS]{"a": 1} */
-    ROSE_CALLS_LIST,      /* the reply is a list [{"name": "f", "parameters": {"a": 1}}] */
-    ROSE_CALLS_NAMED      /* the reply is the arguments of one function, {"a": 1} */
+    ROSE_CALLS_LIST       /* the reply is a list [{"name": "f", "parameters": {"a": 1}}], as a
+                           * grammar may ask for; no model writes it by itself */
 } rose_calls_format;
 
 typedef enum rose_reasoning_format {
@@ -60,9 +60,19 @@ bool rose_reasoning_format_find(const char *name, rose_reasoning_format *out);
 rose_calls_format rose_calls_detect(const char *template, size_t len);
 rose_reasoning_format rose_reasoning_detect(const char *template, size_t len);
 
-/* Whether a reply to this prompt begins within reasoning: by the format, or because the prompt ends
- * with the text that begins reasoning. */
-bool rose_reasoning_begins(rose_reasoning_format format, const char *prompt, size_t len);
+/* Where a reply to a prompt begins, by the end of the prompt and the format. */
+typedef enum rose_reasoning_place {
+    ROSE_REASONING_BEFORE, /* reasoning may begin */
+    ROSE_REASONING_IN,     /* within reasoning */
+    ROSE_REASONING_AFTER   /* the prompt has ended the reasoning, or there is none */
+} rose_reasoning_place;
+
+rose_reasoning_place rose_reasoning_find(rose_reasoning_format format, const char *prompt,
+                                         size_t len);
+
+/* The texts around reasoning; "" for NONE. */
+const char *rose_reasoning_open(rose_reasoning_format format);
+const char *rose_reasoning_close(rose_reasoning_format format);
 
 /* The texts of the format that a tokenizer may have as special tokens, ended by NULL. The caller
  * must pass the text of these tokens to the parser. */
@@ -90,11 +100,10 @@ typedef void (*rose_part_sink)(void *arg, const rose_part *part);
 typedef struct rose_calls_opts {
     rose_calls_format format;
     rose_reasoning_format reasoning;
-    bool in_reasoning;   /* see rose_reasoning_begins */
+    bool in_reasoning;   /* the text begins within reasoning */
     bool one_call;       /* later calls are dropped */
     json_t *tools;       /* the request's list of tools, in OpenAI's form; the parser takes a
                           * reference. NULL: none */
-    const char *name;    /* NAMED: the function, borrowed */
     rose_part_sink sink; /* gets the parts, in order, during push and finish */
     void *arg;
 } rose_calls_opts;

@@ -93,7 +93,8 @@ static const json_t *referred(const json_t *root, const char *ref)
 /* A walk through a schema. References can make it endless, so its steps are bounded. */
 typedef struct type_walk {
     const json_t *root;
-    int left; /* steps */
+    int left;    /* steps */
+    bool listed; /* enum or const was seen */
 } type_walk;
 
 static unsigned types_of(type_walk *w, const json_t *schema);
@@ -122,6 +123,7 @@ static unsigned types_of(type_walk *w, const json_t *schema)
     if (json_is_array(type)) types &= types_of_list(w, type, type_of_name);
     if (json_is_array(list)) types &= types_of_list(w, list, type_of_value);
     if (value != NULL) types &= type_of_value(value);
+    if (value != NULL || json_is_array(list)) w->listed = true;
     if (ref != NULL) types &= types_of(w, referred(w->root, ref));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const json_t *v = json_object_get(schema, lists[i]);
@@ -130,20 +132,26 @@ static unsigned types_of(type_walk *w, const json_t *schema)
     return types != 0 ? types : CALLS_ANY;
 }
 
-/* The types of the parameter p->word of the function p->name. A parameter that the request does not
- * describe is a string. */
-static unsigned types_of_parameter(rose_calls *p)
+/* Finds the types of the parameter p->word of the function p->name. A parameter that the request
+ * does not describe is a string. */
+static void find_types(rose_calls *p)
 {
     const json_t *root = NULL;
     const char *key = rose_buf_str(&p->word);
-    if (key == NULL) {
-        p->oom = true;
-        return CALLS_STRING;
-    }
-    if (!rose_calls_known(p, &root)) return CALLS_STRING;
+    p->types = CALLS_STRING;
+    p->listed = false;
+    if (key == NULL) p->oom = true;
+    if (key == NULL || !rose_calls_known(p, &root)) return;
     const json_t *schema = json_object_get(json_object_get(root, "properties"), key);
     type_walk w = {.root = root, .left = 256};
-    return schema == NULL ? CALLS_STRING : types_of(&w, schema);
+    if (schema != NULL) p->types = types_of(&w, schema);
+    p->listed = w.listed;
+}
+
+/* Whether the value is passed on as it comes. */
+static bool streams(const rose_calls *p)
+{
+    return p->types == CALLS_STRING && !p->listed;
 }
 
 /* ---- Qwen3's tags ---- */
@@ -249,11 +257,11 @@ static void xml_body(rose_calls *p, char c)
 static void xml_key(rose_calls *p, char c)
 {
     if (!xml_word(p, &p->word, c)) return;
-    p->types = types_of_parameter(p);
+    find_types(p);
     say(p);
     if (p->n_params++ > 0) put_args(p, ", ");
     put_string(p, p->word.data, p->word.len);
-    put_args(p, p->types == CALLS_STRING ? ": \"" : ": ");
+    put_args(p, streams(p) ? ": \"" : ": ");
     p->word.len = 0;
     p->begun = false;
     p->held.len = p->mark = 0;
@@ -274,6 +282,10 @@ static void put_typed(rose_calls *p, const char *text, size_t n)
         s++;
         len--;
     }
+    if (p->listed) { /* the text of a listed string has no white space around it */
+        text = s;
+        n = len;
+    }
     for (size_t i = 0; i < 3; i++) {
         if (len != strlen(words[i][0]) || memcmp(s, words[i][0], len) != 0) continue;
         s = words[i][1];
@@ -291,7 +303,7 @@ static void put_typed(rose_calls *p, const char *text, size_t n)
 
 static void value_bytes(rose_calls *p, const char *bytes, size_t n)
 {
-    if (p->types == CALLS_STRING)
+    if (streams(p))
         put_escaped(p, bytes, n);
     else if (rose_buf_add(&p->word, bytes, n) != ROSE_OK)
         p->oom = true;
@@ -326,7 +338,7 @@ static void xml_value(rose_calls *p, char c)
     }
     rose_calls_hold(p, c);
     if (end[p->held.len - p->mark] != '\0') return;
-    if (p->types == CALLS_STRING)
+    if (streams(p))
         put_args(p, "\"");
     else
         put_typed(p, p->word.data, p->word.len);
@@ -354,7 +366,7 @@ void rose_calls_xml_finish(rose_calls *p)
     if (p->state == CALLS_XML_BODY && p->held.len == p->mark) put_args(p, "}");
     if (p->state != CALLS_XML_VALUE) return;
     value_held(p);
-    if (p->types != CALLS_STRING) rose_calls_emit(p, ROSE_PART_ARGS, p->word.data, p->word.len);
+    if (!streams(p)) rose_calls_emit(p, ROSE_PART_ARGS, p->word.data, p->word.len);
 }
 
 /* ---- Python ---- */
@@ -434,7 +446,7 @@ static void py_equals(rose_calls *p, char c)
         rose_calls_fail(p, c);
         return;
     }
-    p->types = types_of_parameter(p);
+    find_types(p);
     say(p);
     if (p->n_params++ > 0) put_args(p, ", ");
     put_string(p, p->word.data, p->word.len);

@@ -1,5 +1,5 @@
 /* chat/calls_json.c - calls written as JSON: an object with a name and arguments (hermes, llama3,
- * mistral, lists), or a name before the arguments (mistral), or arguments alone.
+ * mistral, lists), or a name before the arguments (mistral).
  *
  * The object around the arguments is checked as it comes, in any order of its members. The value of
  * the arguments is passed on byte by byte. Of its syntax only strings and brackets are followed, so
@@ -17,7 +17,7 @@ void rose_calls_json_begin(rose_calls *p, rose_calls_state state, bool marked)
     p->marked = marked;
     p->said = p->named = p->has_args = p->args_string = false;
     p->args_at = p->args_len = 0;
-    if (p->o.format != ROSE_CALLS_NAMED) p->name.len = 0;
+    p->name.len = 0;
 }
 
 /* ---- values ---- */
@@ -249,7 +249,7 @@ static void between(rose_calls *p, char c)
     }
 }
 
-/* ---- a name before the arguments, and arguments alone ---- */
+/* ---- a name before the arguments ---- */
 
 static bool in_word(char c)
 {
@@ -337,16 +337,6 @@ static void bare_args(rose_calls *p, char c)
     if (scan_step(&p->scan, c)) rose_calls_done(p);
 }
 
-/* A reply that is the arguments of a function. After them only text may come. */
-static void named_step(rose_calls *p, char c)
-{
-    if (c == '{' || rose_calls_space(c)) {
-        mistral_args(p, c);
-    } else {
-        rose_calls_fail(p, c);
-    }
-}
-
 void rose_calls_json_step(rose_calls *p, char c)
 {
     static void (*const steps[])(rose_calls *, char) = {
@@ -359,7 +349,6 @@ void rose_calls_json_step(rose_calls *p, char c)
         [CALLS_MISTRAL_MARK] = mistral_mark,
         [CALLS_MISTRAL_ID] = mistral_id,
         [CALLS_MISTRAL_ARGS] = mistral_args,
-        [CALLS_NAMED] = named_step,
         [CALLS_BARE_ARGS] = bare_args,
     };
     if (steps[p->state] != NULL)

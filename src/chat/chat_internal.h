@@ -3,7 +3,6 @@
 #define ROSE_CHAT_CHAT_INTERNAL_H
 
 #include "base/buf.h"
-#include "chat/calls.h"
 #include "chat/chat.h"
 
 enum { ROSE_CHAT_CLASS = 64 };
@@ -55,7 +54,6 @@ typedef enum rose_calls_state {
     CALLS_MISTRAL_MARK, /* in [ARGS] or [CALL_ID] */
     CALLS_MISTRAL_ID,   /* after [CALL_ID] */
     CALLS_MISTRAL_ARGS, /* before the { of the arguments */
-    CALLS_NAMED,        /* before the arguments that are the whole reply */
     CALLS_BARE_ARGS,    /* in arguments without an object around them */
     /* calls_convert.c */
     CALLS_XML_FUNCTION, /* before <function= */
@@ -128,8 +126,9 @@ struct rose_calls {
     size_t args_at;   /* where they are in `held`, if they came before the name */
     size_t args_len;
     /* of calls_convert.c */
-    uint32_t n_params;          /* of this call so far */
-    unsigned types;             /* of this parameter */
+    uint32_t n_params; /* of this call so far */
+    unsigned types;    /* of this parameter */
+    bool listed; /* its schema lists its values, so white space around a value is not part of it */
     rose_buf word;              /* the name, number or value that is being read */
     bool begun;                 /* the first byte of the value is past */
     char stack[CALLS_PY_DEPTH]; /* open brackets of a Python value */

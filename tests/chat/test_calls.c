@@ -62,7 +62,6 @@ typedef struct sample {
     const char *text;
     const char *parts;
     bool one_call;
-    const char *name;
 } sample;
 
 #define NONE     ROSE_CALLS_NONE
@@ -72,7 +71,6 @@ typedef struct sample {
 #define PYTHONIC ROSE_CALLS_PYTHONIC
 #define MISTRAL  ROSE_CALLS_MISTRAL
 #define LIST     ROSE_CALLS_LIST
-#define NAMED    ROSE_CALLS_NAMED
 #define QWEN3    ROSE_REASONING_QWEN3
 #define R1       ROSE_REASONING_DEEPSEEK
 #define THINK    ROSE_REASONING_MISTRAL
@@ -82,14 +80,14 @@ typedef struct sample {
 static const sample samples[] = {
     /* no format */
     {NONE, 0, 0, "<tool_call>{}</tool_call> [f()] <think>",
-     "T{<tool_call>{}</tool_call> [f()] <think>}", 0, 0},
-    {NONE, 0, 0, " \n", "T{ \n}", 0, 0},
-    {NONE, 0, 0, "", "", 0, 0},
+     "T{<tool_call>{}</tool_call> [f()] <think>}", 0},
+    {NONE, 0, 0, " \n", "T{ \n}", 0},
+    {NONE, 0, 0, "", "", 0},
 
     /* hermes */
     {HERMES, 0, 0,
      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS "}\n</tool_call>",
-     "C0{get_weather}A0{" PARIS "}", 0, 0},
+     "C0{get_weather}A0{" PARIS "}", 0},
     {HERMES, 0, 0,
      "I look it up.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
      "}\n</tool_call>\n"
@@ -97,90 +95,88 @@ static const sample samples[] = {
      "\"now\"}\n</tool_call>\n",
      "T{I look it up.\n}C0{get_weather}A0{" PARIS
      "}C1{now}A1{{\"a\": {\"b\": [1, {\"c\": \"}]\\\"{\"}]}}}",
-     0, 0},
-    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\"}</tool_call> Done.", "C0{now}A0{{}}T{ Done.}", 0,
      0},
+    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\"}</tool_call> Done.", "C0{now}A0{{}}T{ Done.}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":null}</tool_call>", "C0{now}A0{{}}",
-     0, 0},
+     0},
     {HERMES, 0, 0, "<tool_call>{\"arguments\":null,\"name\":\"now\"}</tool_call>", "C0{now}A0{{}}",
-     0, 0},
+     0},
     {HERMES, 0, 0,
      "<tool_call>{\"name\":\"now\",\"arguments\":\"{\\\"a\\\": \\\"\\u00e9\\\"}\"}</tool_call>",
-     "C0{now}A0{{\"a\": \"\xc3\xa9\"}}", 0, 0},
+     "C0{now}A0{{\"a\": \"\xc3\xa9\"}}", 0},
     {HERMES, 0, 0, "<tool_call>{\"arguments\":\"{}\",\"name\":\"now\"}</tool_call>",
-     "C0{now}A0{{}}", 0, 0},
+     "C0{now}A0{{}}", 0},
     {HERMES, 0, 0, "<tool_call>{\"arguments\":\"\\ud800\",\"name\":\"now\"}</tool_call>",
-     "C0{now}A0{\"\\ud800\"}", 0, 0},
+     "C0{now}A0{\"\\ud800\"}", 0},
     {HERMES, 0, 0,
      "<tool_call>{\"id\": 7, \"x\": [\"]\", {}], \"na\\u006de\": 1, \"name\": \"un\\u006bnown\", "
      "\"arguments\": {\"text\": \"\xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80\\n\\\\\"}, \"z\": "
      "true}</tool_call>",
-     "C0{unknown}A0{{\"text\": \"\xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80\\n\\\\\"}}", 0, 0},
+     "C0{unknown}A0{{\"text\": \"\xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80\\n\\\\\"}}", 0},
     /* without the end, cut in the middle, in two */
     {HERMES, 0, 0,
      "<tool_call>{\"name\":\"now\",\"arguments\":{}}<tool_call>{\"name\":\"now\",\"arguments\":{}}",
-     "C0{now}A0{{}}C1{now}A1{{}}", 0, 0},
+     "C0{now}A0{{}}C1{now}A1{{}}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":{\"a\": [1, \"x",
-     "C0{now}A0{{\"a\": [1, \"x}", 0, 0},
-    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":{}}\n</tool_", "C0{now}A0{{}}", 0,
-     0},
-    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":{}", "C0{now}A0{{}}", 0, 0},
-    {HERMES, 0, 0, "<tool_call>{\"name\":\"no", "T{<tool_call>{\"name\":\"no}", 0, 0},
-    {HERMES, 0, 0, "x <tool_c", "T{x <tool_c}", 0, 0},
+     "C0{now}A0{{\"a\": [1, \"x}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":{}}\n</tool_", "C0{now}A0{{}}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\":\"now\",\"arguments\":{}", "C0{now}A0{{}}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\":\"no", "T{<tool_call>{\"name\":\"no}", 0},
+    {HERMES, 0, 0, "x <tool_c", "T{x <tool_c}", 0},
     /* malformed */
     {HERMES, 0, 0, "<tool_call>get_weather(Paris)</tool_call>",
-     "T{<tool_call>get_weather(Paris)</tool_call>}", 0, 0},
+     "T{<tool_call>get_weather(Paris)</tool_call>}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\": 7}</tool_call>",
-     "T{<tool_call>{\"name\": 7}</tool_call>}", 0, 0},
+     "T{<tool_call>{\"name\": 7}</tool_call>}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\": \"\"}</tool_call>",
-     "T{<tool_call>{\"name\": \"\"}</tool_call>}", 0, 0},
+     "T{<tool_call>{\"name\": \"\"}</tool_call>}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\": \"\\x\"}</tool_call>",
-     "T{<tool_call>{\"name\": \"\\x\"}</tool_call>}", 0, 0},
-    {HERMES, 0, 0, "<tool_call>{}</tool_call>", "T{<tool_call>{}</tool_call>}", 0, 0},
-    {HERMES, 0, 0, "<tool_call>{\"name\" \"f\"}", "T{<tool_call>{\"name\" \"f\"}}", 0, 0},
+     "T{<tool_call>{\"name\": \"\\x\"}</tool_call>}", 0},
+    {HERMES, 0, 0, "<tool_call>{}</tool_call>", "T{<tool_call>{}</tool_call>}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\" \"f\"}", "T{<tool_call>{\"name\" \"f\"}}", 0},
     {HERMES, 0, 0, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}",
-     "T{<tool_call>{\"name\": \"f\", \"arguments\": [1]}}", 0, 0},
+     "T{<tool_call>{\"name\": \"f\", \"arguments\": [1]}}", 0},
     {HERMES, 0, 0, "<tool_call><tool_call>{\"name\":\"now\"}</tool_call>",
-     "T{<tool_call>}C0{now}A0{{}}", 0, 0},
-    {HERMES, 0, 0, "<<tool_<tool_call>{\"name\":\"now\"}</tool_call>", "T{<<tool_}C0{now}A0{{}}", 0,
+     "T{<tool_call>}C0{now}A0{{}}", 0},
+    {HERMES, 0, 0, "<<tool_<tool_call>{\"name\":\"now\"}</tool_call>", "T{<<tool_}C0{now}A0{{}}",
      0},
     {HERMES, 0, 0, "<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": 1}, oops} more",
-     "C0{now}A0{{\"a\": 1}}T{, oops} more}", 0, 0},
-    {HERMES, 0, 0, "a <b> c\n\n", "T{a <b> c\n\n}", 0, 0},
+     "C0{now}A0{{\"a\": 1}}T{, oops} more}", 0},
+    {HERMES, 0, 0, "a <b> c\n\n", "T{a <b> c\n\n}", 0},
     {HERMES, 0, 0,
      "<tool_call>{\"name\":\"a\",\"arguments\":{}}</"
      "tool_call><tool_call>{\"name\":\"b\",\"arguments\":{\"x\":1}}"
      "</tool_call>end",
-     "C0{a}A0{{}}T{end}", true, 0},
+     "C0{a}A0{{}}T{end}", true},
 
     /* llama3_json */
     {LLAMA3, 0, 0, "{\"name\": \"get_weather\", \"parameters\": " PARIS "}",
-     "C0{get_weather}A0{" PARIS "}", 0, 0},
+     "C0{get_weather}A0{" PARIS "}", 0},
     {LLAMA3, 0, 0, "<|python_tag|>{\"type\": \"function\", \"name\": \"now\", \"parameters\": {}}",
-     "C0{now}A0{{}}", 0, 0},
+     "C0{now}A0{{}}", 0},
     {LLAMA3, 0, 0,
      "\n{\"name\": \"now\", \"parameters\": {}}; {\"parameters\": {\"city\": \"\\\"\"}, \"name\": "
      "\"get_weather\"}",
-     "C0{now}A0{{}}C1{get_weather}A1{{\"city\": \"\\\"\"}}", 0, 0},
+     "C0{now}A0{{}}C1{get_weather}A1{{\"city\": \"\\\"\"}}", 0},
     {LLAMA3, 0, 0, "Sure: {\"name\": \"now\", \"arguments\": {}} ok;",
-     "T{Sure: }C0{now}A0{{}}T{ ok;}", 0, 0},
-    {LLAMA3, 0, 0, "{\"name\": \"now\", \"parameters\": {}};", "C0{now}A0{{}}", 0, 0},
+     "T{Sure: }C0{now}A0{{}}T{ ok;}", 0},
+    {LLAMA3, 0, 0, "{\"name\": \"now\", \"parameters\": {}};", "C0{now}A0{{}}", 0},
     {LLAMA3, 0, 0, "{\"name\": \"other\", \"parameters\": {}}",
-     "T{{\"name\": \"other\", \"parameters\": {}}}", 0, 0},
-    {LLAMA3, 0, 0, "{\"name\": \"now\"}", "T{{\"name\": \"now\"}}", 0, 0},
+     "T{{\"name\": \"other\", \"parameters\": {}}}", 0},
+    {LLAMA3, 0, 0, "{\"name\": \"now\"}", "T{{\"name\": \"now\"}}", 0},
     {LLAMA3, 0, 0, "{\"age\": 3, \"name\": \"now\", \"parameters\": {}}",
-     "T{{\"age\": 3, \"name\": \"now\", \"parameters\": {}}}", 0, 0},
-    {LLAMA3, 0, 0, "int f() { return {}; }", "T{int f() { return {}; }}", 0, 0},
+     "T{{\"age\": 3, \"name\": \"now\", \"parameters\": {}}}", 0},
+    {LLAMA3, 0, 0, "int f() { return {}; }", "T{int f() { return {}; }}", 0},
     {LLAMA3, 0, 0, "<|python_tag|>brave_search.call(query=\"x\")",
-     "T{<|python_tag|>brave_search.call(query=\"x\")}", 0, 0},
-    {LLAMA3, 0, 0, "{{\"name\": \"now\", \"parameters\": {}}}", "T{{}C0{now}A0{{}}T{}}", 0, 0},
+     "T{<|python_tag|>brave_search.call(query=\"x\")}", 0},
+    {LLAMA3, 0, 0, "{{\"name\": \"now\", \"parameters\": {}}}", "T{{}C0{now}A0{{}}T{}}", 0},
 
     /* qwen3_xml */
     {XML, 0, 0,
      "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</"
      "parameter>\n<parameter=days>\n3\n</parameter>\n"
      "</function>\n</tool_call>",
-     "C0{get_weather}A0{" PARIS "}", 0, 0},
+     "C0{get_weather}A0{" PARIS "}", 0},
     {XML, 0, 0,
      "Let me "
      "see.\n\n<tool_call>\n<function=now>\n</function>\n</"
@@ -190,7 +186,7 @@ static const sample samples[] = {
      "T{Let me see.\n\n}C0{now}A0{{}}C1{run.code}"
      "A1{{\"code\": \"if a < b && c > \\\"d\\\":\\n\\tprint('\\\\n</p>')\\n\\n# "
      "\xc3\xa9\\u0001\"}}",
-     0, 0},
+     0},
     {XML, 0, 0,
      "<function=get_weather><parameter=city>7</parameter><parameter=exact>True</"
      "parameter><parameter=at>null</parameter>"
@@ -198,137 +194,133 @@ static const sample samples[] = {
      "\"y\"]\n</parameter></function>",
      "C0{get_weather}A0{{\"city\": \"7\", \"exact\": true, \"at\": null, \"where\": {\"a\": [1]}, "
      "\"tags\": [\"x\",\n \"y\"]}}",
-     0, 0},
+     0},
     {XML, 0, 0,
      "<function=get_weather><parameter=at>3 "
      "pm</parameter><parameter=days>many</parameter><parameter=exact>1</parameter>"
-     "<parameter=unit>C</parameter><parameter=new>5</parameter><parameter=any>5</"
+     "<parameter=unit>\tC </parameter><parameter=new>5</parameter><parameter=any>5</"
      "parameter><parameter=loop>[</parameter>"
      "<parameter=tags></parameter><parameter=city>\n\n</parameter></function> Bye",
      "C0{get_weather}A0{{\"at\": \"3 pm\", \"days\": \"many\", \"exact\": \"1\", \"unit\": \"C\", "
      "\"new\": \"5\", \"any\": 5, "
      "\"loop\": \"[\", \"tags\": \"\", \"city\": \"\"}}T{ Bye}",
-     0, 0},
+     0},
     {XML, 0, 0, "<tool_call><function=nobody><parameter=n>1</parameter></function></tool_call>",
-     "C0{nobody}A0{{\"n\": \"1\"}}", 0, 0},
+     "C0{nobody}A0{{\"n\": \"1\"}}", 0},
     {XML, 0, 0,
      "<tool_call><function=now></function><tool_call><function=now></function></tool_call>",
-     "C0{now}A0{{}}C1{now}A1{{}}", 0, 0},
+     "C0{now}A0{{}}C1{now}A1{{}}", 0},
     /* cut */
     {XML, 0, 0, "<tool_call><function=get_weather><parameter=city>Par",
-     "C0{get_weather}A0{{\"city\": \"Par}", 0, 0},
+     "C0{get_weather}A0{{\"city\": \"Par}", 0},
     {XML, 0, 0, "<tool_call><function=get_weather><parameter=days>1",
-     "C0{get_weather}A0{{\"days\": 1}", 0, 0},
+     "C0{get_weather}A0{{\"days\": 1}", 0},
     {XML, 0, 0, "<tool_call><function=get_weather><parameter=days>1</parameter>\n",
-     "C0{get_weather}A0{{\"days\": 1}}", 0, 0},
+     "C0{get_weather}A0{{\"days\": 1}}", 0},
     {XML, 0, 0, "<tool_call><function=get_weather><parameter=days>1</parameter>\n<param",
-     "C0{get_weather}A0{{\"days\": 1}", 0, 0},
-    {XML, 0, 0, "<tool_call><function=get_weather>", "T{<tool_call><function=get_weather>}", 0, 0},
+     "C0{get_weather}A0{{\"days\": 1}", 0},
+    {XML, 0, 0, "<tool_call><function=get_weather>", "T{<tool_call><function=get_weather>}", 0},
     /* malformed */
     {XML, 0, 0, "<tool_call>{\"name\": \"now\"}</tool_call>",
-     "T{<tool_call>{\"name\": \"now\"}</tool_call>}", 0, 0},
-    {XML, 0, 0, "<function=a b\nc>", "T{<function=a b\nc>}", 0, 0},
-    {XML, 0, 0, "<function=>", "T{<function=>}", 0, 0},
-    {XML, 0, 0, "<function=now>x</function>", "T{<function=now>x</function>}", 0, 0},
+     "T{<tool_call>{\"name\": \"now\"}</tool_call>}", 0},
+    {XML, 0, 0, "<function=a b\nc>", "T{<function=a b\nc>}", 0},
+    {XML, 0, 0, "<function=>", "T{<function=>}", 0},
+    {XML, 0, 0, "<function=now>x</function>", "T{<function=now>x</function>}", 0},
     {XML, 0, 0, "<function=now><parameter=></function>", "T{<function=now><parameter=></function>}",
-     0, 0},
+     0},
     {XML, 0, 0, "<function=now><parameter=a>1</parameter> but <parameter=></function>",
-     "C0{now}A0{{\"a\": \"1\"}T{ but <parameter=>}A0{}}", 0, 0},
-    {XML, 0, 0, "<tool_call>  <functio", "T{<tool_call>  <functio}", 0, 0},
+     "C0{now}A0{{\"a\": \"1\"}T{ but <parameter=>}A0{}}", 0},
+    {XML, 0, 0, "<tool_call>  <functio", "T{<tool_call>  <functio}", 0},
 
     /* pythonic */
-    {PYTHONIC, 0, 0, "[get_weather(city='Paris', days=3)]", "C0{get_weather}A0{" PARIS "}", 0, 0},
+    {PYTHONIC, 0, 0, "[get_weather(city='Paris', days=3)]", "C0{get_weather}A0{" PARIS "}", 0},
     {PYTHONIC, 0, 0, "[now(), get_weather(city=\"it's \\\"P\\\"\", days=-1_000), now( )]",
      "C0{now}A0{{}}C1{get_weather}A1{{\"city\": \"it's \\\"P\\\"\", \"days\": -1000}}C2{now}A2{{}}",
-     0, 0},
+     0},
     {PYTHONIC, 0, 0,
      "[get_weather(where={'a': [1, 2.5, (True, None), [],], 'b': {},}, tags = [ 'x' , \"y\" ], "
      "any={1: 'one', None: 0})]",
      "C0{get_weather}A0{{\"where\": {\"a\": [1, 2.5, [true, null], []], \"b\": {}}, \"tags\": "
      "[\"x\", \"y\"], "
      "\"any\": {\"1\": \"one\", \"null\": 0}}}",
-     0, 0},
+     0},
     {PYTHONIC, 0, 0, "[run.code(code='a\\n\\t\\x41\\u00e9\\U0001F600\\q\\\nb\xc3\xa9\n')]",
-     "C0{run.code}A0{{\"code\": \"a\\n\\t\\u0041\\u00e9\\ud83d\\ude00\\\\qb\xc3\xa9\\n\"}}", 0, 0},
+     "C0{run.code}A0{{\"code\": \"a\\n\\t\\u0041\\u00e9\\ud83d\\ude00\\\\qb\xc3\xa9\\n\"}}", 0},
     {PYTHONIC, 0, 0, "[get_weather(any=[.5, 5., +1, 1e5, 1E-5, -0.5], city=5, exact=false)]",
      "C0{get_weather}A0{{\"any\": [0.5, 5.0, 1, 1e5, 1E-5, -0.5], \"city\": \"5\", \"exact\": "
      "false}}",
-     0, 0},
+     0},
     {PYTHONIC, 0, 0, "See [1] and [now] and [now()] there",
-     "T{See [1] and [now] and }C0{now}A0{{}}T{ there}", 0, 0},
-    {PYTHONIC, 0, 0, "[other(a=1)]", "T{[other(a=1)]}", 0, 0},
-    {PYTHONIC, 0, 0, "[get_weather('Paris')]", "T{[get_weather('Paris')]}", 0, 0},
-    {PYTHONIC, 0, 0, "[get_weather(city, days=3)]", "T{[get_weather(city, days=3)]}", 0, 0},
-    {PYTHONIC, 0, 0, "[get_weather(city=Paris)] x", "C0{get_weather}A0{{\"city\": }T{Paris)] x}", 0,
+     "T{See [1] and [now] and }C0{now}A0{{}}T{ there}", 0},
+    {PYTHONIC, 0, 0, "[other(a=1)]", "T{[other(a=1)]}", 0},
+    {PYTHONIC, 0, 0, "[get_weather('Paris')]", "T{[get_weather('Paris')]}", 0},
+    {PYTHONIC, 0, 0, "[get_weather(city, days=3)]", "T{[get_weather(city, days=3)]}", 0},
+    {PYTHONIC, 0, 0, "[get_weather(city=Paris)] x", "C0{get_weather}A0{{\"city\": }T{Paris)] x}",
      0},
     {PYTHONIC, 0, 0, "[get_weather(any={'a', 'b'})]",
-     "C0{get_weather}A0{{\"any\": {\"a\"}T{, 'b'})]}", 0, 0},
-    {PYTHONIC, 0, 0, "[now(), stop]", "C0{now}A0{{}}T{, stop]}", 0, 0},
-    {PYTHONIC, 0, 0, "[now() now()]", "C0{now}A0{{}}T{ now()]}", 0, 0},
+     "C0{get_weather}A0{{\"any\": {\"a\"}T{, 'b'})]}", 0},
+    {PYTHONIC, 0, 0, "[now(), stop]", "C0{now}A0{{}}T{, stop]}", 0},
+    {PYTHONIC, 0, 0, "[now() now()]", "C0{now}A0{{}}T{ now()]}", 0},
     {PYTHONIC, 0, 0,
      "[get_weather(any=[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
      "C0{get_weather}A0{{\"any\": "
      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[}T{[[[[[[[[[}",
-     0, 0},
-    {PYTHONIC, 0, 0, "[get_weather(days=12", "C0{get_weather}A0{{\"days\": 12}", 0, 0},
-    {PYTHONIC, 0, 0, "[get_weather(da", "T{[get_weather(da}", 0, 0},
+     0},
+    {PYTHONIC, 0, 0, "[get_weather(days=12", "C0{get_weather}A0{{\"days\": 12}", 0},
+    {PYTHONIC, 0, 0, "[get_weather(da", "T{[get_weather(da}", 0},
     {PYTHONIC, 0, 0, "[run.code(code='\\ud800\\x4')]",
-     "C0{run.code}A0{{\"code\": \"\\ufffd\\u0004\"}}", 0, 0},
+     "C0{run.code}A0{{\"code\": \"\\ufffd\\u0004\"}}", 0},
 
     /* mistral */
     {MISTRAL, 0, 0,
      "[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " PARIS ", \"id\": \"abcdefghi\"}]",
-     "C0{get_weather}A0{" PARIS "}", 0, 0},
+     "C0{get_weather}A0{" PARIS "}", 0},
     {MISTRAL, 0, 0,
      "[TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}, {\"arguments\": {\"a\": \"]\"}, "
      "\"name\": \"b\"}]\n",
-     "C0{now}A0{{}}C1{b}A1{{\"a\": \"]\"}}", 0, 0},
+     "C0{now}A0{{}}C1{b}A1{{\"a\": \"]\"}}", 0},
     {MISTRAL, 0, 0,
      "Yes.[TOOL_CALLS]get_weather[ARGS]" PARIS "[TOOL_CALLS]now[CALL_ID]abc123DEF[ARGS]{}",
-     "T{Yes.}C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS]now{\"a\": {}} ok", "C0{now}A0{{\"a\": {}}}T{ ok}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS]{\"name\": \"now\"}", "C0{now}A0{{}}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS][]", "T{[TOOL_CALLS][]}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS]now[ARG]{}", "T{[TOOL_CALLS]now[ARG]{}}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS]now[ARGS]x", "T{[TOOL_CALLS]now[ARGS]x}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_CALLS]now, and", "T{[TOOL_CALLS]now, and}", 0, 0},
+     "T{Yes.}C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS]now{\"a\": {}} ok", "C0{now}A0{{\"a\": {}}}T{ ok}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS]{\"name\": \"now\"}", "C0{now}A0{{}}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS][]", "T{[TOOL_CALLS][]}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS]now[ARG]{}", "T{[TOOL_CALLS]now[ARG]{}}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS]now[ARGS]x", "T{[TOOL_CALLS]now[ARGS]x}", 0},
+    {MISTRAL, 0, 0, "[TOOL_CALLS]now, and", "T{[TOOL_CALLS]now, and}", 0},
     {MISTRAL, 0, 0, "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {}}, then",
-     "C0{now}A0{{}}T{, then}", 0, 0},
-    {MISTRAL, 0, 0, "[TOOL_[TOOL_CALLS]now[ARGS]{\"a\":", "T{[TOOL_}C0{now}A0{{\"a\":}", 0, 0},
+     "C0{now}A0{{}}T{, then}", 0},
+    {MISTRAL, 0, 0, "[TOOL_[TOOL_CALLS]now[ARGS]{\"a\":", "T{[TOOL_}C0{now}A0{{\"a\":}", 0},
 
     /* replies that a grammar makes */
     {LIST, 0, 0,
      "[{\"name\": \"get_weather\", \"parameters\": " PARIS
      "}, {\"name\": \"now\", \"parameters\": {}}]",
-     "C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0, 0},
-    {NAMED, 0, 0, " " PARIS "\n", "C0{get_weather}A0{" PARIS "}", 0, "get_weather"},
-    {NAMED, 0, 0, "{\"a\": \"}", "C0{now}A0{{\"a\": \"}}", 0, "now"},
-    {NAMED, 0, 0, " Hm", "T{ Hm}", 0, "now"},
+     "C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0},
 
     /* reasoning */
     {NONE, QWEN3, 0, "<think>\nFirst <b> this.\n\nThen < that.\n</think>\n\nThe answer.\n",
-     "R{First <b> this.\n\nThen < that.}T{The answer.\n}", 0, 0},
-    {NONE, QWEN3, 0, "\n <think></think>x", "T{x}", 0, 0},
-    {NONE, QWEN3, 0, "<think>\n\n</think>\n\nHi", "T{Hi}", 0, 0},
-    {NONE, QWEN3, 0, "No <think>a</think>", "T{No <think>a</think>}", 0, 0},
-    {NONE, QWEN3, 0, " <thin", "T{ <thin}", 0, 0},
-    {NONE, QWEN3, 0, " <thing", "T{ <thing}", 0, 0},
-    {NONE, QWEN3, 0, "<think> still </thinking", "R{still </thinking}", 0, 0},
-    {NONE, QWEN3, 0, "<think> still </th", "R{still </th}", 0, 0},
-    {NONE, QWEN3, 0, "<think> still \n", "R{still}", 0, 0},
-    {NONE, QWEN3, 0, "<think>\n<thi", "R{<thi}", 0, 0},
-    {NONE, QWEN3, true, "Okay,\n</</think>\nSo", "R{Okay,\n</}T{So}", 0, 0},
-    {NONE, QWEN3, true, "\n<think>\nOkay</think>", "R{Okay}", 0, 0},
-    {NONE, QWEN3, true, "<b>Okay", "R{<b>Okay}", 0, 0},
-    {NONE, R1, true, "Okay </think> <think>", "R{Okay}T{<think>}", 0, 0},
-    {NONE, THINK, 0, "[THINK]Caf\xc3\xa9[/THINK]Oui", "R{Caf\xc3\xa9}T{Oui}", 0, 0},
+     "R{First <b> this.\n\nThen < that.}T{The answer.\n}", 0},
+    {NONE, QWEN3, 0, "\n <think></think>x", "T{x}", 0},
+    {NONE, QWEN3, 0, "<think>\n\n</think>\n\nHi", "T{Hi}", 0},
+    {NONE, QWEN3, 0, "No <think>a</think>", "T{No <think>a</think>}", 0},
+    {NONE, QWEN3, 0, " <thin", "T{ <thin}", 0},
+    {NONE, QWEN3, 0, " <thing", "T{ <thing}", 0},
+    {NONE, QWEN3, 0, "<think> still </thinking", "R{still </thinking}", 0},
+    {NONE, QWEN3, 0, "<think> still </th", "R{still </th}", 0},
+    {NONE, QWEN3, 0, "<think> still \n", "R{still}", 0},
+    {NONE, QWEN3, 0, "<think>\n<thi", "R{<thi}", 0},
+    {NONE, QWEN3, true, "Okay,\n</</think>\nSo", "R{Okay,\n</}T{So}", 0},
+    {NONE, QWEN3, true, "\n<think>\nOkay</think>", "R{Okay}", 0},
+    {NONE, QWEN3, true, "<b>Okay", "R{<b>Okay}", 0},
+    {NONE, R1, true, "Okay </think> <think>", "R{Okay}T{<think>}", 0},
+    {NONE, THINK, 0, "[THINK]Caf\xc3\xa9[/THINK]Oui", "R{Caf\xc3\xa9}T{Oui}", 0},
     {HERMES, QWEN3, 0,
      "<think>\nI call <tool_call>?\n</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": "
      "{}}\n</tool_call>",
-     "R{I call <tool_call>?}C0{now}A0{{}}", 0, 0},
+     "R{I call <tool_call>?}C0{now}A0{{}}", 0},
     {LIST, QWEN3, true, "Hm.\n</think>\n\n[{\"name\": \"now\", \"parameters\": {}}]",
-     "R{Hm.}C0{now}A0{{}}", 0, 0},
-    {NAMED, QWEN3, 0, "<think>a</think>{\"x\": 1}", "R{a}C0{now}A0{{\"x\": 1}}", 0, "now"},
+     "R{Hm.}C0{now}A0{{}}", 0},
 };
 enum { N_SAMPLES = sizeof samples / sizeof *samples };
 
@@ -345,7 +337,6 @@ static void check(const sample *s, json_t *tools, const size_t *cuts, size_t n_c
                                .in_reasoning = s->in_reasoning,
                                .one_call = s->one_call,
                                .tools = tools,
-                               .name = s->name,
                                .sink = sink,
                                .arg = &l};
     assert_int_equal(rose_calls_create(&p, &o, NULL), ROSE_OK);
@@ -470,8 +461,7 @@ static void test_schema_without_end(void **state)
         "{\"a\": {\"anyOf\": [{\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}, "
         "{\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}]}}}}}]";
     const sample s = {
-        XML, 0, 0, "<function=f><parameter=a>1</parameter></function>", "C0{f}A0{{\"a\": 1}}",
-        0,   0};
+        XML, 0, 0, "<function=f><parameter=a>1</parameter></function>", "C0{f}A0{{\"a\": 1}}", 0};
     json_error_t e;
     json_t *tools = NULL;
     assert_int_equal(rose_json_parse(&tools, text, sizeof text - 1, 0, &e), ROSE_OK);
@@ -503,23 +493,24 @@ static void test_names(void **state)
 static void test_prompts(void **state)
 {
     (void)state;
+    enum { BEFORE = ROSE_REASONING_BEFORE, IN = ROSE_REASONING_IN, AFTER = ROSE_REASONING_AFTER };
     static const struct {
         int format;
         const char *prompt;
-        bool begins;
-    } rows[] = {{QWEN3, "<|im_start|>assistant\n<think>\n", true},
-                {QWEN3, "<|im_start|>assistant\n<think>\n\n</think>\n\n", false},
-                {QWEN3, "<|im_start|>assistant\n", false},
-                {QWEN3, "", false},
-                {QWEN3, "think>", false},
-                {R1, "<|Assistant|>", true},
-                {R1, "<|Assistant|></think>\n", false},
-                {THINK, "[/INST][THINK]", true},
-                {NONE, "<think>", false}};
+        int place;
+    } rows[] = {{QWEN3, "<|im_start|>assistant\n<think>\n", IN},
+                {QWEN3, "<|im_start|>assistant\n<think>\n\n</think>\n\n", AFTER},
+                {QWEN3, "<|im_start|>assistant\n", BEFORE},
+                {QWEN3, "", BEFORE},
+                {QWEN3, "think>", BEFORE},
+                {R1, "<|Assistant|>", IN},
+                {R1, "<|Assistant|></think>\n", AFTER},
+                {THINK, "[/INST][THINK]", IN},
+                {NONE, "<think>", AFTER}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(rose_reasoning_begins((rose_reasoning_format)rows[i].format,
-                                               rows[i].prompt, strlen(rows[i].prompt)),
-                         rows[i].begins);
+        assert_int_equal(rose_reasoning_find((rose_reasoning_format)rows[i].format, rows[i].prompt,
+                                             strlen(rows[i].prompt)),
+                         rows[i].place);
 }
 
 static void test_marks(void **state)
