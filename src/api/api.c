@@ -30,6 +30,8 @@ void rose_api_opts_default(rose_api_opts *o)
         .stream_interval = 1,
         .max_n = 128,
         .max_stop = 64,
+        .tool_call_parser = "auto",
+        .reasoning_parser = "auto",
         .grammar_cache_bytes = (uint64_t)128 << 20,
         .profiler_events = ROSE_PROF_DEFAULT_EVENTS,
     };

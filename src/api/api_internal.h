@@ -21,6 +21,7 @@
 #include "api/metrics.h"
 #include "api/rules.h"
 #include "api/stop.h"
+#include "chat/calls.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
 
@@ -145,6 +146,9 @@ typedef struct rose_api_params {
     const json_t *chat_kwargs;       /* an object, or NULL */
     const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
     const json_t *tool_choice;
+    bool tools_off, tools_required; /* tool_choice "none", "required" */
+    const char *tool_name;          /* the function that tool_choice names, or NULL */
+    bool parallel_calls, include_reasoning, separate_reasoning;
     const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
     rose_api_structure structure;                    /* what they ask for */
 } rose_api_params;
@@ -163,6 +167,11 @@ typedef struct rose_api_schema_opts {
  * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
+
+/* tools.c: checks the tools of a request that generates, and its tool_choice. Errors: 400 naming
+ * the field. */
+enum { ROSE_API_MAX_TOOL_NAME = 128 };
+bool rose_api_tools_check(rose_api_params *p, rose_api_error *err);
 
 /* structured.c: reads p->structured, and fills p->structure. Errors: 400 naming the field. */
 bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
@@ -261,6 +270,9 @@ typedef struct rose_api_choice {
     bool pending;                 /* the sink gave it before the job was back */
     bool begun;                   /* in a stream: the first event is out */
     bool trim_space;              /* chat: drop one leading space */
+    rose_calls *calls;            /* owned; finds calls and reasoning in the text; NULL: it holds
+                                   * neither, or it has ended */
+    bool part_lost;               /* no memory for a part that `calls` has found */
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
@@ -286,6 +298,18 @@ typedef struct rose_api_dialect {
 } rose_api_dialect;
 
 extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat;
+
+/* tools.c: how the text of a chat is read. */
+typedef struct rose_api_reading {
+    rose_calls_format calls;
+    rose_reasoning_format reasoning;
+    bool in_reasoning;                         /* the prompt has begun reasoning */
+    bool hide_reasoning;                       /* the client does not want it */
+    bool one_call;                             /* later calls are dropped */
+    bool short_ids;                            /* ids of calls are nine letters and digits */
+    json_t *tools;                             /* owned: the request's tools; NULL without calls */
+    uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
+} rose_api_reading;
 
 struct rose_api_job {
     rose_api *api;
@@ -336,6 +360,7 @@ struct rose_api_job {
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
+    rose_api_reading reading;
     rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
                             * NULL: the text is free */
     rose_api_out head;     /* what the dialect has prepared */
@@ -447,6 +472,20 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
  * caller frees *out. */
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
+
+/* tools.c, worker: decides how the text of a chat is read (j->reading). If the request demands
+ * calls, or structured output that calls or reasoning may come before, p->structure becomes a
+ * structural tag, *tag, which the caller owns. It may render the messages into `text`. */
+bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
+                         rose_template_text *text, json_t **tag);
+void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text); /* it is rendered */
+bool rose_api_calls_create(rose_api_choice *c);                              /* false: no memory */
+/* tools.c, I/O thread: adds the parts of a piece of text; false: no memory. After finish, which
+ * also sets the finish reason, the choice has no parser any more. */
+bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len);
+bool rose_api_calls_finish(rose_api_choice *c);
+/* Whether the text of this special token belongs to the text, because it begins or ends a call. */
+bool rose_api_is_mark(const rose_api_reading *r, uint32_t id);
 
 /* parts.c: the parts of a choice. False: no memory. */
 /* Adds text to the last part, if that has this kind and call, or as a new part. */
