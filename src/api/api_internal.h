@@ -351,7 +351,7 @@ struct rose_api_job {
     bool score_only;                                         /* max_tokens 0 */
     bool plain; /* chat: without a template, by the rules of chat.c */
     bool ignore_eos;
-    bool structured;          /* the choices have guides */
+    char guided_by[64];       /* the field that asks for the grammar; "" = the text is free */
     rose_api_prompts prompts; /* owned; kept if the reply shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
     double timeout_s;         /* 0 = none, or not yet known */

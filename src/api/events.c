@@ -130,10 +130,10 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
                       "after %u tokens %sallowed_token_ids, bad_words, min_tokens and "
                       "stop_token_ids together leave no token that could be generated",
-                      c->n_tokens, j->structured ? "the grammar, " : "");
+                      c->n_tokens, j->guided_by[0] != '\0' ? "the grammar, " : "");
     else if (finish == ROSE_FINISH_GUIDE)
-        rose_api_fail(&j->err, 400, "structured_output", NULL, "after %u tokens: %s", c->n_tokens,
-                      rose_request_guide_error(c->req));
+        rose_api_fail(&j->err, 400, "structured_output", j->guided_by, "after %u tokens: %s",
+                      c->n_tokens, rose_request_guide_error(c->req));
     else
         fail_engine(j);
     cancel_all(j);

@@ -87,6 +87,7 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
         j->declined = true;
         return false;
     }
+    snprintf(j->guided_by, sizeof j->guided_by, "%s", param);
     if (c != NULL &&
         rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len) == ROSE_OK)
         return true;

@@ -86,11 +86,13 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
         free(r);
         return NULL;
     }
-    if (o->guide.ops != NULL && (r->guided = rose_guided_create(o, c)) == NULL) {
+    const bool guided = o->guide.ops != NULL && max_tokens > 0;
+    if (guided && (r->guided = rose_guided_create(o, c)) == NULL) {
         free(r->rules);
         free(r);
         return NULL;
     }
+    if (o->guide.ops != NULL && !guided) o->guide.ops->destroy(o->guide.state);
     uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
     memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
     r->port = port;
@@ -173,7 +175,7 @@ const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t
 
 const char *rose_request_guide_error(const rose_request *r)
 {
-    return r->guided != NULL && r->guided->err.msg[0] != '\0' ? r->guided->err.msg : NULL;
+    return r->guided != NULL && r->guide_failed ? r->guided->err.msg : NULL;
 }
 
 void *rose_request_user(const rose_request *r)

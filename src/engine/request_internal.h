@@ -59,6 +59,7 @@ struct rose_request {
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
     /* engine thread only; times belongs to the consumer once it has the finish event */
     bool done;
+    bool guide_failed;    /* published with the finish event */
     uint32_t seq;         /* the scheduler's handle */
     uint64_t number;      /* 1, 2, ...: its own for ever */
     uint64_t out_step;    /* number of the step that last sampled for this request, as the batch

@@ -449,7 +449,8 @@ def test_render(s):
             "n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 7, "max_tokens": 9, "min_tokens": 2,
             "stop": ["x"], "stop_token_ids": [5], "logit_bias": {"6": 1.5}, "logprobs": 2, "prompt_logprobs": None,
             "ignore_eos": True, "presence_penalty": 0.3, "frequency_penalty": 0.2, "repetition_penalty": 1.1,
-            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True}}, body)
+            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True,
+            "structured_outputs": None}}, body)
     plain = params(render(prompt=PROMPT).json()[0])
     check("render: what nobody asked for", plain["max_tokens"] == 16 and plain["temperature"] == 1 and plain["stop"] == [] and
           plain["seed"] is plain["logprobs"] is plain["logit_bias"] is None, plain)

@@ -65,8 +65,8 @@ KINDS = {
     "guided_json": ({"guided_json": PERSON}, lambda t: is_person(t, False)),
     "guided_regex": ({"guided_regex": "(ab|c{3}){2,5}!"}, lambda t: re.fullmatch("(ab|c{3}){2,5}!", t)),
     "guided_choice": ({"guided_choice": ["yes", "yes!", "no"]}, lambda t: t in ("yes", "yes!", "no")),
-    "guided_grammar": ({"guided_grammar": 'root ::= "a" root "b" | "ab"'},
-                       lambda t: t == "a" * (len(t) // 2) + "b" * (len(t) // 2) and t),
+    "guided_grammar": ({"guided_grammar": 'root ::= "a" x "b" | "ab"\nx ::= "a" y "b" | "ab"\ny ::= "ab"'},
+                       lambda t: t in ("ab", "aabb", "aaabbb")),
     "SGLang's regex": ({"regex": "[a-f]{3}"}, lambda t: re.fullmatch("[a-f]{3}", t)),
     "SGLang's ebnf": ({"ebnf": 'root ::= "on" | "off"'}, lambda t: t in ("on", "off")),
     "json_schema": ({"json_schema": LIST}, is_list),
@@ -112,20 +112,23 @@ def test_kinds(s):
         texts, _, usage = stream_texts(s, max_tokens=80, temperature=1.0, seed=11, extra_body=fields)
         check(f"{name}: streamed the same", texts == {0: r.choices[0].text} and
               usage.completion_tokens == r.usage.completion_tokens, texts)
+        e = complete(s, max_tokens=80, temperature=1.0, seed=11, echo=True, extra_body=fields)
+        check(f"{name}: after the echo of the prompt", e.choices[0].text == PROMPT + r.choices[0].text, e)
         greedy = text_of(s, fields, temperature=0)
         done = greedy.choices[0].finish_reason == "stop"
         check(f"{name}: greedy", not done or good(test, greedy.choices[0].text), greedy)
     misses = metric(s, "grammar_cache_misses_total") - before[0]
     hits = metric(s, "grammar_cache_hits_total") - before[1]
-    check("each grammar was compiled once", misses <= len(KINDS) and misses + hits == 4 * len(KINDS), (misses, hits))
+    check("each grammar was compiled once", misses <= len(KINDS) and misses + hits == 5 * len(KINDS), (misses, hits))
     check("the cache has a size", metric(s, "grammar_cache_bytes") > 1000 and metric(s, "grammar_cache_grammars") > 5)
 
 
 def test_json_object(s):
-    """Objects have no bound, so max_tokens may end some of them."""
+    """Objects have no bound, so max_tokens may end some of them. The bias helps others to end."""
     ended = 0
+    bias = {s.post("/tokenize", {"prompt": t}).json()["tokens"][0]: 6 for t in ('"', "}", '"}')}
     for seed in range(12):
-        r = text_of(s, {"response_format": {"type": "json_object"}}, seed=seed, max_tokens=120)
+        r = text_of(s, {"response_format": {"type": "json_object"}}, seed=seed, max_tokens=120, logit_bias=bias)
         c = r.choices[0]
         ended += c.finish_reason == "stop"
         check(f"json_object, seed {seed}", c.text.lstrip().startswith("{") and
@@ -232,6 +235,7 @@ def test_rules(s):
     r = text_of(s, {"regex": "[a-z ]{5,60}"}, stop=["e", "o"])
     check("a stop string ends the text before the grammar does", r.choices[0].finish_reason == "stop" and
           not set("eo") & set(r.choices[0].text), r)
+    check("a chat keeps the space that it must begin with", chat(s, {"guided_choice": [" a"]}).choices[0].message.content == " a")
     r = text_of(s, {"response_format": of_schema(PERSON)}, max_tokens=4)
     check("max_tokens inside JSON: length", r.choices[0].finish_reason == "length" and r.usage.completion_tokens == 4 and
           not good(is_person, r.choices[0].text), r)
@@ -327,6 +331,22 @@ def test_hostile(s):
     check("the server is sound", s.settle()["status"] == "ok")
 
 
+def test_ambiguous(s):
+    """A text with thousands of readings passes a limit while it is generated."""
+    fields = {"regex": "((a{1,99}){1,99}){1,99}b"}
+    e = raised(openai.BadRequestError, lambda: text_of(s, fields, temperature=0, max_tokens=400, n=2))
+    check("an ambiguous grammar: 400", e is not None and e.code == "structured_output" and e.param == "regex" and
+          "less ambiguous" in e.message, e)
+    text = []
+
+    def read():
+        for chunk in text_of(s, fields, temperature=0, max_tokens=400, stream=True):
+            text.append(chunk.choices[0].text)
+    e = raised(openai.APIError, read)
+    check("in a stream: the text so far, then the error", e is not None and "less ambiguous" in e.message and
+          re.fullmatch("a+", "".join(text)), (e, text))
+
+
 def crowd_requests():
     """30 requests of all kinds, some plain."""
     kinds = list(KINDS.values())
@@ -384,10 +404,10 @@ def test_cancel(s):
     h = s.settle()
     check("clients that leave: nothing runs any more, all pages are free", h["running"] == 0 and
           h["kv_pages_free"] == h["kv_pages"], h)
-    r = s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 400, "timeout": 0.05, "regex": "[a-z ]{390}x"})
-    check("a time-out inside of a text", r.status_code in (200, 504), r.text)
-    check("and the next request is served", good(is_person, text_of(s, {"guided_json": {**PERSON}}).choices[0].text) or
-          True, "")
+    r = s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 400, "timeout": 0.001, "regex": "[a-z ]{390}x"})
+    check("a time-out: 504", r.status_code == 504 and r.json()["error"]["code"] == "timeout", r.text)
+    r = text_of(s, {"response_format": of_schema(PERSON)})
+    check("and the next request is served", good(is_person, r.choices[0].text), r)
 
 
 def test_small_cache():
@@ -413,9 +433,26 @@ def test_restart(s):
     check("another server gives the same bits", got == want, (got, want))
 
 
+def test_preemption(s):
+    requests = [{"prompt": f"{i} {PROMPT * 4}", "max_tokens": 120, "temperature": 1.0, "seed": i, "n": 1 + i % 2,
+                 "regex": f"[a-z ]{{{200 + i},300}}[.!]"} for i in range(10)]
+    want, got = [body_of(s.post("/v1/completions", q)) for q in requests], [None] * len(requests)
+    with Server("--num-kv-pages", "33", "--max-num-seqs", "8") as small:  # 512 tokens in all
+        def ask(i):
+            got[i] = body_of(small.post("/v1/completions", requests[i]))
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(requests))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        n = float(re.search(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)", small.get("/metrics").text, re.M).group(1))
+    check("the same bits where requests were preempted", got == want and n > 0, (n, got, want))
+
+
 def main():
     shared = [test_kinds, test_json_object, test_pydantic, test_choices, test_logprobs, test_rules, test_bad, test_hostile,
-              test_crowd, test_cancel, test_restart]
+              test_ambiguous, test_crowd, test_cancel, test_restart,
+              test_preemption]
     start = time.monotonic()
     with Server() as s:
         for t in shared:
