@@ -103,7 +103,8 @@ typedef enum rose_api_kind {
     ROSE_API_DETOKENIZE = 8,
     ROSE_API_PROFILE_START = 16,
     ROSE_API_PROFILE_STOP = 32,
-    ROSE_API_APPLY = 64 /* /apply-template: its fields are those of ROSE_API_CHAT */
+    ROSE_API_APPLY = 64 /* /apply-template, /v1/messages/count_tokens: the fields are those of
+                         * ROSE_API_CHAT */
 } rose_api_kind;
 
 /* The fields that ask for structured output. */
@@ -151,6 +152,7 @@ typedef struct rose_api_params {
     bool parallel_calls, include_reasoning, separate_reasoning;
     const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
     rose_api_structure structure;                    /* what they ask for */
+    const json_t *body; /* as the client sent it; set by the job */
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
@@ -208,6 +210,7 @@ typedef struct rose_api_extra {
     uint32_t offset;     /* characters of the tokens so far */
     bool begun;          /* the prompt's part is done */
     bool sent;           /* a chunk is out */
+    size_t n_out;        /* bytes of tokens that are out, in a dialect that keeps them */
 } rose_api_extra;
 
 typedef struct rose_api_prompts {
@@ -276,18 +279,36 @@ typedef struct rose_api_choice {
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
-    size_t n_out;                   /* in a stream: the bytes of text that are out */
+    size_t n_out;      /* in a stream: the bytes of text that are out */
+    uint32_t n_blocks; /* in a stream of responses or messages: blocks that have begun */
+    bool block_open;   /* the last of them has not ended */
+    rose_api_part_kind block_kind;  /* TEXT, REASONING or CALL */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
                                        only scored: 0, and the time of the scores */
 } rose_api_choice;
 
-/* The functions with which a job writes what its client reads. The I/O thread calls them, except
- * for head. A failed allocation is noted in `o`. */
+/* The body of another API on its way to the body of a chat completion. */
+typedef struct rose_api_translation {
+    const json_t *body; /* borrowed: as the client sent it */
+    json_t *chat;       /* owned by the caller: what it asks of a chat completion */
+    json_t *messages;   /* borrowed from chat */
+    bool generates;     /* else only the prompt is wanted */
+    bool templated;     /* the server has a chat template besides the plain one */
+    rose_api_ignored *ignored;
+    rose_api_error *err;
+} rose_api_translation;
+
+/* The functions with which a job reads its body and writes what its client reads. The I/O thread
+ * calls them, except for translate and head. A failed allocation is noted in `o`. */
 typedef struct rose_api_dialect {
     const char *id; /* ids of replies begin with it */
-    /* Worker: prepares bytes that the job keeps for its stream and its reply. */
-    void (*head)(rose_api_out *head, const rose_api_job *j);
+    /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
+    bool (*translate)(rose_api_translation *t);
+    const char *const (*names)[2]; /* fields of a chat and the client's names for them, in the
+                                    * order of this pair; ends with NULL. NULL: all the same */
+    /* Worker: prepares bytes that the job keeps for its stream and its reply. NULL: none. */
+    void (*head)(rose_api_out *head, const rose_api_job *j, const rose_api_params *p);
     /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
      * choice->finish. Without a piece it is called only for the last time. */
     void (*event)(rose_api_out *o, rose_api_choice *c, bool last);
@@ -295,9 +316,13 @@ typedef struct rose_api_dialect {
     void (*end)(rose_api_out *o, rose_api_job *j);
     /* Writes the reply that is not streamed. */
     void (*whole)(rose_api_out *o, const rose_api_job *j);
+    /* Writes the body of an error reply. */
+    void (*error)(rose_api_out *o, const rose_api_error *e);
 } rose_api_dialect;
 
-extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat;
+/* completion and chat: stream.c; responses and messages: blocks.c */
+extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat,
+    rose_api_dialect_responses, rose_api_dialect_messages;
 
 /* tools.c: how the text of a chat is read. */
 typedef struct rose_api_reading {
@@ -332,6 +357,7 @@ struct rose_api_job {
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
+    uint32_t n_events;  /* responses: events in the stream so far */
     bool usage;         /* stream_options.include_usage */
     bool chunk_usage;   /* stream_options.continuous_usage_stats */
     rose_api_job *next; /* in the workers' queue */
@@ -454,6 +480,9 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted alr
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
+/* Writes the logprobs of a chat's tokens as a list: all, or those that are not out yet. */
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c);
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c);
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
  * adds the prompt's ids and logprobs to a completion. */
@@ -467,6 +496,40 @@ void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c);
 bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_ignored *g,
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
+
+/* translate.c: what responses.c and anthropic.c share. False and NULL: t->err says why. */
+bool rose_api_translate_set(rose_api_translation *t, const char *key, json_t *v); /* takes v */
+/* Copies a field that has the same meaning in a chat. */
+bool rose_api_translate_copy(rose_api_translation *t, const char *to, const json_t *v);
+/* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
+ * notes an unknown field. */
+bool rose_api_translate_other(rose_api_translation *t, const char *name, const json_t *v);
+/* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
+bool rose_api_translate_hint(rose_api_translation *t, const char *name);
+/* Refuses what would change the answer: name is not supported, because of `why`, or NULL. */
+bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why);
+bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted);
+json_t *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
+bool rose_api_translate_text(rose_api_translation *t, json_t *message, const json_t *text);
+/* Adds a call of a tool. arguments: a string, borrowed. */
+bool rose_api_translate_call(rose_api_translation *t, json_t *message, const json_t *id,
+                             const json_t *name, const json_t *arguments);
+/* Adds a function to the chat's tools. Members that are NULL or null are left out. */
+bool rose_api_translate_tool(rose_api_translation *t, const json_t *name, const json_t *description,
+                             const json_t *parameters, const json_t *strict);
+/* Asks for a call of this function. */
+bool rose_api_translate_choose(rose_api_translation *t, const json_t *name);
+/* Asks for JSON that fits the schema. name, strict and description may be NULL. */
+bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, const json_t *name,
+                               const json_t *strict, const json_t *description);
+/* Call last: a message with one text gets a string as its content, one without any an empty one. */
+bool rose_api_translate_end(rose_api_translation *t);
+/* Puts the client's names of fields into an error of the chat. */
+void rose_api_translate_error(rose_api_error *e, const char *const (*names)[2]);
+
+/* responses.c, anthropic.c */
+bool rose_api_responses_translate(rose_api_translation *t);
+bool rose_api_anthropic_translate(rose_api_translation *t);
 
 /* messages.c: renders the messages with the request's template, the model's, or the plain one. The
  * caller frees *out. */
@@ -507,6 +570,7 @@ void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
+uint64_t rose_api_cached_tokens(const rose_api_job *j); /* of its prompts */
 void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion); /* no } */
 void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c); /* ,"stop_reason":... */
 void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} */
@@ -519,6 +583,7 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 /* For j->render: one object for each of j->prompts, with the sampling fields that count. */
 void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e);
@@ -574,6 +639,8 @@ struct rose_api {
 /* routes.c */
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
 const char *rose_api_route_name(uint32_t index);
+/* The dialect in which the errors of a path are written. */
+const rose_api_dialect *rose_api_route_dialect(const char *path);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
 bool rose_api_is_vital(void *api, const char *path);

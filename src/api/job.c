@@ -62,7 +62,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
-    snprintf(j->id, sizeof j->id, "%s-%016llx", d->id,
+    snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
              (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
                                                                  memory_order_relaxed)));
     io->n_jobs++;
@@ -193,8 +193,10 @@ static bool create_extras(rose_api_job *j)
     return true;
 }
 
-static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uint32_t n)
+static bool create_choices(rose_api_job *j, const rose_api_params *p)
 {
+    const rose_api_prompts *prompts = &j->prompts;
+    const uint32_t n = j->n;
     uint32_t n_choices = prompts->n * n; /* at most max_n */
     size_t n_states = (size_t)n_choices * j->stops.n;
     j->choices = calloc(n_choices, sizeof *j->choices);
@@ -215,7 +217,7 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
     if (!create_extras(j) || !rose_api_guides_create(j)) return false;
     rose_grammar_unref(j->grammar);
     j->grammar = NULL;
-    j->dialect->head(&j->head, j);
+    if (j->dialect->head != NULL) j->dialect->head(&j->head, j, p);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
 
@@ -385,7 +387,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
         if (j->err.status == 0) (void)note_ignored(j, c->ignored);
         goto done;
     }
-    if (!load_stops(j, p) || !create_choices(j, prompts, n)) goto done;
+    if (!load_stops(j, p) || !create_choices(j, p)) goto done;
     if (!note_ignored(j, c->ignored)) goto done;
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
@@ -409,9 +411,29 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
         rose_api_tokenize_run(j, p, c);
     else if (j->kind == ROSE_API_DETOKENIZE)
         rose_api_detokenize_run(j, p, c);
+    else if (j->dialect == &rose_api_dialect_messages)
+        rose_api_count_run(j, p, c);
     else
         rose_api_apply_run(j, p, c);
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
+}
+
+/* Checks the body. If the dialect is not that of a chat, *chat becomes its translation, a new
+ * reference. */
+static bool check_body(rose_api_params *p, json_t **chat, const rose_api_job *j, const json_t *body,
+                       const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
+{
+    const bool translates = j->dialect->translate != NULL;
+    rose_api_translation t = {.body = body,
+                              .generates = j->kind == ROSE_API_CHAT,
+                              .templated = o->has_template,
+                              .ignored = g,
+                              .err = err};
+    bool ok = !translates || j->dialect->translate(&t);
+    *chat = t.chat;
+    ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
+    p->body = body;
+    return ok;
 }
 
 /* Returns the number of choices asked for, even if that number is over the limit. */
@@ -443,7 +465,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .ignored = &ignored,
                              .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;
-    json_t *root = NULL, *tag = NULL;
+    json_t *root = NULL, *chat = NULL, *tag = NULL;
     rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
@@ -461,7 +483,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
     const bool sound =
         rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        rose_api_schema_check(&p, root, j->kind, &so, &ignored, &j->err);
+        check_body(&p, &chat, j, root, &so, &ignored, &j->err);
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
     if (sound) {
         j->t_parsed = rose_now_ns();
@@ -475,6 +497,9 @@ static void process(rose_api_job *j, rose_encoder *enc)
     }
     rose_template_text_free(&text);
     json_decref(tag);
+    if (j->err.status != 0 && j->dialect->names != NULL)
+        rose_api_translate_error(&j->err, j->dialect->names);
+    json_decref(chat);
     json_decref(root);
     rose_prof_end(&span);
     if (j->declined) return;

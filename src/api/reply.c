@@ -7,7 +7,7 @@
 /* Returns the cached prompt tokens, counted once per prompt: the smallest number that one of its
  * choices found. The choices of a prompt also share pages with each other, but clients do not
  * ask about that. */
-static uint64_t cached_tokens(const rose_api_job *j)
+uint64_t rose_api_cached_tokens(const rose_api_job *j)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < j->n_choices; i += j->n) {
@@ -37,7 +37,7 @@ void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
         completion += j->choices[i].n_tokens;
     rose_api_usage_counts(o, j->n_prompt_tokens, completion);
     rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-                  (unsigned long long)cached_tokens(j));
+                  (unsigned long long)rose_api_cached_tokens(j));
 }
 
 /* Returns the milliseconds from time a to time b; 0 if one of the two events did not happen, or

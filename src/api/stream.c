@@ -11,8 +11,9 @@ static const char *chunk_object(const rose_api_job *j)
     return j->kind == ROSE_API_CHAT ? "chat.completion.chunk" : "text_completion";
 }
 
-static void put_head(rose_api_out *head, const rose_api_job *j)
+static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_params *p)
 {
+    (void)p;
     rose_api_puts(head, "data: {\"id\":\"");
     rose_api_puts(head, j->id);
     rose_api_puts(head, "\",\"object\":\"");
@@ -245,13 +246,15 @@ static void put_end(rose_api_out *o, rose_api_job *j)
     PUT(o, "data: [DONE]\n\n");
 }
 
-const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl",
+const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl-",
                                                       .head = put_head,
                                                       .event = put_event,
                                                       .end = put_end,
-                                                      .whole = rose_api_reply_json};
-const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl",
+                                                      .whole = rose_api_reply_json,
+                                                      .error = rose_api_error_json};
+const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl-",
                                                 .head = put_head,
                                                 .event = put_event,
                                                 .end = put_end,
-                                                .whole = rose_api_reply_json};
+                                                .whole = rose_api_reply_json,
+                                                .error = rose_api_error_json};

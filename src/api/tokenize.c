@@ -47,6 +47,20 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     rose_template_text_free(&text);
 }
 
+void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+{
+    rose_ids ids = {0};
+    rose_template_text text = {0};
+    rose_api_prompt_ctx any_length = *c; /* as in rose_api_tokenize_run */
+    any_length.max_model_len = 0;
+    if (rose_api_messages_render(&text, p, c, &j->err) &&
+        rose_api_encode_chat(&ids, &text, &any_length, &j->err))
+        rose_api_putf(&j->reply, "{\"input_tokens\":%zu}", ids.len);
+    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+    rose_ids_free(&ids);
+    rose_template_text_free(&text);
+}
+
 /* The endpoint is for people who check a template: nothing is tokenised. */
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {

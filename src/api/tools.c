@@ -441,8 +441,7 @@ static uint64_t mix64(uint64_t x)
 static void make_id(char id[ROSE_API_CALL_ID], const rose_api_choice *c, uint32_t call)
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    const char *hex = strrchr(c->job->id, '-');
-    const uint64_t reply = hex != NULL ? strtoull(hex + 1, NULL, 16) : 0;
+    const uint64_t reply = strtoull(c->job->id + strlen(c->job->dialect->id), NULL, 16);
     uint64_t x = mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
     if (!c->job->reading.short_ids) {
         snprintf(id, ROSE_API_CALL_ID, "call_%016llx", (unsigned long long)x);

@@ -337,7 +337,7 @@ static const row refused[] = {
     {"/v1//chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/v1/chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/health", NULL, 404, NULL, "did you mean '/health'?"},
-    {"/v1/responses", "{}", 404, NULL, "'/v1/responses' is not implemented by this server"},
+    {"/v1/files", "{}", 404, NULL, "'/v1/files' is not implemented by this server"},
     {"/v1/embeddings", "{}", 404, NULL, "is not implemented by this server"},
     {"/embeddings", "{}", 404, NULL, "is not implemented by this server"},
     {"/v1/audio/speech", "{}", 404, NULL, "is not implemented by this server"},

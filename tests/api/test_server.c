@@ -258,7 +258,7 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
     snprintf(j.id, sizeof j.id, "cmpl-0123456789abcdef");
     for (uint32_t i = 0; i < n_stops; i++)
         rose_stops_add(&j.stops, strings[i], strlen(strings[i]));
-    d->head(&j.head, &j);
+    d->head(&j.head, &j, NULL);
     uint64_t t0 = rose_now_ns(), bytes = 0;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t id = (i * 2654435761u) % vocab;
