@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/json.h"
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
@@ -442,12 +443,15 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, uint32_t c
 {
     rose_buf text = {0};
     json_t *input = NULL;
+    json_error_t where;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
         if (part->kind != ROSE_API_PART_ARGS || part->call != call) continue;
         if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
-    if (text.len > 0) input = json_loadb(text.data, text.len, JSON_ALLOW_NUL, NULL);
+    if (text.len > 0 &&
+        rose_json_parse(&input, text.data, text.len, JSON_ALLOW_NUL, &where) == ROSE_E_NOMEM)
+        o->oom = true;
     if (json_is_object(input)) {
         rose_api_put(o, text.data, text.len);
     } else if (text.len == 0) {
