@@ -16,10 +16,12 @@
 #include <stdatomic.h>
 
 #include "api/api.h"
+#include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
 #include "api/stop.h"
+#include "chat/calls.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
 
@@ -105,6 +107,21 @@ typedef enum rose_api_kind {
                          * ROSE_API_CHAT */
 } rose_api_kind;
 
+/* The fields that ask for structured output. */
+typedef enum rose_api_structured {
+    ROSE_API_RESPONSE_FORMAT,
+    ROSE_API_STRUCTURED_OUTPUTS,
+    ROSE_API_GUIDED_JSON,
+    ROSE_API_GUIDED_REGEX,
+    ROSE_API_GUIDED_CHOICE,
+    ROSE_API_GUIDED_GRAMMAR,
+    ROSE_API_REGEX,
+    ROSE_API_EBNF,
+    ROSE_API_JSON_SCHEMA,
+    ROSE_API_GRAMMAR,
+    ROSE_API_N_STRUCTURED
+} rose_api_structured;
+
 /* The checked fields. Pointers are borrowed from the JSON root. */
 typedef struct rose_api_params {
     double temperature, top_p, min_p;
@@ -130,6 +147,11 @@ typedef struct rose_api_params {
     const json_t *chat_kwargs;       /* an object, or NULL */
     const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
     const json_t *tool_choice;
+    bool tools_off, tools_required; /* tool_choice "none", "required" */
+    const char *tool_name;          /* the function that tool_choice names, or NULL */
+    bool parallel_calls, include_reasoning, separate_reasoning;
+    const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
+    rose_api_structure structure;                    /* what they ask for */
     const json_t *body; /* as the client sent it; set by the job */
 } rose_api_params;
 
@@ -147,6 +169,14 @@ typedef struct rose_api_schema_opts {
  * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
+
+/* tools.c: checks the tools of a request that generates, and its tool_choice. Errors: 400 naming
+ * the field. */
+enum { ROSE_API_MAX_TOOL_NAME = 128 };
+bool rose_api_tools_check(rose_api_params *p, rose_api_error *err);
+
+/* structured.c: reads p->structured, and fills p->structure. Errors: 400 naming the field. */
+bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
 
 /* ---- jobs ---- */
 
@@ -227,6 +257,7 @@ typedef struct rose_api_piece {
 typedef struct rose_api_choice {
     rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
+    rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
     uint32_t n_tokens; /* counted as completion tokens */
@@ -242,6 +273,9 @@ typedef struct rose_api_choice {
     bool pending;                 /* the sink gave it before the job was back */
     bool begun;                   /* in a stream: the first event is out */
     bool trim_space;              /* chat: drop one leading space */
+    rose_calls *calls;            /* owned; finds calls and reasoning in the text; NULL: it holds
+                                   * neither, or it has ended */
+    bool part_lost;               /* no memory for a part that `calls` has found */
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
@@ -290,6 +324,18 @@ typedef struct rose_api_dialect {
 extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat,
     rose_api_dialect_responses, rose_api_dialect_messages;
 
+/* tools.c: how the text of a chat is read. */
+typedef struct rose_api_reading {
+    rose_calls_format calls;
+    rose_reasoning_format reasoning;
+    bool in_reasoning;                         /* the prompt has begun reasoning */
+    bool hide_reasoning;                       /* the client does not want it */
+    bool one_call;                             /* later calls are dropped */
+    bool short_ids;                            /* ids of calls are nine letters and digits */
+    json_t *tools;                             /* owned: the request's tools; NULL without calls */
+    uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
+} rose_api_reading;
+
 struct rose_api_job {
     rose_api *api;
     rose_api_io *io;
@@ -304,7 +350,10 @@ struct rose_api_job {
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
-    bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
+    bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
+                         * or its grammar must be compiled */
+    bool compiles;      /* in the queue: the job waits until it may compile a grammar; then: it has
+                         * this right */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
@@ -328,6 +377,7 @@ struct rose_api_job {
     bool score_only;                                         /* max_tokens 0 */
     bool plain; /* chat: without a template, by the rules of chat.c */
     bool ignore_eos;
+    char guided_by[64];       /* the field that asks for the grammar; "" = the text is free */
     rose_api_prompts prompts; /* owned; kept if the reply shows them */
     rose_api_extra *extras;   /* owned [n_choices] or NULL */
     double timeout_s;         /* 0 = none, or not yet known */
@@ -336,8 +386,11 @@ struct rose_api_job {
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
-    rose_api_out head; /* what the dialect has prepared */
-    uint64_t prof_id;  /* of the request, in a profile; 0 = none */
+    rose_api_reading reading;
+    rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
+                            * NULL: the text is free */
+    rose_api_out head;     /* what the dialect has prepared */
+    uint64_t prof_id;      /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
@@ -483,6 +536,20 @@ bool rose_api_anthropic_translate(rose_api_translation *t);
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
 
+/* tools.c, worker: decides how the text of a chat is read (j->reading). If the request demands
+ * calls, or structured output that calls or reasoning may come before, p->structure becomes a
+ * structural tag, *tag, which the caller owns. It may render the messages into `text`. */
+bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
+                         rose_template_text *text, json_t **tag);
+void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text); /* it is rendered */
+bool rose_api_calls_create(rose_api_choice *c);                              /* false: no memory */
+/* tools.c, I/O thread: adds the parts of a piece of text; false: no memory. After finish, which
+ * also sets the finish reason, the choice has no parser any more. */
+bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len);
+bool rose_api_calls_finish(rose_api_choice *c);
+/* Whether the text of this special token belongs to the text, because it begins or ends a call. */
+bool rose_api_is_mark(const rose_api_reading *r, uint32_t id);
+
 /* parts.c: the parts of a choice. False: no memory. */
 /* Adds text to the last part, if that has this kind and call, or as a new part. */
 bool rose_api_part_add(rose_api_choice *c, rose_api_part_kind kind, uint32_t call, const char *text,
@@ -533,6 +600,11 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
                                     uint32_t max_jobs, rose_err *err);
 /* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
+/* Called by the thread that runs the job, before and after it compiles a grammar. False: so many
+ * workers compile that j must go back into the queue (declined). w may be NULL: without workers a
+ * job may always compile. */
+bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
+void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 
@@ -556,6 +628,7 @@ struct rose_api {
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
+    rose_api_grammars grammars;
     rose_api_logged_fields logged;
     pthread_mutex_t
         profile_lock; /* guards the next two members, because start and stop run on any worker */

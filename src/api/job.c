@@ -77,9 +77,13 @@ void rose_api_job_free(rose_api_job *j)
     for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_buf_free(&j->choices[i].text);
         free(j->choices[i].parts);
+        rose_api_guide_destroy(&j->choices[i].guide);
+        rose_calls_destroy(j->choices[i].calls);
         if (j->extras != NULL) rose_api_extra_free(&j->extras[i]);
     }
     free(j->extras);
+    rose_grammar_unref(j->grammar);
+    json_decref(j->reading.tools);
     rose_api_prompts_free(&j->prompts);
     free(j->choices);
     free(j->stop_mem);
@@ -207,9 +211,12 @@ static bool create_choices(rose_api_job *j, const rose_api_params *p)
         c->prompt_n = (uint32_t)ids->len;
         rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = is_plain_chat(j);
+        c->trim_space = is_plain_chat(j) && j->grammar == NULL; /* the space may be obliged */
+        if (!rose_api_calls_create(c)) return rose_api_fail_nomem(&j->err);
     }
-    if (!create_extras(j)) return false;
+    if (!create_extras(j) || !rose_api_guides_create(j)) return false;
+    rose_grammar_unref(j->grammar);
+    j->grammar = NULL;
     if (j->dialect->head != NULL) j->dialect->head(&j->head, j, p);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
@@ -284,6 +291,8 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.sampling.seed = choice_seed(seed, i % n);
         o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
+        o.guide = j->choices[i].guide;
+        j->choices[i].guide = (rose_guide){0}; /* the engine's, even if it refuses */
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         o.n_reserved--;
         n_tokens -= o.n_prompt;
@@ -324,17 +333,17 @@ static void give_notice(rose_api_job *j)
     rose_wakeq_signal(j->io->done);
 }
 
+/* text: the rendered messages, or empty if that is still to be done. */
 static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
-                      const rose_api_prompt_ctx *c)
+                      const rose_api_prompt_ctx *c, rose_template_text *text)
 {
-    rose_template_text text = {0};
     prompts->v = calloc(1, sizeof *prompts->v);
-    bool ok = prompts->v != NULL ? rose_api_messages_render(&text, p, c, &j->err)
-                                 : rose_api_fail_nomem(&j->err);
-    if (prompts->v != NULL) prompts->n = 1;
-    ok = ok && rose_api_encode_chat(&prompts->v[0], &text, c, &j->err);
-    rose_template_text_free(&text);
-    if (!ok || prompts->v[0].len > 0) return ok;
+    if (prompts->v == NULL) return rose_api_fail_nomem(&j->err);
+    prompts->n = 1;
+    if (text->bytes == NULL && !rose_api_messages_render(text, p, c, &j->err)) return false;
+    rose_api_tools_prompt(j, text);
+    if (!rose_api_encode_chat(&prompts->v[0], text, c, &j->err)) return false;
+    if (prompts->v[0].len > 0) return true;
     return rose_api_fail(&j->err, 400, NULL, "messages", "the chat template gives an empty prompt");
 }
 
@@ -349,7 +358,8 @@ static bool note_ignored(rose_api_job *j, const rose_api_ignored *g)
     return true;
 }
 
-static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c)
+static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c,
+                           rose_template_text *text)
 {
     rose_api_prompts *prompts = &j->prompts;
     rose_api_rules rules = {0};
@@ -361,7 +371,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     give_notice(j);
     bool ok = in_time(j);
     if (ok && j->kind == ROSE_API_CHAT)
-        ok = load_chat(j, p, prompts, c);
+        ok = load_chat(j, p, prompts, c, text);
     else if (ok)
         ok = rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
     ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
@@ -455,7 +465,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .ignored = &ignored,
                              .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;
-    json_t *root = NULL, *chat = NULL;
+    json_t *root = NULL, *chat = NULL, *tag = NULL;
+    rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
     if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP) {
@@ -477,12 +488,15 @@ static void process(rose_api_job *j, rose_encoder *enc)
     if (sound) {
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
-        j->short_only = false;
         if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
             run_text(j, &p, &c);
-        else if (!j->declined)
-            run_completion(j, &p, &c);
+        else if (!j->declined && rose_api_tools_load(j, &p, &c, &text, &tag) &&
+                 rose_api_guide_load_structure(j, &p.structure))
+            run_completion(j, &p, &c, &text);
+        j->short_only = false;
     }
+    rose_template_text_free(&text);
+    json_decref(tag);
     if (j->err.status != 0 && j->dialect->names != NULL)
         rose_api_translate_error(&j->err, j->dialect->names);
     json_decref(chat);

@@ -89,6 +89,14 @@ static sample samples[] = {
      .body = "{\"prompt\":[\"ab\",\"cd\"],\"stop\":\"x\",\"logit_bias\":{\"1\":2},\"foo\":1}"},
     {.path = "/v1/chat/completions/render",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/v1/completions", .body = "{\"prompt\":[\"ab\",\"cd\"],\"n\":2,\"regex\":\"ab\"}"},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+             "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":"
+             "{\"const\":\"a\"}}}}",
+     .fast = true},
+    {.path = "/v1/completions/render",
+     .body = "{\"prompt\":\"ab\",\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {.path = "/tokenizer_info", .body = NULL, .templated = true},
     {.path = "/get_model_info", .body = NULL},
     {.path = "/server_info", .body = NULL},
@@ -253,6 +261,8 @@ static void no_allocation_per_token(void **state)
 int main(void)
 {
     rose_log_set_level(ROSE_LOG_OFF);
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation),
         cmocka_unit_test(no_allocation_per_token),

@@ -195,13 +195,13 @@ static void golden(void **state)
              "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
              "\"length\",\"stop_reason\":null}],\"timings\":{*}}\n\ndata: [DONE]\n\n");
     free(got);
-    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"regex\":\"a\"}"));
+    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"suffix\":\"a\"}"));
     blank(got);
     assert_string_equal(
         got, "HTTP/1.1 400 Bad Request\r\nDate: *\r\nContent-Type: application/json\r\n"
              "Connection: close\r\nContent-Length: *\r\n\r\n"
-             "{\"error\":{\"message\":\"field 'regex' is not supported by this server\",\"type\":"
-             "\"invalid_request_error\",\"param\":\"regex\",\"code\":\"unsupported_field\"}}");
+             "{\"error\":{\"message\":\"field 'suffix' is not supported by this server\",\"type\":"
+             "\"invalid_request_error\",\"param\":\"suffix\",\"code\":\"unsupported_field\"}}");
     free(got);
     got = read_all(send_request(&s, "/detokenize", "{\"tokens\":[1,2],\"a\\r\\nb: c\":1}"));
     blank(got);
