@@ -375,16 +375,17 @@ static void responses_whole(rose_api_out *o, const rose_api_job *j)
     put_response(o, j, response_status(j), true);
 }
 
-static const char *const responses_names[][2] = {{"max_completion_tokens", "max_output_tokens"},
-                                                 {"messages", "input"},
-                                                 {"response_format", "text.format"},
-                                                 {"reasoning_effort", "reasoning.effort"},
-                                                 {"verbosity", "text.verbosity"},
-                                                 {NULL, NULL}};
+static const rose_api_rename responses_renames[] = {{"max_completion_tokens", "max_output_tokens"},
+                                                    {"messages", "input"},
+                                                    {"response_format", "text.format"},
+                                                    {"reasoning_effort", "reasoning.effort"},
+                                                    {"verbosity", "text.verbosity"},
+                                                    {".function", ""},
+                                                    {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_responses = {.id = "resp_",
                                                      .translate = rose_api_responses_translate,
-                                                     .names = responses_names,
+                                                     .renames = responses_renames,
                                                      .head = responses_head,
                                                      .event = responses_event,
                                                      .end = responses_end,
@@ -602,14 +603,16 @@ static void messages_end(rose_api_out *o, rose_api_job *j)
     }
 }
 
-static const char *const messages_names[][2] = {{"stop", "stop_sequences"},
-                                                {"response_format", "output_config.format"},
-                                                {"reasoning_effort", "output_config.effort"},
-                                                {NULL, NULL}};
+static const rose_api_rename messages_renames[] = {{"stop", "stop_sequences"},
+                                                   {"response_format", "output_config.format"},
+                                                   {"reasoning_effort", "output_config.effort"},
+                                                   {".function.parameters", ".input_schema"},
+                                                   {".function", ""},
+                                                   {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
                                                     .translate = rose_api_anthropic_translate,
-                                                    .names = messages_names,
+                                                    .renames = messages_renames,
                                                     .event = messages_event,
                                                     .end = messages_end,
                                                     .whole = messages_whole,

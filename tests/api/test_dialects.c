@@ -258,11 +258,16 @@ static void names_of_errors(void **state)
     (void)state;
     rose_api_fail(&e, 400, NULL, "max_completion_tokens",
                   "field 'max_completion_tokens' must be 1 to 9, got 'x'");
-    rose_api_translate_error(&e, rose_api_dialect_responses.names);
+    rose_api_translate_error(&e, rose_api_dialect_responses.renames);
     assert_string_equal(e.param, "max_output_tokens");
     assert_string_equal(e.msg, "field 'max_output_tokens' must be 1 to 9, got 'x'");
+    rose_api_fail(&e, 400, NULL, "tools[1].function.parameters",
+                  "'tools[1].function.parameters' no");
+    rose_api_translate_error(&e, rose_api_dialect_messages.renames);
+    assert_string_equal(e.param, "tools[1].input_schema");
+    assert_string_equal(e.msg, "'tools[1].input_schema' no");
     rose_api_fail(&e, 400, NULL, "temperature", "field 'temperature' is bad");
-    rose_api_translate_error(&e, rose_api_dialect_responses.names);
+    rose_api_translate_error(&e, rose_api_dialect_responses.renames);
     assert_string_equal(e.param, "temperature");
 }
 
