@@ -260,8 +260,9 @@ typedef struct rose_api_choice {
     rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
-    uint32_t n_tokens; /* counted as completion tokens */
-    uint32_t n_sent;   /* of these, in chunks that are out */
+    uint32_t n_tokens;    /* counted as completion tokens */
+    uint32_t n_sent;      /* of these, in chunks that are out */
+    uint32_t n_reasoning; /* of these, up to the end of the reasoning */
     rose_detok detok;
     rose_stop_state stop;
     rose_api_extra *extra; /* element of the job's array; NULL = the client wants only text */

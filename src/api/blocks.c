@@ -165,7 +165,9 @@ static void put_response_usage(rose_api_out *o, const rose_api_job *j)
     rose_api_put_u64(o, rose_api_cached_tokens(j));
     PUT(o, "},\"output_tokens\":");
     rose_api_put_u64(o, out);
-    PUT(o, ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":");
+    PUT(o, ",\"output_tokens_details\":{\"reasoning_tokens\":");
+    rose_api_put_u64(o, j->choices[0].n_reasoning);
+    PUT(o, "},\"total_tokens\":");
     rose_api_put_u64(o, in + out);
     PUT(o, "}");
 }

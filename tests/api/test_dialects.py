@@ -325,6 +325,7 @@ def test_reasoning(s):
     pieces = "".join(e.delta for e in got if e.type == "response.reasoning_text.delta")
     check("responses: reasoning", r.output[0].type == "reasoning" and r.output[0].content[0].text and
           without_ids(got[-1].response) == without_ids(r) and pieces == r.output[0].content[0].text, (r, got))
+    check("responses: reasoning tokens", 0 < r.usage.output_tokens_details.reasoning_tokens <= r.usage.output_tokens, r.usage)
     c = claude(s)
     m = message(c)
     check("messages: thinking", m.content[0].type == "thinking" and m.content[0].thinking == pieces, m)

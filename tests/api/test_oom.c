@@ -95,6 +95,17 @@ static sample samples[] = {
              "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":"
              "{\"const\":\"a\"}}}}",
      .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+             "\"chat_template\":\"{# <tool_call> #}x<think>\","
+             "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+     .templated = true,
+     .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"required\","
+             "\"parallel_tool_calls\":false,\"chat_template\":\"{# <function= #}x<think></think>\","
+             "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+     .templated = true},
     {.path = "/v1/completions/render",
      .body = "{\"prompt\":\"ab\",\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {.path = "/tokenizer_info", .body = NULL, .templated = true},

@@ -200,7 +200,8 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"priority\":\"high\"}", 400, "priority", "an integer"},
     {C, "{\"prompt\":\"x\",\"priority\":2147483648}", 400, "priority", "-2147483648 to"},
     {H, "{" MSG ",\"tools\":[{}]}", 400, "tools", "not supported"},
-    {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
+    {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "no 'tools'"},
+    {H, "{" MSG ",\"tool_choice\":5}", 400, "tool_choice", "no 'tools'"},
     {H, "{" MSG ",\"modalities\":[\"audio\"]}", 400, "modalities", "not supported"},
     /* structured output */
     {H, "{" MSG ",\"response_format\":5}", 400, "response_format", "an object with a 'type'"},
