@@ -152,7 +152,7 @@ typedef struct rose_api_params {
     bool parallel_calls, include_reasoning, separate_reasoning;
     const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
     rose_api_structure structure;                    /* what they ask for */
-    const json_t *body; /* as the client sent it; set by the job */
+    const json_t *body;                              /* as the client sent it; set by the job */
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
@@ -260,8 +260,9 @@ typedef struct rose_api_choice {
     rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
-    uint32_t n_tokens; /* counted as completion tokens */
-    uint32_t n_sent;   /* of these, in chunks that are out */
+    uint32_t n_tokens;    /* counted as completion tokens */
+    uint32_t n_sent;      /* of these, in chunks that are out */
+    uint32_t n_reasoning; /* of these, up to the end of the reasoning */
     rose_detok detok;
     rose_stop_state stop;
     rose_api_extra *extra; /* element of the job's array; NULL = the client wants only text */
@@ -299,14 +300,19 @@ typedef struct rose_api_translation {
     rose_api_error *err;
 } rose_api_translation;
 
+/* A field of a chat and the client's name for it. A name that begins with a dot is a part of a
+ * longer name. A list ends with NULL. */
+typedef struct rose_api_rename {
+    const char *chat, *client;
+} rose_api_rename;
+
 /* The functions with which a job reads its body and writes what its client reads. The I/O thread
  * calls them, except for translate and head. A failed allocation is noted in `o`. */
 typedef struct rose_api_dialect {
     const char *id; /* ids of replies begin with it */
     /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
     bool (*translate)(rose_api_translation *t);
-    const char *const (*names)[2]; /* fields of a chat and the client's names for them, in the
-                                    * order of this pair; ends with NULL. NULL: all the same */
+    const rose_api_rename *renames; /* NULL: there is nothing to rename */
     /* Worker: prepares bytes that the job keeps for its stream and its reply. NULL: none. */
     void (*head)(rose_api_out *head, const rose_api_job *j, const rose_api_params *p);
     /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
@@ -524,8 +530,10 @@ bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, co
                                const json_t *strict, const json_t *description);
 /* Call last: a message with one text gets a string as its content, one without any an empty one. */
 bool rose_api_translate_end(rose_api_translation *t);
-/* Puts the client's names of fields into an error of the chat. */
-void rose_api_translate_error(rose_api_error *e, const char *const (*names)[2]);
+/* Replaces the name of a field of a chat, in `cap` bytes, by the client's; false: it has the same.
+ */
+bool rose_api_translate_name(char *name, size_t cap, const rose_api_rename *renames);
+void rose_api_translate_error(rose_api_error *e, const rose_api_rename *renames); /* likewise */
 
 /* responses.c, anthropic.c */
 bool rose_api_responses_translate(rose_api_translation *t);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/json.h"
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
@@ -164,7 +165,9 @@ static void put_response_usage(rose_api_out *o, const rose_api_job *j)
     rose_api_put_u64(o, rose_api_cached_tokens(j));
     PUT(o, "},\"output_tokens\":");
     rose_api_put_u64(o, out);
-    PUT(o, ",\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":");
+    PUT(o, ",\"output_tokens_details\":{\"reasoning_tokens\":");
+    rose_api_put_u64(o, j->choices[0].n_reasoning);
+    PUT(o, "},\"total_tokens\":");
     rose_api_put_u64(o, in + out);
     PUT(o, "}");
 }
@@ -374,16 +377,17 @@ static void responses_whole(rose_api_out *o, const rose_api_job *j)
     put_response(o, j, response_status(j), true);
 }
 
-static const char *const responses_names[][2] = {{"max_completion_tokens", "max_output_tokens"},
-                                                 {"messages", "input"},
-                                                 {"response_format", "text.format"},
-                                                 {"reasoning_effort", "reasoning.effort"},
-                                                 {"verbosity", "text.verbosity"},
-                                                 {NULL, NULL}};
+static const rose_api_rename responses_renames[] = {{"max_completion_tokens", "max_output_tokens"},
+                                                    {"messages", "input"},
+                                                    {"response_format", "text.format"},
+                                                    {"reasoning_effort", "reasoning.effort"},
+                                                    {"verbosity", "text.verbosity"},
+                                                    {".function", ""},
+                                                    {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_responses = {.id = "resp_",
                                                      .translate = rose_api_responses_translate,
-                                                     .names = responses_names,
+                                                     .renames = responses_renames,
                                                      .head = responses_head,
                                                      .event = responses_event,
                                                      .end = responses_end,
@@ -442,12 +446,15 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, uint32_t c
 {
     rose_buf text = {0};
     json_t *input = NULL;
+    json_error_t where;
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
         if (part->kind != ROSE_API_PART_ARGS || part->call != call) continue;
         if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
-    if (text.len > 0) input = json_loadb(text.data, text.len, JSON_ALLOW_NUL, NULL);
+    if (text.len > 0 &&
+        rose_json_parse(&input, text.data, text.len, JSON_ALLOW_NUL, &where) == ROSE_E_NOMEM)
+        o->oom = true;
     if (json_is_object(input)) {
         rose_api_put(o, text.data, text.len);
     } else if (text.len == 0) {
@@ -598,14 +605,16 @@ static void messages_end(rose_api_out *o, rose_api_job *j)
     }
 }
 
-static const char *const messages_names[][2] = {{"stop", "stop_sequences"},
-                                                {"response_format", "output_config.format"},
-                                                {"reasoning_effort", "output_config.effort"},
-                                                {NULL, NULL}};
+static const rose_api_rename messages_renames[] = {{"stop", "stop_sequences"},
+                                                   {"response_format", "output_config.format"},
+                                                   {"reasoning_effort", "output_config.effort"},
+                                                   {".function.parameters", ".input_schema"},
+                                                   {".function", ""},
+                                                   {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
                                                     .translate = rose_api_anthropic_translate,
-                                                    .names = messages_names,
+                                                    .renames = messages_renames,
                                                     .event = messages_event,
                                                     .end = messages_end,
                                                     .whole = messages_whole,

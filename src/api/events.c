@@ -198,6 +198,8 @@ static void deliver(rose_api_choice *c, bool last)
     const bool ok = c->calls != NULL ? rose_api_calls_push(c, text, len)
                                      : rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len);
     if (!ok || (last && !rose_api_calls_finish(c))) lose(j);
+    if (c->n_parts > 0 && c->parts[c->n_parts - 1].kind == ROSE_API_PART_REASONING)
+        c->n_reasoning = c->n_tokens;
     bool due = j->streaming && is_due(c, last);
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }

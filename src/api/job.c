@@ -432,6 +432,8 @@ static bool check_body(rose_api_params *p, json_t **chat, const rose_api_job *j,
     bool ok = !translates || j->dialect->translate(&t);
     *chat = t.chat;
     ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
+    for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
+        rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
     p->body = body;
     return ok;
 }
@@ -497,8 +499,10 @@ static void process(rose_api_job *j, rose_encoder *enc)
     }
     rose_template_text_free(&text);
     json_decref(tag);
-    if (j->err.status != 0 && j->dialect->names != NULL)
-        rose_api_translate_error(&j->err, j->dialect->names);
+    if (j->dialect->renames != NULL) {
+        if (j->err.status != 0) rose_api_translate_error(&j->err, j->dialect->renames);
+        rose_api_translate_name(j->guided_by, sizeof j->guided_by, j->dialect->renames);
+    }
     json_decref(chat);
     json_decref(root);
     rose_prof_end(&span);

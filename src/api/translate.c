@@ -148,24 +148,36 @@ bool rose_api_translate_end(rose_api_translation *t)
     return true;
 }
 
-/* Replaces the first 'from' of the message, with its quotes, by 'to'. */
-static void replace_name(rose_api_error *e, const char *from, const char *to)
+/* ---- the client's names of fields ---- */
+
+/* Replaces the first `from` of a text by `to`; false: it is not there. The end may be cut. */
+static bool replace(char *text, size_t cap, const char *from, const char *to)
 {
-    char quoted[96], rest[sizeof e->msg];
-    snprintf(quoted, sizeof quoted, "'%s'", from);
-    char *at = strstr(e->msg, quoted);
-    if (at == NULL) return;
-    snprintf(rest, sizeof rest, "%s", at + strlen(quoted));
-    snprintf(at, sizeof e->msg - (size_t)(at - e->msg), "'%s'%s", to, rest);
-    rose_api_utf8_clean(e->msg); /* the end may be cut */
+    char rest[ROSE_ERR_CAP];
+    char *at = strstr(text, from);
+    if (at == NULL) return false;
+    snprintf(rest, sizeof rest, "%s", at + strlen(from));
+    snprintf(at, cap - (size_t)(at - text), "%s%s", to, rest);
+    return true;
 }
 
-void rose_api_translate_error(rose_api_error *e, const char *const (*names)[2])
+bool rose_api_translate_name(char *name, size_t cap, const rose_api_rename *renames)
 {
-    for (; (*names)[0] != NULL; names++) {
-        if (strcmp(e->param, (*names)[0]) != 0) continue;
-        replace_name(e, (*names)[0], (*names)[1]);
-        snprintf(e->param, sizeof e->param, "%s", (*names)[1]);
-        return;
+    for (; renames->chat != NULL; renames++) {
+        if (renames->chat[0] != '.' ? strcmp(name, renames->chat) != 0
+                                    : strstr(name, renames->chat) == NULL)
+            continue;
+        return replace(name, cap, renames->chat, renames->client);
     }
+    return false;
+}
+
+void rose_api_translate_error(rose_api_error *e, const rose_api_rename *renames)
+{
+    char from[sizeof e->param + 2], to[sizeof e->param + 2];
+    snprintf(from, sizeof from, "'%s'", e->param);
+    if (!rose_api_translate_name(e->param, sizeof e->param, renames)) return;
+    snprintf(to, sizeof to, "'%s'", e->param);
+    (void)replace(e->msg, sizeof e->msg, from, to);
+    rose_api_utf8_clean(e->msg);
 }
