@@ -20,8 +20,11 @@ struct rose_api_workers {
     pthread_cond_t more;
     rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
-    uint32_t n_long, max_long; /* long bodies that workers have */
-    size_t long_bytes;         /* of those in the queue */
+    uint32_t n_long, max_long;           /* long bodies that workers have */
+    uint32_t n_compiling, max_compiling; /* workers that compile a grammar */
+    uint32_t n_grammars, max_grammars;   /* jobs in the queue that wait until they may compile; they
+                                          * are its first */
+    size_t long_bytes;                   /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
     uint32_t n_threads; /* started */
@@ -32,12 +35,18 @@ static bool is_long(const rose_api_job *j)
     return j->body_len >= LONG_BODY;
 }
 
+static bool must_wait(const rose_api_workers *w, const rose_api_job *j)
+{
+    return (is_long(j) && w->n_long == w->max_long) ||
+           (j->compiles && w->n_compiling == w->max_compiling);
+}
+
 /* Takes the first job that may begin out of the queue; NULL: there is none. Called under the
  * lock. */
 static rose_api_job *pick(rose_api_workers *w)
 {
     rose_api_job *j = w->head, *before = NULL;
-    while (j != NULL && is_long(j) && w->n_long == w->max_long) {
+    while (j != NULL && must_wait(w, j)) {
         before = j;
         j = j->next;
     }
@@ -51,6 +60,10 @@ static rose_api_job *pick(rose_api_workers *w)
     if (is_long(j)) {
         w->long_bytes -= j->body_len;
         w->n_long++;
+    }
+    if (j->compiles) {
+        w->n_compiling++;
+        w->n_grammars--;
     }
     return j;
 }
@@ -66,6 +79,52 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
         pthread_cond_wait(&w->more, &w->lock);
     pthread_mutex_unlock(&w->lock);
     return j;
+}
+
+rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
+{
+    rose_status st = ROSE_OK;
+    if (w == NULL || j->compiles) return ROSE_OK;
+    pthread_mutex_lock(&w->lock);
+    if (w->n_grammars == w->max_grammars)
+        st = ROSE_E_FULL;
+    else if (w->n_grammars > 0 || w->n_compiling == w->max_compiling)
+        st = ROSE_E_EMPTY;
+    else
+        w->n_compiling++;
+    w->n_grammars += st == ROSE_E_EMPTY; /* it will be put back */
+    j->compiles = st != ROSE_E_FULL;
+    pthread_mutex_unlock(&w->lock);
+    return st;
+}
+
+void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
+{
+    if (w == NULL || !j->compiles) return;
+    j->compiles = false;
+    pthread_mutex_lock(&w->lock);
+    w->n_compiling--;
+    pthread_cond_signal(&w->more);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Puts a job that may not compile now back into the queue, after the others that wait for this. */
+static void put_back(rose_api_workers *w, rose_api_job *j)
+{
+    rose_api_job **at = &w->head;
+    j->declined = false;
+    pthread_mutex_lock(&w->lock);
+    while (*at != NULL && (*at)->compiles)
+        at = &(*at)->next;
+    if (is_long(j)) {
+        w->n_long--;
+        w->long_bytes += j->body_len;
+    }
+    j->next = *at;
+    *at = j;
+    if (j->next == NULL) w->tail = j;
+    w->n_jobs++;
+    pthread_mutex_unlock(&w->lock);
 }
 
 static void *worker_main(void *arg)
@@ -84,6 +143,12 @@ static void *worker_main(void *arg)
             rose_api_fail_nomem(&j->err);
         else
             rose_api_job_process(j, enc);
+        if (j->declined) {
+            was_long = false;
+            put_back(w, j);
+            continue;
+        }
+        rose_api_workers_compiled(w, j); /* if it has the right and did not use it */
         /* The done queue is never full: it has room for twice the jobs that the I/O thread
          * admits. */
         rose_wakeq_push(io->done, j);
@@ -105,6 +170,8 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
+    w->max_compiling = n > 1 ? n / 2 : 1;
+    w->max_grammars = max_jobs > 1 ? max_jobs / 2 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -131,6 +198,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
     /* One body of any size may enter an empty queue. */
     if (room || w->head == NULL) {
         room = true;
+        j->declined = false;
         j->next = NULL;
         if (w->tail != NULL)
             w->tail->next = j;

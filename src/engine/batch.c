@@ -142,9 +142,14 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
     if (!it->sample) return;
     if (!(scores && pos < r->n_prompt)) {
         uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
-        if (r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt)) {
+        const bool act =
+            r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt);
+        if (act || r->guided != NULL) {
+            rose_output_rules *out = with_rules(b, k);
             assert(pos - r->n_prompt == r->n_generated); /* nothing of it is in flight */
-            rose_rules_next(r->rules, r->events, r->n_generated, with_rules(b, k));
+            *out = (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1};
+            if (act) rose_rules_next(r->rules, r->events, r->n_generated, out);
+            if (r->guided != NULL) out->mask = r->guided->mask;
         }
     }
     r->out = b->batch.n_outputs - 1;

@@ -105,6 +105,11 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
         e->by_seq[r->seq] = NULL;
         rose_engine_update_gauges(e);
     }
+    if (r->guided != NULL) {
+        /* relaxed: a job that misses it only works for nothing */
+        atomic_store_explicit(&r->guided->over, true, memory_order_relaxed);
+        if (!r->guided->asked) rose_guides_leave(e->guides); /* else when its job ends */
+    }
     bump(&e->stats.finished, 1);
     if (ev.finish == ROSE_FINISH_CANCELLED) bump(&e->stats.cancelled, 1);
     if (ev.finish == ROSE_FINISH_LATE) bump(&e->stats.late, 1);
@@ -136,6 +141,37 @@ static bool is_eos(const rose_arch *a, uint32_t id)
     return false;
 }
 
+/* Tells whether the rules and the guide of r leave an id that could come next. */
+static bool leaves_one(const rose_request *r)
+{
+    const uint32_t *mask = r->guided != NULL ? r->guided->mask : NULL;
+    if (r->rules != NULL) return rose_rules_leave_one(r->rules, mask, r->events, r->n_generated);
+    return r->guided == NULL || rose_guided_allows_any(r->guided);
+}
+
+/* Lets the guide of r advance by id and compute the next mask. */
+static void ask_guide(rose_engine *e, rose_request *r, uint32_t id)
+{
+    rose_guided *g = r->guided;
+    g->asked = true;
+    g->id = id;
+    g->n_generated = r->n_generated;
+    /* relaxed: the push of the job publishes */
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    rose_guides_start(e->guides, r);
+}
+
+/* The mask of r's next id is there, or the guide failed. */
+static void take_mask(rose_engine *e, rose_request *r)
+{
+    if (r->guided->st == ROSE_OK) {
+        rose_sched_allow(e->sched, r->seq);
+        return;
+    }
+    r->guide_failed = true;
+    finish_bare(e, r, ROSE_FINISH_GUIDE);
+}
+
 static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 {
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
@@ -146,7 +182,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     }
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
         ev.finish = ROSE_FINISH_NO_TOKEN;
-        if (r->rules != NULL && !rose_rules_leave_one(r->rules, r->events, r->n_generated)) {
+        if (!leaves_one(r)) {
             finish(e, r, ev);
             return;
         }
@@ -171,14 +207,17 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         rose_rules_note(r->rules, id);
         ev.stop_id = rose_rules_stops(r->rules, id);
     }
-    if (ev.stop_id || (!r->ignore_eos && is_eos(&e->arch, id)))
+    /* a guide allows nothing after the end of the text */
+    if (ev.stop_id || ((!r->ignore_eos || r->guided != NULL) && is_eos(&e->arch, id)))
         ev.finish = ROSE_FINISH_STOP;
     else if (r->n_generated == r->max_tokens)
         ev.finish = ROSE_FINISH_LENGTH;
-    if (ev.finish != ROSE_FINISH_NONE)
+    if (ev.finish != ROSE_FINISH_NONE) {
         finish(e, r, ev);
-    else
-        publish(e, r, &ev);
+        return;
+    }
+    if (r->guided != NULL) ask_guide(e, r, id);
+    publish(e, r, &ev);
 }
 
 /* ---- events in ---- */
@@ -194,6 +233,7 @@ static void take_submission(rose_engine *e, rose_request *r)
                                   .salt = {{r->salt[0], r->salt[1]}},
                                   .due_ns = r->due_ns,
                                   .same_prompt = r->same_prompt,
+                                  .guided = r->guided != NULL,
                                   .no_lookup = r->skip_prefix_cache || scores};
     rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
     rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
@@ -203,6 +243,7 @@ static void take_submission(rose_engine *e, rose_request *r)
     }
     r->number = ++e->n_taken;
     e->by_seq[r->seq] = r;
+    if (r->guided != NULL && !r->guided->asked) take_mask(e, r);      /* the job was faster */
     atomic_store_explicit(&e->expected, false, memory_order_relaxed); /* likely this one */
 }
 
@@ -223,6 +264,23 @@ static void take_cancels(rose_engine *e, rose_request *list)
     }
 }
 
+/* Takes jobs back that have ended. */
+static bool take_guided(rose_engine *e)
+{
+    rose_request *r = rose_guides_take(e->guides), *next;
+    const bool any = r != NULL;
+    for (; r != NULL; r = next) {
+        next = r->guided->next;
+        r->guided->asked = false;
+        if (r->done)
+            rose_guides_leave(e->guides);
+        else if (r->seq != UINT32_MAX) /* else it is still in the inbox */
+            take_mask(e, r);
+        rose_request_unref(r);
+    }
+    return any;
+}
+
 /* False if nothing had arrived. */
 static bool take_events(rose_engine *e)
 {
@@ -237,6 +295,7 @@ static bool take_events(rose_engine *e)
     e->early = NULL;
     take_cancels(e, early);
     take_cancels(e, cancelled);
+    any = take_guided(e) || any;
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
     return any;
 }

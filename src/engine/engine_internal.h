@@ -36,8 +36,9 @@ struct rose_engine {
     bool enqueues;            /* step() returns while the device works */
     uint64_t salt_keys[2][2]; /* random */
     int cpu;
-    rose_port *port;  /* one reference */
-    rose_mpsc *inbox; /* owned: rose_request *, from submitters */
+    rose_port *port;     /* one reference */
+    rose_mpsc *inbox;    /* owned: rose_request *, from submitters */
+    rose_guides *guides; /* owned */
     pthread_t thread;
     bool thread_started;
     /* shared */

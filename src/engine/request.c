@@ -86,6 +86,13 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
         free(r);
         return NULL;
     }
+    const bool guided = o->guide.ops != NULL && max_tokens > 0;
+    if (guided && (r->guided = rose_guided_create(o, c)) == NULL) {
+        free(r->rules);
+        free(r);
+        return NULL;
+    }
+    if (o->guide.ops != NULL && !guided) o->guide.ops->destroy(o->guide.state);
     uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
     memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
     r->port = port;
@@ -114,6 +121,7 @@ void rose_request_unref(rose_request *r)
 {
     /* acq_rel: the thread that drops the last reference sees the writes of the other thread */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
+    rose_guided_destroy(r->guided);
     free(r->rules);
     free(r);
 }
@@ -163,6 +171,11 @@ const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
 {
     return r->rules->prompt_reports + (size_t)pos * (1 + r->rules->prompt_n_top);
+}
+
+const char *rose_request_guide_error(const rose_request *r)
+{
+    return r->guided != NULL && r->guide_failed ? r->guided->err.msg : NULL;
 }
 
 void *rose_request_user(const rose_request *r)

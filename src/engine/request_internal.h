@@ -14,7 +14,7 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#include "engine/rules_internal.h"
+#include "engine/guide_internal.h"
 
 /* The part of the engine that a request may still use after the engine is gone: a cancel wakes
  * the engine thread and may race with rose_engine_close. The engine holds one reference, and
@@ -48,7 +48,8 @@ struct rose_request {
     uint32_t n_prompt, max_tokens;
     uint32_t n_run; /* tokens that are computed before the first output: n_prompt; if the prompt is
                        only scored, all but the last (at least 1) */
-    rose_rules *rules; /* owned; NULL = none */
+    rose_rules *rules;   /* owned; NULL = none */
+    rose_guided *guided; /* owned; NULL = none */
     bool ignore_eos, skip_prefix_cache;
     uint64_t prof_id;
     int32_t priority;
@@ -58,6 +59,7 @@ struct rose_request {
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
     /* engine thread only; times belongs to the consumer once it has the finish event */
     bool done;
+    bool guide_failed;    /* published with the finish event */
     uint32_t seq;         /* the scheduler's handle */
     uint64_t number;      /* 1, 2, ...: its own for ever */
     uint64_t out_step;    /* number of the step that last sampled for this request, as the batch
@@ -78,8 +80,9 @@ struct rose_request {
     rose_event events[];
 };
 
-/* The caller has checked the request: max_model_len bounds its sizes. c: needed for o->rules, if
- * the request has sampling rules. NULL = out of memory. */
+/* The caller has checked the request: max_model_len bounds its sizes. c: needed for o->rules and
+ * o->guide, if the request has them. Takes the guide over, unless it returns NULL: out of memory.
+ */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
 static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens)

@@ -224,6 +224,19 @@ static uint64_t fake_rules(const rose_output_rules *r)
     return h;
 }
 
+/* The allowed id that the hash h names. */
+static uint32_t fake_masked(const uint32_t *mask, uint64_t h)
+{
+    uint32_t n = 0, k;
+    for (uint32_t id = 0; id < FAKE_VOCAB; id++)
+        n += mask[id / 32] >> id % 32 & 1;
+    fake_check(mask[FAKE_VOCAB / 32] >> FAKE_VOCAB % 32 == 0, "bits after the vocabulary");
+    if (n == 0) return ROSE_TOKEN_NONE;
+    k = (uint32_t)(h >> 8) % n;
+    for (uint32_t id = 0;; id++)
+        if ((mask[id / 32] >> id % 32 & 1) != 0 && k-- == 0) return id;
+}
+
 static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *id)
 {
     const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[k] : NULL;
@@ -242,6 +255,8 @@ static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *i
               : fake_sample(state, seed, b->out_pos[k]);
     if (rules == NULL) return;
     *id = scores ? rules->score_id : fake_sample(state, seed ^ fake_rules(rules), b->out_pos[k]);
+    if (rules->mask != NULL)
+        *id = fake_masked(rules->mask, fake_mix(state, seed ^ fake_rules(rules), b->out_pos[k]));
     if (rules->report != NULL)
         *rules->report = (rose_logprob){.id = *id, .rank = 1, .logprob = (float)(state >> 40)};
 }

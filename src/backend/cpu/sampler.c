@@ -441,7 +441,7 @@ static double report_best(sampler *s, const rose_output_rules *rules)
 
 static bool changes_logits(const rose_output_rules *r)
 {
-    return r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
+    return r->mask != NULL || r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
 }
 
 static void penalise(const rose_output_rules *r, float *y)
@@ -469,6 +469,8 @@ static void change_logits(const float *x, uint32_t vocab, const rose_output_rule
     } else {
         memcpy(y, x, vocab * sizeof *y);
     }
+    for (uint32_t i = 0; i < vocab && r->mask != NULL; i++)
+        if ((r->mask[i / 32] >> i % 32 & 1) == 0) y[i] = -INFINITY;
     for (uint32_t i = 0; i < r->n_banned; i++)
         y[r->banned[i]] = -INFINITY;
     for (uint32_t i = 0; i < r->n_bias; i++)
