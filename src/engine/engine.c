@@ -33,7 +33,7 @@
 #include "engine/engine_internal.h"
 
 enum {
-    FEW_GUIDED = 16,            /* rows with a guide are few if they are at most one of so many */
+    FEW_GUIDED = 16,            /* rows with a guide are few up to this part of all: 1 of 16 */
     MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
     MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
 };
@@ -115,7 +115,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
         rose_engine_update_gauges(e);
     }
     if (r->guided != NULL) {
-        /* relaxed: a job that misses it only works for nothing */
+        /* relaxed: if a job misses it, only its work is unused */
         atomic_store_explicit(&r->guided->over, true, memory_order_relaxed);
         if (!r->guided->asked) rose_guides_leave(e->guides); /* else when its job ends */
     }

@@ -715,7 +715,7 @@ static void run_cancel(int mode, uint32_t gate_from)
     assert_int_equal(greq_submit(q, b.e, b.sink, NULL), ROSE_OK);
     gate_await(&b.gate, 1);
     rose_request_cancel(q->rec.r);
-    greq_consume(b.sink, 1); /* released, too */
+    greq_consume(b.sink, 1); /* it also releases q */
     assert_int_equal(q->rec.finish, ROSE_FINISH_CANCELLED);
     assert_int_equal(atomic_load(&g_destroyed) + 1, atomic_load(&g_made));
     assert_int_equal(greq_submit(other, b.e, b.sink, NULL), ROSE_OK);

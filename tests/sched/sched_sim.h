@@ -51,7 +51,7 @@ typedef struct sim_load {
                             their own */
     uint32_t n_salts, n_priorities;
     uint32_t max_own;   /* tokens after the common beginning, and tokens of the output */
-    uint32_t guided_in; /* one of so many sequences is guided; 0: none */
+    uint32_t guided_in; /* 1 of this many sequences is guided; 0: none */
 } sim_load;
 
 enum { SIM_MAX_LEN = 256 };
