@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -86,6 +87,11 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
         free(r);
         return NULL;
     }
+    if (o->pool != ROSE_POOL_NONE && (r->state = calloc(c->width, sizeof *r->state)) == NULL) {
+        free(r->rules);
+        free(r);
+        return NULL;
+    }
     uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
     memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
     r->port = port;
@@ -95,7 +101,9 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->prompt = prompt;
     r->n_prompt = o->n_prompt;
     r->max_tokens = max_tokens;
-    r->n_run = rose_request_n_run(o->n_prompt, max_tokens);
+    r->n_run = rose_request_n_run(o->n_prompt, max_tokens, o->pool);
+    r->pool = o->pool;
+    r->width = c->width;
     r->ignore_eos = o->ignore_eos;
     r->skip_prefix_cache = o->skip_prefix_cache;
     r->prof_id = o->prof_id;
@@ -115,6 +123,7 @@ void rose_request_unref(rose_request *r)
     /* acq_rel: the thread that drops the last reference sees the writes of the other thread */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     free(r->rules);
+    free(r->state);
     free(r);
 }
 
@@ -163,6 +172,21 @@ const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
 {
     return r->rules->prompt_reports + (size_t)pos * (1 + r->rules->prompt_n_top);
+}
+
+bool rose_request_finish_state(rose_request *r)
+{
+    bool finite = true;
+    for (uint32_t i = 0; i < r->width; i++) {
+        if (r->pool == ROSE_POOL_MEAN) r->state[i] /= (float)r->n_prompt;
+        finite = finite && isfinite(r->state[i]);
+    }
+    return finite;
+}
+
+const float *rose_request_state(const rose_request *r)
+{
+    return r->state;
 }
 
 void *rose_request_user(const rose_request *r)

@@ -17,6 +17,7 @@ typedef struct rose_rules_ctx {
     const uint32_t *eos; /* [n_eos] borrowed from the engine */
     uint32_t n_eos;      /* 0 where the request ignores them */
     uint32_t caps;       /* of the backend */
+    uint32_t width;      /* of a state */
 } rose_rules_ctx;
 
 typedef struct rose_rules {
