@@ -219,6 +219,10 @@ static void compare_all(const fx_shape *shape)
     o.backend.cpu.n_threads = 1;
     compare(m, reqs, "pieces of 5, one thread, no overlap", &o, true);
     o = pool_opts();
+    o.prefix_cache = false;
+    o.backend.max_step_tokens = 1000; /* several blocks of outputs in a step */
+    compare(m, reqs, "large steps", &o, false);
+    o = pool_opts();
     compare(m, reqs, "prefix cache", &o, false);
     o.prefill_chunk_size = 1;
     compare(m, reqs, "prefix cache, pieces of 1", &o, true);
