@@ -162,7 +162,7 @@ typedef struct rose_api_io {
     rose_api_metrics *metrics; /* owned */
     rose_api_out text;         /* scratch: text released by one event */
     rose_api_out out;          /* scratch: bytes to write */
-    rose_api_out tail;         /* scratch: members of a last chunk */
+    rose_api_out tail;         /* scratch: header lines */
 } rose_api_io;
 
 typedef struct rose_api_job rose_api_job;
@@ -193,6 +193,34 @@ typedef enum rose_api_stop_kind {
     ROSE_API_STOP_ID      /* one of stop_token_ids */
 } rose_api_stop_kind;
 
+/* ---- dialects: how a job writes its reply and its stream ---- */
+
+typedef enum rose_api_part_kind {
+    ROSE_API_PART_TEXT,      /* text for the user */
+    ROSE_API_PART_REASONING, /* text of the model's reasoning */
+    ROSE_API_PART_CALL,      /* a call of a tool begins; its text is the name of the tool */
+    ROSE_API_PART_ARGS       /* text of the arguments of a call */
+} rose_api_part_kind;
+
+enum { ROSE_API_CALL_ID = 40 }; /* bytes of a call's id, with the NUL */
+
+/* A part of a choice. Parts have their text in the choice's buffer, one after the other. */
+typedef struct rose_api_part {
+    rose_api_part_kind kind;
+    uint32_t call;             /* CALL, ARGS: which call of the choice, from 0 */
+    size_t begin, len;         /* in choice->text; a CALL has at least one byte */
+    char id[ROSE_API_CALL_ID]; /* CALL: the id of the call, plain ASCII */
+} rose_api_part;
+
+/* What the stream still has to write of a part. */
+typedef struct rose_api_piece {
+    rose_api_part_kind kind;
+    uint32_t call;
+    const char *id;   /* CALL; else NULL */
+    const char *text; /* borrowed from the choice */
+    size_t len;
+} rose_api_piece;
+
 typedef struct rose_api_choice {
     rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
@@ -209,13 +237,33 @@ typedef struct rose_api_choice {
     uint32_t n_cached;            /* the choice's prompt tokens that came from the prefix cache;
                                    * set when its engine request is released */
     bool pending;                 /* the sink gave it before the job was back */
-    bool role_sent;               /* chat: the first chunk is out */
+    bool begun;                   /* in a stream: the first event is out */
     bool trim_space;              /* chat: drop one leading space */
-    rose_buf text;          /* the whole text; in a stream only the text that waits for its chunk */
-    uint64_t t_admitted_ns; /* 0 = not yet known */
+    rose_buf text;                /* the texts of the parts */
+    rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
+    uint32_t n_parts, cap_parts;
+    size_t n_out;                   /* in a stream: the bytes of text that are out */
+    uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
                                        only scored: 0, and the time of the scores */
 } rose_api_choice;
+
+/* The functions with which a job writes what its client reads. The I/O thread calls them, except
+ * for head. A failed allocation is noted in `o`. */
+typedef struct rose_api_dialect {
+    const char *id; /* ids of replies begin with it */
+    /* Worker: prepares bytes that the job keeps for its stream and its reply. */
+    void (*head)(rose_api_out *head, const rose_api_job *j);
+    /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
+     * choice->finish. Without a piece it is called only for the last time. */
+    void (*event)(rose_api_out *o, rose_api_choice *c, bool last);
+    /* Stream: writes the usage, or the job's error, and the end of the stream. */
+    void (*end)(rose_api_out *o, rose_api_job *j);
+    /* Writes the reply that is not streamed. */
+    void (*whole)(rose_api_out *o, const rose_api_job *j);
+} rose_api_dialect;
+
+extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat;
 
 struct rose_api_job {
     rose_api *api;
@@ -226,6 +274,7 @@ struct rose_api_job {
     bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
     bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
+    const rose_api_dialect *dialect;
     bool render;        /* a completion or a chat that is not submitted: the reply has its ids */
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
@@ -261,7 +310,7 @@ struct rose_api_job {
     rose_api_choice *choices; /* owned [n_choices] */
     uint32_t *stop_mem;       /* owned: the states of all choices */
     rose_stops stops;
-    rose_api_out head; /* the bytes of a stream chunk up to the index of its choice */
+    rose_api_out head; /* what the dialect has prepared */
     uint64_t prof_id;  /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
@@ -296,7 +345,8 @@ bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *
                          const char *query, rose_api_error *err);
 
 /* job.c */
-rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind);
+rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind,
+                                  const rose_api_dialect *d);
 void rose_api_job_process(rose_api_job *j,
                           rose_encoder *enc); /* worker: parse, check, tokenise, submit */
 void rose_api_job_free(rose_api_job *j);
@@ -370,14 +420,22 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
 
-/* stream.c: writes SSE bytes. tail: NULL, or JSON members that go before the closing brace of
- * the chunk (",\"x\":1"). */
-void rose_api_sse_head(rose_api_out *head, const rose_api_job *j);
-void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
-                        const char *text, size_t len, const char *finish, const char *tail,
-                        size_t tail_len);
-void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len);
-void rose_api_sse_error(rose_api_out *o, const rose_api_error *e);
+/* parts.c: the parts of a choice. False: no memory. */
+/* Adds text to the last part, if that has this kind and call, or as a new part. */
+bool rose_api_part_add(rose_api_choice *c, rose_api_part_kind kind, uint32_t call, const char *text,
+                       size_t len);
+/* Begins call number `call`: 0, 1, ... in this order. name has at least one byte. */
+bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const char *name,
+                        size_t len);
+/* Takes the next piece that is not out, and counts it as out. False: there is none. */
+bool rose_api_piece_next(rose_api_choice *c, rose_api_piece *p);
+void rose_api_parts_clear(rose_api_choice *c); /* keeps the memory */
+bool rose_api_has_part(const rose_api_choice *c, rose_api_part_kind kind);
+/* Writes the whole text of a kind (of a call) as a JSON string. call is 0 for kinds without. */
+void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind,
+                        uint32_t call);
+
+/* stream.c */
 void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */
 
 /* reply.c */
@@ -387,7 +445,7 @@ void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c); /* ,"stop_
 void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} */
 void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server-Timing: ...\r\n" */
 void rose_api_reply_json(rose_api_out *o,
-                         const rose_api_job *j); /* the whole reply of a completion */
+                         const rose_api_job *j); /* the reply of a completion or a chat */
 
 /* tokenize.c: on a worker; fill j->reply or j->err */
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);

@@ -162,33 +162,21 @@ static void release(rose_api_choice *c)
     atomic_fetch_sub_explicit(&j->io->n_live, 1, memory_order_relaxed);
 }
 
-static void put_chunk(rose_api_choice *c, const char *text, size_t len, bool last)
+static void put_event(rose_api_choice *c, bool last)
 {
-    rose_api_job *j = c->job;
-    rose_api_io *io = j->io;
-    rose_api_out_reset(&io->tail);
-    if (last && !j->usage && j->n_released == j->n_choices) {
-        rose_api_puts(&io->tail, ",\"timings\":");
-        rose_api_timings_json(&io->tail, j);
-    }
-    rose_api_sse_chunk(&io->out, j, c, text, len, last ? c->finish : NULL, io->tail.b.data,
-                       io->tail.b.len);
-    c->role_sent = true;
+    c->job->dialect->event(&c->job->io->out, c, last);
     c->n_sent = c->n_tokens;
-    c->text.len = 0;
-    if (io->tail.oom) io->out.oom = true;
-    if (c->extra != NULL) rose_api_extra_sent(c);
 }
 
-/* Tells whether a chunk is due (--stream-interval). The first text is sent at once; later a
- * chunk holds that many tokens, and the last event sends the rest. Text that waits is in
- * c->text, whose memory is kept. */
+/* Tells whether an event is due (--stream-interval). The first text is sent at once; later an
+ * event holds that many tokens, and the last event sends the rest. */
 static bool is_due(const rose_api_choice *c, bool last)
 {
     return last || c->n_sent == 0 || c->n_tokens - c->n_sent >= c->job->api->o.stream_interval;
 }
 
-/* Delivers the text that one event released: into the stream, or to the text that is kept. */
+/* Delivers the text that one event released: to the parts of the choice, and from there into the
+ * stream. */
 static void deliver(rose_api_choice *c, bool last)
 {
     rose_api_job *j = c->job;
@@ -201,13 +189,9 @@ static void deliver(rose_api_choice *c, bool last)
             len--;
         }
     }
+    if (!rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len)) lose(j);
     bool due = j->streaming && is_due(c, last);
-    if (!due || c->text.len > 0) {
-        if (rose_buf_add(&c->text, text, len) != ROSE_OK) lose(j);
-        text = c->text.data;
-        len = c->text.len;
-    }
-    if (due && wanted(j) && (len > 0 || last)) put_chunk(c, text, len, last);
+    if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
 
 static void take_event(rose_api_choice *c, const rose_event *ev)
@@ -259,19 +243,10 @@ static void end_stream(rose_api_job *j)
     rose_api_out_reset(&io->out);
     for (uint32_t i = 0; i < j->n_choices; i++) { /* held back when the job failed */
         rose_api_choice *c = &j->choices[i];
-        if (c->text.len > 0) put_chunk(c, c->text.data, c->text.len, false);
+        if (c->text.len > c->n_out) put_event(c, false);
     }
-    if (j->err.status != 0) {
-        rose_api_sse_error(&io->out, &j->err);
-    } else if (j->usage) {
-        rose_api_out_reset(&io->tail);
-        rose_api_puts(&io->tail, ",\"timings\":");
-        rose_api_timings_json(&io->tail, j);
-        rose_api_sse_usage(&io->out, j, io->tail.b.data, io->tail.b.len);
-        if (io->tail.oom) io->out.oom = true;
-    }
-    rose_api_puts(&io->out, "data: [DONE]\n\n");
-    /* If memory runs out here, the stream lacks [DONE], which clients understand as incomplete. */
+    j->dialect->end(&io->out, j);
+    /* If memory runs out here, the stream lacks its end, which clients understand as incomplete. */
     if (!io->out.oom) rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
     if (j->r == NULL) return;
     rose_api_count_http_time(io, j->r);
@@ -283,7 +258,7 @@ static void reply_whole(rose_api_job *j)
     rose_api_io *io = j->io;
     rose_api_out_reset(&io->out);
     rose_api_out_reset(&io->tail);
-    rose_api_reply_json(&io->out, j);
+    j->dialect->whole(&io->out, j);
     rose_api_server_timing(&io->tail, j);
     rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
     const char *headers = rose_buf_str(&io->tail.b);

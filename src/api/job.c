@@ -41,7 +41,8 @@ static uint64_t random_seed(void)
     return seed;
 }
 
-rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
+rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind,
+                                  const rose_api_dialect *d)
 {
     rose_api *a = io->api;
     rose_api_job *j = calloc(1, sizeof *j);
@@ -56,11 +57,12 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->io = io;
     j->r = r;
     j->kind = kind;
+    j->dialect = d;
     j->created = rose_unix_time();
     j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
-    snprintf(j->id, sizeof j->id, "%s-%016llx", kind == ROSE_API_CHAT ? "chatcmpl" : "cmpl",
+    snprintf(j->id, sizeof j->id, "%s-%016llx", d->id,
              (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
                                                                  memory_order_relaxed)));
     io->n_jobs++;
@@ -74,6 +76,7 @@ void rose_api_job_free(rose_api_job *j)
     rose_http_timer_cancel(j->timer);
     for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_buf_free(&j->choices[i].text);
+        free(j->choices[i].parts);
         if (j->extras != NULL) rose_api_extra_free(&j->extras[i]);
     }
     free(j->extras);
@@ -205,7 +208,7 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         c->trim_space = is_plain_chat(j);
     }
     if (!create_extras(j)) return false;
-    rose_api_sse_head(&j->head, j);
+    j->dialect->head(&j->head, j);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
 

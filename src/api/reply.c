@@ -150,7 +150,7 @@ static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_ch
     rose_api_putf(o, "{\"index\":%u,", c->index);
     rose_api_puts(o, j->kind == ROSE_API_CHAT ? "\"message\":{\"role\":\"assistant\",\"content\":"
                                               : "\"text\":");
-    rose_api_put_string(o, c->text.data, c->text.len);
+    rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
     if (j->kind == ROSE_API_CHAT) rose_api_puts(o, ",\"refusal\":null}");
     rose_api_puts(o, ",\"logprobs\":");
     rose_api_extra_logprobs(o, c);

@@ -365,13 +365,15 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
 static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool render)
 {
     rose_api *a = io->api;
+    const rose_api_dialect *d =
+        kind == ROSE_API_CHAT ? &rose_api_dialect_chat : &rose_api_dialect_completion;
     rose_api_error err;
     rose_api_job *j;
     if (!may_start(io, r, kind, &err)) {
         rose_api_reply_error(io, r, &err);
         return;
     }
-    if ((j = rose_api_job_create(io, r, kind)) == NULL) {
+    if ((j = rose_api_job_create(io, r, kind, d)) == NULL) {
         rose_api_fail_nomem(&err);
         rose_api_reply_error(io, r, &err);
         return;

@@ -1,7 +1,7 @@
-/* api/stream.c - the bytes of a stream: one server-sent event per chunk, in the form of OpenAI's
- * chunks. Two writers give the same bytes. One uses prebuilt pieces (fast_sse), so that its only
- * work per token is escaping the text. The other builds jansson's tree and exists for
- * comparison. */
+/* api/stream.c - the dialects of completions and chats: one server-sent event per chunk, in the
+ * form of OpenAI's chunks. Two writers give the same bytes. One uses prebuilt pieces (fast_sse), so
+ * that its only work per token is escaping the text. The other builds jansson's tree and exists
+ * for comparison. */
 #include <string.h>
 
 #include "api/api_internal.h"
@@ -11,7 +11,7 @@ static const char *chunk_object(const rose_api_job *j)
     return j->kind == ROSE_API_CHAT ? "chat.completion.chunk" : "text_completion";
 }
 
-void rose_api_sse_head(rose_api_out *head, const rose_api_job *j)
+static void put_head(rose_api_out *head, const rose_api_job *j)
 {
     rose_api_puts(head, "data: {\"id\":\"");
     rose_api_puts(head, j->id);
@@ -24,31 +24,32 @@ void rose_api_sse_head(rose_api_out *head, const rose_api_job *j)
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
-static void put_delta(rose_api_out *o, const rose_api_choice *c, const char *text, size_t len)
+static void put_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
 {
-    if (c->role_sent && len == 0) {
+    if (c->begun && p->len == 0) {
         PUT(o, ",\"delta\":{}");
         return;
     }
-    if (c->role_sent)
+    if (c->begun)
         PUT(o, ",\"delta\":{\"content\":\"");
     else
         PUT(o, ",\"delta\":{\"role\":\"assistant\",\"content\":\"");
-    rose_api_put_escaped(o, text, len);
+    rose_api_put_escaped(o, p->text, p->len);
     PUT(o, "\"}");
 }
 
-static void chunk_fast(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
-                       const char *text, size_t len, const char *finish)
+static void chunk_fast(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p,
+                       const char *finish)
 {
+    const rose_api_job *j = c->job;
     rose_api_put(o, j->head.b.data, j->head.b.len);
     PUT(o, "{\"index\":");
     rose_api_put_u64(o, c->index);
     if (j->kind == ROSE_API_CHAT) {
-        put_delta(o, c, text, len);
+        put_delta(o, c, p);
     } else {
         PUT(o, ",\"text\":\"");
-        rose_api_put_escaped(o, text, len);
+        rose_api_put_escaped(o, p->text, p->len);
         PUT(o, "\"");
     }
     if (finish == NULL && c->extra == NULL) {
@@ -84,8 +85,8 @@ static bool set(json_t *object, const char *key, json_t *v)
 
 static bool fill_delta(json_t *delta, const rose_api_choice *c, const char *text, size_t len)
 {
-    return (c->role_sent || set(delta, "role", json_string("assistant"))) &&
-           ((c->role_sent && len == 0) || set(delta, "content", json_stringn(text, len)));
+    return (c->begun || set(delta, "role", json_string("assistant"))) &&
+           ((c->begun && len == 0) || set(delta, "content", json_stringn(text, len)));
 }
 
 static json_t *stop_reason(const rose_api_choice *c)
@@ -96,13 +97,14 @@ static json_t *stop_reason(const rose_api_choice *c)
     return json_stringn(s->text, s->len);
 }
 
-static bool fill_choice(json_t *t, const rose_api_job *j, const rose_api_choice *c,
-                        const char *text, size_t len, const char *finish)
+static bool fill_choice(json_t *t, const rose_api_choice *c, const rose_api_piece *p,
+                        const char *finish)
 {
     json_t *delta = NULL;
-    if (len == 0) text = ""; /* it may be NULL then */
+    const char *text = p->len == 0 ? "" : p->text; /* it may be NULL then */
+    const size_t len = p->len;
     if (!set(t, "index", json_integer(c->index))) return false;
-    if (j->kind != ROSE_API_CHAT) {
+    if (c->job->kind != ROSE_API_CHAT) {
         if (!set(t, "text", json_stringn(text, len))) return false;
     } else if (!set(t, "delta", delta = json_object()) || !fill_delta(delta, c, text, len)) {
         return false;
@@ -150,12 +152,12 @@ void rose_api_put_json(rose_api_out *o, const json_t *v)
 }
 
 /* Writes a chunk up to the closing brace, which the caller writes after any further members. */
-static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
-                          const char *text, size_t len, const char *finish)
+static void chunk_generic(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p,
+                          const char *finish)
 {
     json_t *root = json_object(), *choice = json_object();
     PUT(o, "data: ");
-    bool ok = root != NULL && choice != NULL && fill_choice(choice, j, c, text, len, finish) &&
+    bool ok = root != NULL && choice != NULL && fill_choice(choice, c, p, finish) &&
               fill_chunk(root, c, choice);
     if (ok)
         rose_api_put_json(o, root);
@@ -166,30 +168,68 @@ static void chunk_generic(rose_api_out *o, const rose_api_job *j, const rose_api
     json_decref(root);
 }
 
-void rose_api_sse_chunk(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c,
-                        const char *text, size_t len, const char *finish, const char *tail,
-                        size_t tail_len)
+/* Tells whether the chunk with this finish is the last one of the stream. */
+static bool ends_stream(const rose_api_job *j, const char *finish)
 {
-    if (j->api->o.fast_sse || c->extra != NULL) /* the tree knows plain text only */
-        chunk_fast(o, j, c, text, len, finish);
+    return finish != NULL && !j->usage && j->n_released == j->n_choices;
+}
+
+static void put_timings(rose_api_out *o, const rose_api_job *j)
+{
+    PUT(o, ",\"timings\":");
+    rose_api_timings_json(o, j);
+}
+
+static void put_chunk(rose_api_out *o, rose_api_choice *c, const rose_api_piece *p,
+                      const char *finish)
+{
+    /* the tree knows plain text only */
+    if (c->job->api->o.fast_sse || c->extra != NULL || p->kind != ROSE_API_PART_TEXT)
+        chunk_fast(o, c, p, finish);
     else
-        chunk_generic(o, j, c, text, len, finish);
-    rose_api_put(o, tail, tail_len);
+        chunk_generic(o, c, p, finish);
+    if (ends_stream(c->job, finish)) put_timings(o, c->job);
     PUT(o, "}\n\n");
+    c->begun = true;
+    if (c->extra != NULL) rose_api_extra_sent(c);
 }
 
-void rose_api_sse_usage(rose_api_out *o, const rose_api_job *j, const char *tail, size_t tail_len)
+/* A chunk for each piece. The last of them has the finish; without a piece an empty text has it. */
+static void put_event(rose_api_out *o, rose_api_choice *c, bool last)
 {
-    rose_api_put(o, j->head.b.data, j->head.b.len);
-    PUT(o, "],\"usage\":");
-    rose_api_usage_json(o, j);
-    rose_api_put(o, tail, tail_len);
-    PUT(o, "}\n\n");
+    rose_api_piece p = {.kind = ROSE_API_PART_TEXT}, next;
+    bool more = rose_api_piece_next(c, &p);
+    do {
+        more = more && rose_api_piece_next(c, &next);
+        put_chunk(o, c, &p, last && !more ? c->finish : NULL);
+        if (more) p = next;
+    } while (more);
+    rose_api_parts_clear(c);
 }
 
-void rose_api_sse_error(rose_api_out *o, const rose_api_error *e)
+static void put_end(rose_api_out *o, rose_api_job *j)
 {
-    PUT(o, "data: ");
-    rose_api_error_json(o, e);
-    PUT(o, "\n\n");
+    if (j->err.status != 0) {
+        PUT(o, "data: ");
+        rose_api_error_json(o, &j->err);
+        PUT(o, "\n\n");
+    } else if (j->usage) {
+        rose_api_put(o, j->head.b.data, j->head.b.len);
+        PUT(o, "],\"usage\":");
+        rose_api_usage_json(o, j);
+        put_timings(o, j);
+        PUT(o, "}\n\n");
+    }
+    PUT(o, "data: [DONE]\n\n");
 }
+
+const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl",
+                                                      .head = put_head,
+                                                      .event = put_event,
+                                                      .end = put_end,
+                                                      .whole = rose_api_reply_json};
+const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl",
+                                                .head = put_head,
+                                                .event = put_event,
+                                                .end = put_end,
+                                                .whole = rose_api_reply_json};

@@ -246,16 +246,19 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
     enum { N = 200000 };
     static const char *const strings[] = {"\nUser:", "###", "<|end|>", "Observation:"};
     rose_api api = {.model_id = (char *)(uintptr_t) "rose-tiny", .o = {.fast_sse = fast}};
-    rose_api_job j = {
-        .api = &api, .kind = chat ? ROSE_API_CHAT : ROSE_API_COMPLETION, .created = 1795226514};
+    const rose_api_dialect *d = chat ? &rose_api_dialect_chat : &rose_api_dialect_completion;
+    rose_api_job j = {.api = &api,
+                      .kind = chat ? ROSE_API_CHAT : ROSE_API_COMPLETION,
+                      .dialect = d,
+                      .created = 1795226514};
     uint32_t states[4] = {0}, vocab = rose_tokenizer_vocab_size(t);
-    rose_api_choice c = {.job = &j, .role_sent = true, .stop = {.state = states}};
+    rose_api_choice c = {.job = &j, .begun = true, .stop = {.state = states}};
     rose_api_out text = {0}, out = {0};
     char *piece = malloc(rose_detok_cap(t) + 16);
     snprintf(j.id, sizeof j.id, "cmpl-0123456789abcdef");
     for (uint32_t i = 0; i < n_stops; i++)
         rose_stops_add(&j.stops, strings[i], strlen(strings[i]));
-    rose_api_sse_head(&j.head, &j);
+    d->head(&j.head, &j);
     uint64_t t0 = rose_now_ns(), bytes = 0;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t id = (i * 2654435761u) % vocab;
@@ -263,13 +266,15 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
         rose_api_out_reset(&out);
         size_t n = rose_detok_push(&c.detok, t, id, ROSE_DECODE_SKIP_SPECIAL, piece);
         rose_stop_push(&j.stops, &c.stop, piece, n, &text);
-        if (text.b.len > 0)
-            rose_api_sse_chunk(&out, &j, &c, text.b.data, text.b.len, NULL, NULL, 0);
+        if (!rose_api_part_add(&c, ROSE_API_PART_TEXT, 0, text.b.data, text.b.len)) abort();
+        if (text.b.len > 0) d->event(&out, &c, false);
         bytes += out.b.len;
     }
     double ns = (double)(rose_now_ns() - t0) / N;
     if (bytes == 0) abort();
     free(piece);
+    free(c.parts);
+    rose_buf_free(&c.text);
     rose_stops_free(&j.stops);
     rose_api_out_free(&j.head);
     rose_api_out_free(&text);
