@@ -81,6 +81,7 @@ void rose_api_job_free(rose_api_job *j)
     }
     free(j->extras);
     rose_api_prompts_free(&j->prompts);
+    rose_api_pooled_free(j->pooled);
     free(j->choices);
     free(j->stop_mem);
     rose_stops_free(&j->stops);
@@ -456,7 +457,9 @@ static void process(rose_api_job *j, rose_encoder *enc)
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
         j->short_only = false;
-        if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
+        if ((j->kind & ROSE_API_POOLED) != 0) {
+            if (note_ignored(j, &ignored)) rose_api_pooled_run(j, &p, &c);
+        } else if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
             run_text(j, &p, &c);
         else if (!j->declined)
             run_completion(j, &p, &c);
@@ -478,9 +481,10 @@ static void watch_job(rose_stall_span *s, const rose_api_job *j)
         [ROSE_API_APPLY] = "apply-template",     [ROSE_API_PROFILE_START] = "start_profile",
         [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
+    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? j->dialect->id : kinds[j->kind];
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
-                      kinds[j->kind], j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
+                      name, j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
 }
 
 void rose_api_job_process(rose_api_job *j, rose_encoder *enc)

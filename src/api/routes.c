@@ -361,12 +361,19 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
     return done;
 }
 
+static const rose_api_dialect *dialect_of(rose_api_kind kind)
+{
+    if (kind == ROSE_API_EMBED) return &rose_api_dialect_embed;
+    if (kind == ROSE_API_RERANK) return &rose_api_dialect_rerank;
+    if (kind == ROSE_API_SCORE) return &rose_api_dialect_score;
+    return kind == ROSE_API_CHAT ? &rose_api_dialect_chat : &rose_api_dialect_completion;
+}
+
 /* render: the reply has the ids of the prompt, and nothing is generated. */
 static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool render)
 {
     rose_api *a = io->api;
-    const rose_api_dialect *d =
-        kind == ROSE_API_CHAT ? &rose_api_dialect_chat : &rose_api_dialect_completion;
+    const rose_api_dialect *d = dialect_of(kind);
     rose_api_error err;
     rose_api_job *j;
     if (!may_start(io, r, kind, &err)) {
@@ -421,6 +428,21 @@ static void post_chat(rose_api_io *io, rose_http_req *r)
     start_job(io, r, ROSE_API_CHAT);
 }
 
+static void post_embeddings(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_EMBED);
+}
+
+static void post_rerank(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_RERANK);
+}
+
+static void post_score(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_SCORE);
+}
+
 static void post_tokenize(rose_api_io *io, rose_http_req *r)
 {
     start_job(io, r, ROSE_API_TOKENIZE);
@@ -451,6 +473,12 @@ static const route routes[] = {
     {"/v1/chat/completions", true, false, post_chat},
     {"/v1/completions/render", true, false, post_render},
     {"/v1/chat/completions/render", true, false, post_chat_render},
+    {"/v1/embeddings", true, false, post_embeddings},
+    {"/v1/rerank", true, false, post_rerank},
+    {"/v2/rerank", true, false, post_rerank},
+    {"/rerank", true, false, post_rerank},
+    {"/v1/score", true, false, post_score},
+    {"/score", true, false, post_score},
     {"/v1/models", false, false, get_models},
     {"/v1/models/", false, false, get_model}, /* a prefix */
     {"/tokenize", true, false, post_tokenize},
@@ -511,10 +539,10 @@ static bool method_fits(const route *rt, const char *method)
 
 /* Paths of the OpenAI API and related servers that this server does not have. */
 static const char *const absent[] = {
-    "/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/images",        "/v1/audio",
-    "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",    "/v1/threads",
-    "/v1/uploads",   "/v1/messages",   "/v1/edits",       "/v1/vector_stores", "/v1/realtime",
-    "/v1/rerank",    "/v1/score",      "/v1/videos",      "/v1/conversations",
+    "/v1/responses",     "/v1/moderations", "/v1/images",      "/v1/audio",
+    "/v1/files",         "/v1/batches",     "/v1/fine_tuning", "/v1/assistants",
+    "/v1/threads",       "/v1/uploads",     "/v1/messages",    "/v1/edits",
+    "/v1/vector_stores", "/v1/realtime",    "/v1/videos",      "/v1/conversations",
 };
 
 static bool is_absent(const char *path)
@@ -553,7 +581,7 @@ static void nothing_there(rose_api_error *e, const char *path)
     if (is_absent(guess))
         rose_api_fail(e, 404, "not_found", NULL,
                       "'%.200s' is not implemented by this server; it has /v1/completions, "
-                      "/v1/chat/completions and /v1/models",
+                      "/v1/chat/completions, /v1/embeddings and /v1/models",
                       path);
     else if (in_v1 || find_route(guess + 3) != NULL)
         rose_api_fail(e, 404, "not_found", NULL,

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "base/hist.h"
 #include "base/wakeq.h"
+#include "model/pooling.h"
 
 typedef struct rose_engine rose_engine;
 typedef struct rose_request rose_request;
@@ -124,15 +125,6 @@ typedef struct rose_request_rules {
     uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
-/* A state is what the head of the model reads: the row of a token after the last norm, in fp32. A
- * pooled request generates nothing, and its result is one state. */
-typedef enum rose_pooling {
-    ROSE_POOL_NONE,
-    ROSE_POOL_LAST, /* the state of the last prompt token */
-    ROSE_POOL_MEAN  /* the mean of the states of all prompt tokens. Their sum is fp32, in order of
-                     * position. The prefix cache is not read */
-} rose_pooling;
-
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* [n_prompt] ids < vocab_size, copied */
     uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
@@ -140,9 +132,10 @@ typedef struct rose_request_opts {
                              * n_prompt */
     bool score_only;   /* max_tokens is ignored and nothing is generated: one event without a token
                           (LENGTH) ends it. The prompt may then fill the context */
-    rose_pooling pool; /* not NONE: max_tokens and sampling are ignored. As with score_only, one
-                          event ends the request; then rose_request_state is valid. Needs rules NULL
-                          and a backend with ROSE_CAP_STATES */
+    rose_pooling pool; /* not NONE: nothing is generated, and max_tokens and sampling are ignored.
+                        * As with score_only, one event ends the request; then rose_request_state is
+                        * valid. MEAN sums in fp32, in order of position, and does not read the
+                        * prefix cache. Needs rules NULL and a backend with ROSE_CAP_STATES */
     rose_sampling sampling;
     const rose_request_rules *rules; /* sampling rules; NULL = none, which costs nothing;
                                       * borrowed during submit */
