@@ -309,7 +309,7 @@ static bool encode_pair(const input *in, rose_ids *out, const json_t *query, con
     return ok;
 }
 
-/* A prompt with room for the answer behind it. */
+/* A prompt, and room for the answer after it. */
 static bool build_pair(const input *in, rose_ids *to, const rose_ids part[3], const char *name)
 {
     const size_t fixed = part[0].len + part[2].len;

@@ -31,7 +31,7 @@ static const uint32_t script[] = {FAKE_WORD0, FAKE_WORD0 + 1, FAKE_WORD0 + 2, FA
 
 typedef struct sample {
     const char *path, *body;
-    bool fast, templated;
+    bool fast, templated, ranks;
     char want[4096]; /* the reply without failures, times and ids blanked */
 } sample;
 
@@ -78,6 +78,11 @@ static sample samples[] = {
     {.path = "/server_info", .body = NULL},
     {.path = "/v1/loads", .body = NULL},
     {.path = "/v1/models", .body = NULL},
+    {.path = "/v1/embeddings", .body = "{\"input\":[\"ab\",\"cd\"],\"foo\":1}"},
+    {.path = "/v1/embeddings",
+     .body = "{\"input\":[[1,2],[3]],\"encoding_format\":\"base64\",\"normalize\":false}"},
+    {.path = "/rerank", .body = "{\"query\":\"ab\",\"documents\":[\"cd\",{\"text\":\"e\"}]}"},
+    {.path = "/score", .body = "{\"text_1\":\"ab\",\"text_2\":\"cd\"}", .ranks = true},
     {.path = "/nope", .body = "{}"},
 };
 
@@ -86,7 +91,7 @@ static void blank(char *out, const char *s)
 {
     size_t n = 0;
     while (*s != '\0' && n < 4000) {
-        const char *id = strncmp(s, "id\":\"c", 6) == 0 ? strchr(s + 5, '"') : NULL;
+        const char *id = strncmp(s, "id\":\"", 5) == 0 ? strchr(s + 5, '"') : NULL;
         if (id != NULL) {
             s = id;
         } else if (*s >= '0' && *s <= '9') {
@@ -109,6 +114,7 @@ static bool live_once(const sample *s, rose_http_req *r)
     rose_api_opts_default(&o);
     o.async_admit = false;
     o.fast_sse = s->fast;
+    o.pooling.ranks = s->ranks;
     if (s->templated) {
         o.chat = chat;
         o.trusted = chat;
