@@ -267,9 +267,9 @@ $(EMULATED)/%.o: tests/backend/emulated/%.c
 $(EMULATED)/test_emulated_load: $(EMULATED)/test_emulated_load.o $E/machine.o $E/pack.o \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
-# The whole backend: its host files, its kernels but for sampler.cu and rules.cu, and a runtime in host memory.
+# The whole backend: its host files, its kernels but for sampler.cu, and a runtime in host memory.
 $(EMULATED)/test_emulated_forward: $(EMULATED)/test_emulated_forward.o $E/runtime.o $E/machine.o \
-    $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
+    $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu,$(CUDA_SRC))) $B/librose_all.a
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told
@@ -401,9 +401,8 @@ test-amx:
 	build/amx-emulation/tests/backend/test_kernels --isa amx
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
-test-gpu: $(GPU_TESTS) $B/tests/engine/test_engine_cpu $B/tests/engine/test_engine_pool $B/roseinfer $(FAULTS)
-	@python3 tools/run_tests $(GPU_TESTS) "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_cpu" \
-	    "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_pool" \
+test-gpu: $(GPU_TESTS) $(addprefix $B/tests/engine/test_engine_,cpu guide pool) $B/roseinfer $(FAULTS)
+	@python3 tools/run_tests $(GPU_TESTS) $(foreach t,cpu guide pool,"env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_$t") \
 	    "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"
 sanitize-gpu: $(GPU_TESTS)
 	@sh tools/sanitize_gpu $(GPU_TESTS)

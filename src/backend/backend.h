@@ -180,6 +180,9 @@ typedef struct rose_output_rules {
      * vocab_size. */
     rose_logprob *report;
     uint32_t n_top;
+    /* NULL, or words [(vocab_size + 31) / 32]: an id whose bit (id % 32 of word id / 32) is 0 gets
+     * -inf. The bits after vocab_size are 0. */
+    const uint32_t *mask;
     uint32_t n_allowed; /* 0 = all ids; else all but these get -inf */
     const uint32_t *allowed;
     const uint32_t *banned; /* [n_banned] get -inf */
@@ -235,7 +238,7 @@ typedef struct rose_step_result {
  * capability. */
 enum {
     ROSE_CAP_REPORTS = 1u << 0,     /* report and score_id, outputs at any row */
-    ROSE_CAP_LOGIT_RULES = 1u << 1, /* allowed .. presence */
+    ROSE_CAP_LOGIT_RULES = 1u << 1, /* mask .. presence */
     /* step() returns before its work is done, and the next one is accepted before this one is
      * collected. Two steps may be in flight; they run and are collected in order. Tokens may be
      * ROSE_TOKEN_OUTPUT. */

@@ -79,10 +79,11 @@ typedef enum rose_finish {
     ROSE_FINISH_STOP,   /* an end-of-sequence id was sampled; it is delivered as the last token */
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
-    ROSE_FINISH_ERROR,   /* the backend failed, or no finite logit or state */
-    ROSE_FINISH_LATE,    /* the request waited until it could no longer begin in time
-                          * (ttft_slo_ms) */
-    ROSE_FINISH_NO_TOKEN /* the request's rules allow no next id */
+    ROSE_FINISH_ERROR,    /* the backend failed, or no finite logit or state */
+    ROSE_FINISH_LATE,     /* the request waited until it could no longer begin in time
+                           * (ttft_slo_ms) */
+    ROSE_FINISH_NO_TOKEN, /* the request's rules or its guide allow no next id */
+    ROSE_FINISH_GUIDE     /* the guide failed; see rose_request_guide_error */
 } rose_finish;
 
 /* One event of a request: a token, the finish, or both at once. */
@@ -125,6 +126,30 @@ typedef struct rose_request_rules {
     uint32_t min_tokens;      /* the first min_tokens tokens are neither EOS nor stop_ids */
 } rose_request_rules;
 
+/* A guide of a request: which ids may come next. The engine knows no grammar. Only one thread
+ * calls a guide at a time, but not always the same one: a thread of the engine that computes
+ * nothing else. The calls are mask, advance, mask, advance, ... A slow guide delays its own request
+ * only. An error of advance or mask ends this one request (ROSE_FINISH_GUIDE).
+ *
+ * A mask acts before biases and penalties, so a bias never allows an id that the mask forbids.
+ * With min_tokens or ignore_eos, the engine also forbids the ids that would end the text, unless
+ * the mask then allows nothing. The request ends with the end-of-sequence id, also with ignore_eos,
+ * because a guide allows nothing after it. That id is not given to advance. */
+typedef struct rose_guide_ops {
+    rose_status (*advance)(void *g, uint32_t id, rose_err *err); /* the id was sampled */
+    /* Writes words [(vocab_size + 31) / 32]: bit id % 32 of word id / 32 = id may come next. The
+     * bits after vocab_size mean nothing. */
+    rose_status (*mask)(void *g, uint32_t *words, rose_err *err);
+    /* Called once, while no other call runs: when submit fails; else when the consumer has released
+     * the request and no call runs any more. Any thread. */
+    void (*destroy)(void *g);
+} rose_guide_ops;
+
+typedef struct rose_guide {
+    const rose_guide_ops *ops; /* NULL = none; borrowed until destroy was called */
+    void *state;
+} rose_guide;
+
 typedef struct rose_request_opts {
     const uint32_t *prompt; /* [n_prompt] ids < vocab_size, copied */
     uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
@@ -139,6 +164,8 @@ typedef struct rose_request_opts {
     rose_sampling sampling;
     const rose_request_rules *rules; /* sampling rules; NULL = none, which costs nothing;
                                       * borrowed during submit */
+    rose_guide guide; /* owned by the engine once submit was called, whether it succeeds or fails;
+                       * not used with score_only */
     bool ignore_eos;
     rose_wakeq *sink; /* the consumer's sink: borrowed until the engine is closed, because it may
                        * be signalled after the last event; capacity >= the consumer's live
@@ -166,7 +193,8 @@ typedef struct rose_request_opts {
  * Errors: INVAL with a message (the prompt is empty or too long, an id or a sampling value is out
  * of range, the rules leave no first token, or the page pool is too small for the request).
  * UNSUPPORTED: the backend does not have the rules. FULL: too many requests or tokens wait. LATE:
- * the first token cannot come within ttft_slo_ms. CLOSED, NOMEM. BACKEND: the engine has failed. */
+ * the first token cannot come within ttft_slo_ms. CLOSED, NOMEM. BACKEND: the engine has failed.
+ * The first request with a guide starts the threads that call guides; IO: that failed. */
 rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_request **out,
                                rose_err *err);
 
@@ -226,6 +254,10 @@ const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t
 /* Consumer thread. The pooled state, [d_model], of a request with `pool` that finished with LENGTH;
  * every value is finite. Valid until release. */
 const float *rose_request_state(const rose_request *r);
+
+/* Consumer thread, after the finish event was polled. Says why the guide failed
+ * (ROSE_FINISH_GUIDE); NULL after every other finish. Valid until release. */
+const char *rose_request_guide_error(const rose_request *r);
 
 /* Consumer thread, after the finish event was polled. The engine holds a reference of its own
  * while it still uses r. */

@@ -133,7 +133,9 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     for (int i = 0; i < MAX_FLIGHTS; i++)
         ok = rose_flight_create(&e->flights[i], e->plan.max_seqs) && ok;
     if (ok) ok = rose_mpsc_create(&e->inbox, max_waiting, sizeof(rose_request *)) == ROSE_OK;
-    if (!ok || e->by_seq == NULL || e->port == NULL)
+    /* besides the open requests, some that ended while a slow guide worked for them */
+    if (e->port != NULL) e->guides = rose_guides_create(2 * e->n_seqs, e->port);
+    if (!ok || e->by_seq == NULL || e->port == NULL || e->guides == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "engine: out of memory");
     rose_engine_update_gauges(e);
     return ROSE_OK;
@@ -188,6 +190,7 @@ void rose_engine_close(rose_engine *e)
         rose_log(ROSE_LOG_DEBUG, "engine", "closed after %llu steps, %llu requests",
                  (unsigned long long)s.steps, (unsigned long long)s.finished);
     }
+    rose_guides_destroy(e->guides);
     rose_sched_destroy(e->sched);
     rose_kv_pages_destroy(e->pages);
     rose_batch_destroy(&e->batch);

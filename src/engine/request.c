@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { CACHE_LINE = 64 };
@@ -50,11 +51,13 @@ void rose_port_sleep_prepare(rose_port *p)
     atomic_exchange_explicit(&p->asleep, 1, memory_order_acq_rel); /* pairs with wake */
 }
 
-void rose_port_sleep(rose_port *p)
+void rose_port_sleep(rose_port *p, uint64_t timeout_ns)
 {
+    const struct timespec t = {.tv_nsec = (long)timeout_ns};
     /* an early return of the wait (a signal, a spurious wake-up) is harmless: the caller looks
      * for events and waits again */
-    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1,
+                  timeout_ns != 0 ? &t : NULL, NULL, 0);
 }
 
 void rose_port_sleep_done(rose_port *p)
@@ -92,6 +95,14 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
         free(r);
         return NULL;
     }
+    const bool guided = o->guide.ops != NULL && max_tokens > 0;
+    if (guided && (r->guided = rose_guided_create(o, c)) == NULL) {
+        free(r->state);
+        free(r->rules);
+        free(r);
+        return NULL;
+    }
+    if (o->guide.ops != NULL && !guided) o->guide.ops->destroy(o->guide.state);
     uint32_t *prompt = (uint32_t *)(void *)((unsigned char *)r->events + events);
     memcpy(prompt, o->prompt, (size_t)o->n_prompt * sizeof(uint32_t));
     r->port = port;
@@ -122,6 +133,7 @@ void rose_request_unref(rose_request *r)
 {
     /* acq_rel: the thread that drops the last reference sees the writes of the other thread */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
+    rose_guided_destroy(r->guided);
     free(r->rules);
     free(r->state);
     free(r);
@@ -187,6 +199,11 @@ bool rose_request_finish_state(rose_request *r)
 const float *rose_request_state(const rose_request *r)
 {
     return r->state;
+}
+
+const char *rose_request_guide_error(const rose_request *r)
+{
+    return r->guided != NULL && r->guide_failed ? r->guided->err.msg : NULL;
 }
 
 void *rose_request_user(const rose_request *r)

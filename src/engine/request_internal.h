@@ -14,7 +14,7 @@
 #include <stdalign.h>
 #include <stdatomic.h>
 
-#include "engine/rules_internal.h"
+#include "engine/guide_internal.h"
 
 /* The part of the engine that a request may still use after the engine is gone: a cancel wakes
  * the engine thread and may race with rose_engine_close. The engine holds one reference, and
@@ -31,9 +31,10 @@ void rose_port_wake(rose_port *p); /* wakes the engine thread; any thread, after
                                     * data that the engine is to see */
 
 /* Engine thread, in this order: prepare, look for events once more, then sleep or not, then
- * done. rose_port_sleep returns at once if a wake came after prepare. */
+ * done. rose_port_sleep returns at once if a wake came after prepare. It sleeps for at most
+ * timeout_ns (below 1 s); 0 = for ever. */
 void rose_port_sleep_prepare(rose_port *p);
-void rose_port_sleep(rose_port *p);
+void rose_port_sleep(rose_port *p, uint64_t timeout_ns);
 void rose_port_sleep_done(rose_port *p);
 
 enum { ROSE_CANCEL_NO, ROSE_CANCEL_ASKED, ROSE_CANCEL_OVER };
@@ -48,7 +49,8 @@ struct rose_request {
     uint32_t n_prompt, max_tokens;
     uint32_t n_run; /* tokens that are computed before the first output: n_prompt; if the prompt is
                        only scored, all but the last (at least 1) */
-    rose_rules *rules; /* owned; NULL = none */
+    rose_rules *rules;   /* owned; NULL = none */
+    rose_guided *guided; /* owned; NULL = none */
     rose_pooling pool;
     uint32_t width; /* of state */
     bool ignore_eos, skip_prefix_cache;
@@ -60,6 +62,7 @@ struct rose_request {
     uint64_t salt[2]; /* keyed digest of cache_salt; {0, 0} = none */
     /* engine thread only; times belongs to the consumer once it has the finish event */
     bool done;
+    bool guide_failed;    /* published with the finish event */
     uint32_t seq;         /* the scheduler's handle */
     uint64_t number;      /* 1, 2, ...: its own for ever */
     uint64_t out_step;    /* number of the step that last sampled for this request, as the batch
@@ -72,8 +75,9 @@ struct rose_request {
     float *state;      /* owned, [width]: the sum, at the end the result; NULL without `pool` */
     rose_request_times times;
     /* any thread */
-    alignas(64) _Atomic uint32_t refs; /* number of references: one of the consumer, and one of the
-                                        * cancel stack while it holds the request */
+    /* number of references: one of the consumer, and one each of the cancel stack, a job of the
+     * guide and a step in flight while they hold the request */
+    alignas(64) _Atomic uint32_t refs;
     _Atomic uint32_t cancel_state;
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */
@@ -83,7 +87,8 @@ struct rose_request {
 };
 
 /* The caller has checked the request: max_model_len bounds its sizes. c: needed for o->rules and
- * o->pool, if the request has them. NULL = out of memory. */
+ * o->guide and o->pool, if the request has them. Takes the guide over, unless it returns NULL: out
+ * of memory. */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
 static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens, rose_pooling pool)

@@ -181,8 +181,8 @@ rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx 
                                  .frequency = q->frequency,
                                  .presence = q->presence};
     u->eos = c->eos;
-    u->n_eos = c->n_eos;
-    u->min_tokens = q->min_tokens;
+    u->n_eos = c->ignore_eos ? 0 : c->n_eos;
+    u->min_tokens = c->guided ? 0 : q->min_tokens;
     u->n_stop = q->n_stop;
     u->n_bad = q->n_bad;
     u->prompt_n_top = q->prompt_n_top;
@@ -255,14 +255,24 @@ static bool has_id(const uint32_t *v, uint32_t n, uint32_t id)
     return lo < n && v[lo] == id;
 }
 
-bool rose_rules_leave_one(rose_rules *u, const rose_event *events, uint32_t n_generated)
+static bool in_mask(const uint32_t *mask, uint32_t id)
+{
+    return mask == NULL || (mask[id / 32] >> id % 32 & 1) != 0;
+}
+
+bool rose_rules_leave_one(rose_rules *u, const uint32_t *mask, const rose_event *events,
+                          uint32_t n_generated)
 {
     uint32_t n = find_banned(u, events, n_generated), n_distinct = 0;
     sort_ids(u->banned, n);
     for (uint32_t i = 0; i < u->out.n_allowed; i++) {
-        if (!has_id(u->banned, n, u->out.allowed[i])) return true;
+        uint32_t id = u->out.allowed[i];
+        if (in_mask(mask, id) && !has_id(u->banned, n, id)) return true;
     }
     if (u->out.n_allowed > 0) return false;
+    for (uint32_t id = 0; id < u->vocab && mask != NULL; id++)
+        if (in_mask(mask, id) && !has_id(u->banned, n, id)) return true;
+    if (mask != NULL) return false;
     for (uint32_t i = 0; i < n; i++)
         n_distinct += i == 0 || u->banned[i] != u->banned[i - 1];
     return n_distinct < u->vocab;

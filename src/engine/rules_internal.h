@@ -15,9 +15,11 @@ typedef struct rose_rules_ctx {
     uint32_t n_prompt, max_tokens;
     uint32_t vocab;
     const uint32_t *eos; /* [n_eos] borrowed from the engine */
-    uint32_t n_eos;      /* 0 where the request ignores them */
-    uint32_t caps;       /* of the backend */
-    uint32_t width;      /* of a state */
+    uint32_t n_eos;
+    bool ignore_eos;
+    bool guided;    /* the mask of the guide sees to min_tokens */
+    uint32_t caps;  /* of the backend */
+    uint32_t width; /* of a state */
 } rose_rules_ctx;
 
 typedef struct rose_rules {
@@ -58,9 +60,11 @@ void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generat
 bool rose_rules_act(const rose_rules *u, uint32_t n);
 /* Fills the rules of the output that scores the prompt's token at position pos >= 1. */
 void rose_rules_score(rose_rules *u, uint32_t pos, uint32_t id, rose_output_rules *out);
-/* Tells whether the rules leave an id for token n_generated. Submitter or engine thread. O(n log
- * n) in the ids that they name. */
-bool rose_rules_leave_one(rose_rules *u, const rose_event *events, uint32_t n_generated);
+/* Tells whether the rules and the mask of a guide (NULL: none) leave an id for token n_generated.
+ * Submitter or engine thread. O(n log n) in the ids that the rules name; with a mask also
+ * O(vocab). */
+bool rose_rules_leave_one(rose_rules *u, const uint32_t *mask, const rose_event *events,
+                          uint32_t n_generated);
 bool rose_rules_stops(const rose_rules *u, uint32_t id); /* it is one of stop_ids */
 void rose_rules_note(rose_rules *u, uint32_t id);        /* it was generated */
 

@@ -1,6 +1,7 @@
 /* engine/submit.c - the functions that other threads call: submit, and views of the engine's
  * state. The queue is bounded: a submitter takes a place before the push, and the engine thread
  * gives the place back when the request begins. */
+#include <assert.h>
 #include <math.h>
 
 #include "base/clock.h"
@@ -84,7 +85,9 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .max_tokens = max_tokens,
                             .vocab = e->arch.vocab_size,
                             .eos = e->arch.eos_ids,
-                            .n_eos = o->ignore_eos ? 0 : e->arch.n_eos,
+                            .n_eos = e->arch.n_eos,
+                            .ignore_eos = o->ignore_eos,
+                            .guided = o->guide.ops != NULL,
                             .caps = e->ops->caps,
                             .width = e->arch.d_model};
 }
@@ -131,6 +134,8 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
         const rose_rules_ctx c = rules_ctx(e, o, *max_tokens);
         if ((st = rose_rules_check(o->rules, &c, err)) != ROSE_OK) return st;
     }
+    if (o->guide.ops != NULL && (e->ops->caps & ROSE_CAP_LOGIT_RULES) == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "this device does not support structured output");
     return rose_sched_check(&e->sched_opts, e->plan.kv_pages,
                             rose_request_n_run(o->n_prompt, *max_tokens, o->pool),
                             generates_nothing(o) ? 1 : *max_tokens, err);
@@ -161,16 +166,21 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
 static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
                              rose_request *r, rose_err *err)
 {
-    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, 0))
+    if (r->rules != NULL && max_tokens > 0 && !rose_rules_leave_one(r->rules, NULL, NULL, 0))
         return rose_fail(err, ROSE_E_INVAL,
                          "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
                          "leave no token that could be generated");
     for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
         r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
     rose_load_count(&e->load, r->n_cost, o->priority, 1);
+    /* the consumer may release r before the job starts; relaxed: the caller's reference keeps r
+     * alive meanwhile */
+    const bool guided = r->guided != NULL;
+    if (guided) atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
     /* cannot fail: the inbox has room for all places, and n_queued falls only after the pop */
     rose_status st = rose_mpsc_push(e->inbox, &r);
-    if (st != ROSE_OK) rose_load_count(&e->load, r->n_cost, o->priority, -1);
+    assert(st == ROSE_OK);
+    if (guided) rose_guides_start(e->guides, r);
     return st;
 }
 
@@ -180,7 +190,7 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     const uint64_t now = rose_now_ns(), slo = e->load.ttft_slo_ns;
     const uint64_t due = slo != 0 ? (o->t_ns != 0 ? o->t_ns : now) + slo : 0;
     const uint32_t n_rows = rose_load_rows(o, e->sched_opts.prefix_cache);
-    bool placed = o->n_reserved > 0;
+    bool placed = o->n_reserved > 0, entered = false;
     uint32_t max_tokens = 0;
     rose_request *r = NULL;
 
@@ -192,6 +202,10 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         st = placed ? ROSE_OK : ROSE_E_FULL;
     }
     if (st != ROSE_OK) goto done;
+    if (o->guide.ops != NULL && max_tokens > 0) {
+        if ((st = rose_guides_enter(e->guides, err)) != ROSE_OK) goto done;
+        entered = true;
+    }
     const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
     if ((r = rose_request_create(o, max_tokens, e->port, &c)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
@@ -208,8 +222,10 @@ done:
         return ROSE_OK;
     }
     *out = NULL;
+    if (r == NULL && o->guide.ops != NULL) o->guide.ops->destroy(o->guide.state);
     rose_request_release(r); /* accepts NULL */
     if (placed) rose_engine_unreserve(e, 1, o->n_prompt);
+    if (entered) rose_guides_leave(e->guides);
     return st;
 }
 

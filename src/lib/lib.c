@@ -438,8 +438,9 @@ static rose_lib_finish finish_of(uint8_t f)
     case ROSE_FINISH_CANCELLED:
         return ROSE_LIB_CANCELLED;
     case ROSE_FINISH_ERROR:
-    case ROSE_FINISH_NO_TOKEN: /* these two finish reasons do not occur, because the library uses
-                                * neither sampling rules nor latency goals */
+    case ROSE_FINISH_NO_TOKEN: /* these three finish reasons do not occur, because the library uses
+                                * neither sampling rules nor guides nor latency goals */
+    case ROSE_FINISH_GUIDE:
     case ROSE_FINISH_LATE:
         break;
     }

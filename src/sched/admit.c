@@ -6,7 +6,8 @@
 typedef enum verdict {
     BEGUN,
     HELD,    /* the sequence cannot begin, but the next one may pass it without harm: another
-              * sequence computes its next page, or only preempted sequences may begin */
+              * sequence computes its next page, only preempted sequences may begin, or it may not
+              * sample yet */
     NO_ROOM, /* a shorter one might fit */
     CLOSED   /* no place or no rows for anybody */
 } verdict;
@@ -62,6 +63,7 @@ static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     /* without chunking a prompt is one piece, except a recomputed one that is longer than a
      * whole step */
     if (!s->o.chunked_prefill && rest > left && rest <= s->o.max_step_tokens) return NO_ROOM;
+    if (rose_sched_must_wait(s, q, rest, left)) return HELD;
     if (!take_pages(s, q, need)) return NO_ROOM;
     rose_sched_begin(s, p, i);
     if (s->o.prefix_cache) rose_sched_pending_add(s, i);

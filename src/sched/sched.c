@@ -220,6 +220,8 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
     *q = (rose_seq){.state = ROSE_SEQ_WAITING,
                     .no_lookup = r->no_lookup,
                     .same_prompt = r->same_prompt,
+                    .held = r->guided,
+                    .guided = r->guided,
                     .due_ns = r->due_ns,
                     .n_known = r->n_prompt,
                     .n_max = r->n_prompt + r->max_tokens,
@@ -231,6 +233,12 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
     rose_waitq_insert(&s->waiting, i, q->key, q->order);
     *seq = i;
     return ROSE_OK;
+}
+
+void rose_sched_allow(rose_sched *s, uint32_t seq)
+{
+    assert(s->seqs[seq].guided);
+    s->seqs[seq].held = false;
 }
 
 /* For a PREFILL or DECODE sequence: frees its lane and pages. Full pages stay in the prefix
@@ -380,6 +388,7 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
     it->sample = q->n_done == q->n_known;
     if (it->sample) {
         q->n_known++;
+        q->held = q->guided;
         p->n_outputs++;
     }
     p->n_tokens += n;
@@ -395,6 +404,11 @@ uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p)
     if (p->n_prefill_tokens >= most) return 0;
     most -= p->n_prefill_tokens;
     return left < most ? left : most;
+}
+
+bool rose_sched_must_wait(const rose_sched *s, const rose_seq *q, uint32_t rest, uint32_t left)
+{
+    return q->held && rest <= left && rest <= s->o.prefill_chunk_size;
 }
 
 void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
@@ -444,19 +458,20 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     s->decode[s->n_decode++] = i;
 }
 
-/* Plans one row for each of the first n sequences of decode[]. If there are not enough rows, it
- * continues where the last step stopped. */
+/* Plans one row for each of the first n sequences of decode[] that may sample. If there are not
+ * enough rows, it continues where the last step stopped. */
 static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
 {
     uint32_t left = s->o.max_step_tokens - p->n_tokens;
     uint32_t k = left < n ? s->decode_start % n : 0;
-    if (left > n) left = n;
-    for (; left > 0; left--) {
+    for (uint32_t n_seen = 0; n_seen < n && left > 0; n_seen++) {
         uint32_t i = s->decode[k];
         const rose_seq *q = &s->seqs[i];
+        if (++k == n) k = 0;
+        if (q->held) continue;
         plan_rows(s, p, i, 1);
         if (q->n_done == q->check_at || q->n_known == q->n_max) s->needs[s->n_needs++] = i;
-        if (++k == n) k = 0;
+        left--;
     }
     s->decode_start = k;
 }
@@ -473,9 +488,12 @@ bool rose_sched_next(rose_sched *s, rose_sched_plan *out)
     if (admit && s->o.prefix_cache) rose_sched_pending_begin(s);
     if (s->o.decode_first) plan_decodes(s, &p, n_decode);
     for (uint32_t i = s->prefill_first, next; i != NONE; i = next) {
-        if (rose_sched_prefill_left(s, &p) == 0) break;
-        next = s->seqs[i].next;
-        rose_sched_plan_prefill(s, &p, i);
+        const rose_seq *q = &s->seqs[i];
+        uint32_t left = rose_sched_prefill_left(s, &p);
+        if (left == 0) break;
+        next = q->next;
+        if (!rose_sched_must_wait(s, q, q->n_known - q->n_done, left))
+            rose_sched_plan_prefill(s, &p, i);
     }
     if (admit) rose_sched_admit(s, &p);
     if (!s->o.decode_first) plan_decodes(s, &p, n_decode);

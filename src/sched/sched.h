@@ -84,6 +84,7 @@ typedef struct rose_sched_request {
     uint64_t arrival; /* time of arrival on any clock that does not run backwards, below 2^62; the
                          engine uses milliseconds */
     rose_kv_salt salt;
+    bool guided;      /* true: each sample needs a rose_sched_allow of its own before it */
     bool no_lookup;   /* true: compute the whole prompt, whatever part of it is cached */
     bool same_prompt; /* the prompt is that of the sequence submitted before; only estimates use
                          this */
@@ -146,6 +147,10 @@ void rose_sched_finish(rose_sched *s, uint32_t seq);
  * step before it were known. Call it before finish, so that nothing computed from a missing id
  * enters the index. */
 void rose_sched_truncate(rose_sched *s, uint32_t seq, uint32_t n_ids);
+
+/* Event: the sequence, which is guided, may sample its next token. Until then it computes only
+ * pieces of its prompt that end without a sample. In the queue other sequences may pass it. */
+void rose_sched_allow(rose_sched *s, uint32_t seq);
 
 /* Plans the next step and counts it as done. False: nothing to compute (*out has no items), call
  * again after an event.

@@ -31,6 +31,8 @@ typedef struct rose_seq {
     bool begun;    /* the sequence was admitted before; if the sequence waits now, it was
                     * preempted */
     bool no_lookup, same_prompt;
+    bool held;      /* the sequence must not sample before rose_sched_allow */
+    bool guided;    /* each sample holds it again */
     bool fresh;     /* the last step computed a part of the sequence's prompt */
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
@@ -113,6 +115,9 @@ static inline bool rose_seq_before(const rose_seq *a, const rose_seq *b)
 
 /* Returns how many rows a prompt may still take in this step. */
 uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p);
+/* Tells whether q is held and its next piece would end in a sample: its prompt has `rest` rows to
+ * compute, and the step takes `left` of them. */
+bool rose_sched_must_wait(const rose_sched *s, const rose_seq *q, uint32_t rest, uint32_t left);
 /* Moves sequence i from the queue to PREFILL, on the topmost free lane, whose table is filled. */
 void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i);
 /* Plans the next piece of the prompt of sequence i (PREFILL). */

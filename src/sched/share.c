@@ -105,8 +105,12 @@ void rose_sched_pending_add(rose_sched *s, uint32_t i)
 void rose_sched_pending_begin(rose_sched *s)
 {
     s->pending.mark++; /* forgets all */
-    for (uint32_t i = s->prefill_first; i != ROSE_SCHED_NONE; i = s->seqs[i].next)
-        rose_sched_pending_add(s, i);
+    for (uint32_t i = s->prefill_first; i != ROSE_SCHED_NONE; i = s->seqs[i].next) {
+        const rose_seq *q = &s->seqs[i];
+        /* nobody waits for the pages of a sequence that waits itself */
+        if (!rose_sched_must_wait(s, q, q->n_known - q->n_done, s->o.max_step_tokens))
+            rose_sched_pending_add(s, i);
+    }
 }
 
 bool rose_sched_pending_has(const rose_sched *s, uint32_t i)

@@ -91,6 +91,7 @@ static inline void check_report(const float *x, uint32_t n, const rose_logprob *
 typedef struct rule_set {
     uint32_t allowed[64], banned[16], bias_ids[32], seen_ids[64], seen_counts[64];
     float bias[32];
+    uint32_t mask[(MAX_VOCAB + 31) / 32];
     rose_output_rules u;
 } rule_set;
 
@@ -121,6 +122,12 @@ static inline void random_rules(rule_set *s, uint32_t vocab)
                                .repetition = rnd(2) ? rnd_float(0.5f, 2) : 1,
                                .frequency = rnd(2) ? rnd_float(-2, 2) : 0,
                                .presence = rnd(2) ? rnd_float(-2, 2) : 0};
+    if (rnd(3) == 0) {
+        const uint32_t one_in = 1 + rnd(rnd(2) ? 4 : 2 * vocab); /* nearly all, or nearly none */
+        s->u.mask = s->mask;
+        for (uint32_t id = 0; id < vocab; id++)
+            if (rnd(one_in) == 0) s->mask[id / 32] |= 1u << id % 32;
+    }
     if (rnd(3) == 0) s->u.n_allowed = distinct(s->allowed, 1 + rnd(64), vocab);
     if (rnd(2) == 0) s->u.n_banned = distinct(s->banned, rnd(16), vocab);
     if (rnd(2) == 0) s->u.n_bias = distinct(s->bias_ids, rnd(32), vocab);
@@ -138,6 +145,7 @@ static inline void apply_naively(const rule_set *s, const float *x, uint32_t n, 
         bool allowed = s->u.n_allowed == 0;
         for (uint32_t i = 0; i < s->u.n_allowed; i++)
             allowed = allowed || s->allowed[i] == id;
+        if (s->u.mask != NULL && (s->mask[id / 32] >> id % 32 & 1) == 0) allowed = false;
         if (!allowed) v = -INFINITY;
         for (uint32_t i = 0; i < s->u.n_banned; i++)
             if (s->banned[i] == id) v = -INFINITY;

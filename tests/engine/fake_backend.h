@@ -56,6 +56,7 @@ typedef struct fake_backend {
     uint64_t n_collected; /* steps */
     bool collect_failed;
     _Atomic uint64_t n_ahead, n_refs; /* steps accepted with one in flight; references in them */
+    _Atomic uint64_t n_masked;        /* outputs with a mask in the steps that were in flight */
 } fake_backend;
 
 static fake_backend fake;
@@ -224,6 +225,19 @@ static uint64_t fake_rules(const rose_output_rules *r)
     return h;
 }
 
+/* The allowed id that the hash h names. */
+static uint32_t fake_masked(const uint32_t *mask, uint64_t h)
+{
+    uint32_t n = 0, k;
+    for (uint32_t id = 0; id < FAKE_VOCAB; id++)
+        n += mask[id / 32] >> id % 32 & 1;
+    fake_check(mask[FAKE_VOCAB / 32] >> FAKE_VOCAB % 32 == 0, "bits after the vocabulary");
+    if (n == 0) return ROSE_TOKEN_NONE;
+    k = (uint32_t)(h >> 8) % n;
+    for (uint32_t id = 0;; id++)
+        if ((mask[id / 32] >> id % 32 & 1) != 0 && k-- == 0) return id;
+}
+
 static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *id)
 {
     const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[k] : NULL;
@@ -242,6 +256,8 @@ static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *i
               : fake_sample(state, seed, b->out_pos[k]);
     if (rules == NULL) return;
     *id = scores ? rules->score_id : fake_sample(state, seed ^ fake_rules(rules), b->out_pos[k]);
+    if (rules->mask != NULL)
+        *id = fake_masked(rules->mask, fake_mix(state, seed ^ fake_rules(rules), b->out_pos[k]));
     if (rules->report != NULL)
         *rules->report = (rose_logprob){.id = *id, .rank = 1, .logprob = (float)(state >> 40)};
 }
@@ -297,8 +313,12 @@ static rose_status fake_accept(const rose_batch *b, uint64_t step, bool lazy, ro
     if (!fake_fits(b)) return rose_fail(err, ROSE_E_BACKEND, "a batch outside the plan");
     if (in_flight > 0) {
         atomic_fetch_add(&fake.n_ahead, 1);
-        fake_check(fake.copies[(step - 1) % 2].b.out_rules == NULL,
-                   "a step ahead of one with rules");
+        const rose_batch *before = &fake.copies[(step - 1) % 2].b;
+        for (uint32_t k = 0; before->out_rules != NULL && k < before->n_outputs; k++) {
+            const rose_output_rules *r = before->out_rules[k];
+            fake_check(r == NULL || r->mask != NULL, "a step ahead of one with rules");
+            atomic_fetch_add(&fake.n_masked, r != NULL);
+        }
     }
     fake_references(b, step, in_flight > 0);
     memset(fake.given, 0x7f, fake.plan.max_step_tokens * sizeof *fake.given);

@@ -1,0 +1,249 @@
+/* engine/guide.c - see guide_internal.h. */
+#include "engine/guide_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpuinfo.h"
+#include "base/profile.h"
+#include "base/ring.h"
+#include "engine/request_internal.h"
+
+enum { N_WORKERS = 2 };
+
+/* ---- the guide of a request ---- */
+
+static uint32_t n_words(uint32_t vocab)
+{
+    return (vocab + 31) / 32;
+}
+
+rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx *c)
+{
+    const uint32_t n_stop = o->rules != NULL ? o->rules->n_stop : 0, n_ends = c->n_eos + n_stop;
+    const size_t mask = n_words(c->vocab) * sizeof(uint32_t), ends = n_ends * sizeof(uint32_t);
+    rose_guided *g = calloc(1, sizeof *g + mask + ends + n_ends * sizeof *g->cleared);
+    if (g == NULL) return NULL;
+    g->ends = g->mask + n_words(c->vocab);
+    g->cleared = (bool *)(g->ends + n_ends);
+    memcpy(g->ends, c->eos, c->n_eos * sizeof *g->ends);
+    if (n_stop > 0) memcpy(g->ends + c->n_eos, o->rules->stop_ids, n_stop * sizeof *g->ends);
+    g->guide = o->guide;
+    g->vocab = c->vocab;
+    g->n_eos = c->n_eos;
+    g->n_stop = n_stop;
+    g->min_tokens = o->rules != NULL ? o->rules->min_tokens : 0;
+    g->ignore_eos = o->ignore_eos;
+    g->asked = true;
+    return g;
+}
+
+void rose_guided_destroy(rose_guided *g)
+{
+    if (g == NULL) return;
+    g->guide.ops->destroy(g->guide.state);
+    free(g);
+}
+
+bool rose_guided_allows_any(const rose_guided *g)
+{
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < n_words(g->vocab); i++)
+        any |= g->mask[i];
+    return any != 0;
+}
+
+/* Forbids the ids that may not end the text yet. If no other id is allowed, the text cannot go on,
+ * and they stay. */
+static void forbid_ends(rose_guided *g)
+{
+    const bool too_short = g->n_generated < g->min_tokens;
+    const uint32_t n_eos = too_short || g->ignore_eos ? g->n_eos : 0;
+    const uint32_t first = n_eos > 0 ? 0 : g->n_eos, end = g->n_eos + (too_short ? g->n_stop : 0);
+    for (uint32_t i = first; i < end; i++) {
+        const uint32_t bit = 1u << g->ends[i] % 32;
+        g->cleared[i] = (g->mask[g->ends[i] / 32] & bit) != 0; /* an id may be listed twice */
+        g->mask[g->ends[i] / 32] &= ~bit;
+    }
+    const bool any = rose_guided_allows_any(g);
+    for (uint32_t i = first; i < end && !any; i++)
+        if (g->cleared[i]) g->mask[g->ends[i] / 32] |= 1u << g->ends[i] % 32;
+}
+
+void rose_guided_work(rose_guided *g)
+{
+    const rose_guide_ops *ops = g->guide.ops;
+    g->st = ROSE_OK;
+    g->err.msg[0] = '\0';
+    if (g->n_generated > 0) g->st = ops->advance(g->guide.state, g->id, &g->err);
+    if (g->st == ROSE_OK) g->st = ops->mask(g->guide.state, g->mask, &g->err);
+    if (g->st != ROSE_OK && g->err.msg[0] == '\0')
+        rose_fail(&g->err, g->st, "the guide of the request gave no reason");
+    if (g->st != ROSE_OK) return;
+    if (g->vocab % 32 != 0) g->mask[g->vocab / 32] &= (1u << g->vocab % 32) - 1;
+    forbid_ends(g);
+}
+
+/* ---- the workers ---- */
+
+struct rose_guides {
+    rose_port *port;               /* borrowed */
+    rose_mpsc *jobs;               /* owned: rose_request *, started */
+    pthread_mutex_t turn;          /* of the workers: the ring has one consumer at a time */
+    sem_t n_jobs;                  /* in the ring, or on their way into it */
+    _Atomic(rose_request *) ended; /* stack, linked by guided->next */
+    _Atomic uint32_t n_guides;     /* places taken */
+    _Atomic bool stop;
+    uint32_t max_guides;
+    pthread_mutex_t start; /* guards the rest */
+    pthread_t threads[N_WORKERS];
+    uint32_t n_threads;
+};
+
+rose_guides *rose_guides_create(uint32_t max_guides, rose_port *port)
+{
+    rose_guides *w = calloc(1, sizeof *w);
+    if (w == NULL) return NULL;
+    if (rose_mpsc_create(&w->jobs, max_guides, sizeof(rose_request *)) != ROSE_OK ||
+        sem_init(&w->n_jobs, 0, 0) != 0) {
+        rose_mpsc_destroy(w->jobs);
+        free(w);
+        return NULL;
+    }
+    pthread_mutex_init(&w->turn, NULL);
+    pthread_mutex_init(&w->start, NULL);
+    w->port = port;
+    w->max_guides = max_guides;
+    return w;
+}
+
+/* Waits for a job. False: the workers stop. */
+static bool await_job(rose_guides *w, rose_request **r)
+{
+    bool stop;
+    while (sem_wait(&w->n_jobs) != 0) /* EINTR */
+        ;
+    pthread_mutex_lock(&w->turn);
+    /* acquire: pairs with the release in destroy. The ring is empty only while a submitter is
+     * within its push. */
+    while (!(stop = atomic_load_explicit(&w->stop, memory_order_acquire)) &&
+           rose_mpsc_pop(w->jobs, r) != ROSE_OK)
+        sched_yield();
+    pthread_mutex_unlock(&w->turn);
+    return !stop;
+}
+
+static void end_job(rose_guides *w, rose_request *r)
+{
+    /* relaxed: the exchange below publishes */
+    rose_request *top = atomic_load_explicit(&w->ended, memory_order_relaxed);
+    do {
+        r->guided->next = top;
+        /* release: pairs with the acquire in take; the mask is complete */
+    } while (!atomic_compare_exchange_weak_explicit(&w->ended, &top, r, memory_order_release,
+                                                    memory_order_relaxed));
+    rose_port_wake(w->port);
+}
+
+static void *worker_main(void *arg)
+{
+    rose_guides *w = arg;
+    rose_request *r;
+    rose_thread_setup("rose-guide", -1);
+    rose_prof_thread("guide worker");
+    while (await_job(w, &r)) {
+        /* relaxed: an unused mask does no harm */
+        if (!atomic_load_explicit(&r->guided->over, memory_order_relaxed)) {
+            const rose_prof_span span = rose_prof_begin("guide.mask");
+            rose_guided_work(r->guided);
+            rose_prof_end(&span);
+        }
+        end_job(w, r);
+    }
+    return NULL;
+}
+
+/* Called under the lock `start`. The threads take no signals; the main thread does. */
+static rose_status start_threads(rose_guides *w, rose_err *err)
+{
+    sigset_t all, old;
+    int rc = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (w->n_threads < N_WORKERS && rc == 0) {
+        rc = pthread_create(&w->threads[w->n_threads], NULL, worker_main, w);
+        w->n_threads += rc == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    /* one thread is enough to go on */
+    return w->n_threads > 0 ? ROSE_OK : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));
+}
+
+rose_status rose_guides_enter(rose_guides *w, rose_err *err)
+{
+    /* relaxed: n_guides is only a bound; no other data depends on it */
+    const uint32_t before = atomic_fetch_add_explicit(&w->n_guides, 1, memory_order_relaxed);
+    rose_status st = before < w->max_guides ? ROSE_OK : ROSE_E_FULL;
+    if (st == ROSE_OK) {
+        pthread_mutex_lock(&w->start);
+        if (w->n_threads == 0) st = start_threads(w, err);
+        pthread_mutex_unlock(&w->start);
+    }
+    if (st != ROSE_OK) rose_guides_leave(w);
+    return st;
+}
+
+void rose_guides_leave(rose_guides *w)
+{
+    atomic_fetch_sub_explicit(&w->n_guides, 1, memory_order_relaxed);
+}
+
+void rose_guides_start(rose_guides *w, rose_request *r)
+{
+    const rose_status st = rose_mpsc_push(w->jobs, &r);
+    assert(st == ROSE_OK);
+    (void)st;
+    sem_post(&w->n_jobs);
+}
+
+rose_request *rose_guides_take(rose_guides *w)
+{
+    rose_request *first = NULL, *next;
+    if (atomic_load_explicit(&w->ended, memory_order_relaxed) == NULL) return NULL;
+    /* acquire: pairs with the release in end_job */
+    for (rose_request *r = atomic_exchange_explicit(&w->ended, NULL, memory_order_acquire);
+         r != NULL; r = next) {
+        next = r->guided->next;
+        r->guided->next = first;
+        first = r;
+    }
+    return first;
+}
+
+void rose_guides_destroy(rose_guides *w)
+{
+    rose_request *r;
+    if (w == NULL) return;
+    atomic_store_explicit(&w->stop, true, memory_order_release);
+    for (uint32_t i = 0; i < w->n_threads; i++)
+        sem_post(&w->n_jobs);
+    for (uint32_t i = 0; i < w->n_threads; i++)
+        pthread_join(w->threads[i], NULL);
+    while (rose_mpsc_pop(w->jobs, &r) == ROSE_OK)
+        rose_request_unref(r);
+    for (rose_request *next, *q = rose_guides_take(w); q != NULL; q = next) {
+        next = q->guided->next;
+        rose_request_unref(q);
+    }
+    rose_mpsc_destroy(w->jobs);
+    sem_destroy(&w->n_jobs);
+    pthread_mutex_destroy(&w->turn);
+    pthread_mutex_destroy(&w->start);
+    free(w);
+}
