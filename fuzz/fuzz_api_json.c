@@ -1,5 +1,6 @@
 /* libFuzzer target: a request body as arbitrary bytes, through JSON, the field table, the chat
- * template, stop strings and the lists of ids. The first byte picks the endpoint. */
+ * template, stop strings and the lists of ids; with two of its bits, through the translation of
+ * another API first. The first byte picks the endpoint. */
 #include <stdlib.h>
 
 #include "api/api_internal.h"
@@ -61,8 +62,25 @@ static void check_params(const rose_api_params *p, rose_api_ignored *ignored)
     load_ids(p->prompt);
 }
 
+/* Translates the body of another API; d NULL: it is none. False: err says why not. */
+static bool translate(json_t **body, const rose_api_dialect *d, rose_api_ignored *ignored,
+                      rose_api_error *err)
+{
+    rose_api_translation t = {
+        .body = *body, .generates = true, .templated = true, .ignored = ignored, .err = err};
+    if (d == NULL) return true;
+    const bool ok = d->translate(&t);
+    if (ok != (err->status == 0) || (ok && !json_is_array(json_object_get(t.chat, "messages"))))
+        abort();
+    json_decref(*body);
+    *body = t.chat;
+    return ok;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static const rose_api_dialect *const dialects[] = {NULL, &rose_api_dialect_responses,
+                                                       &rose_api_dialect_messages, NULL};
     static const rose_api_kind kinds[] = {ROSE_API_COMPLETION, ROSE_API_CHAT, ROSE_API_TOKENIZE,
                                           ROSE_API_DETOKENIZE};
     static const rose_opt_list no_aliases;
@@ -74,6 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *root = NULL;
     if (size == 0) return 0;
     if (rose_api_json_load(&root, (const char *)data + 1, size - 1, 65536, &err) &&
+        translate(&root, dialects[data[0] >> 3 & 3], &ignored, &err) &&
         rose_api_schema_check(&p, root, kinds[data[0] & 3], &o, &ignored, &err))
         check_params(&p, &ignored);
     check_ignored(&ignored);

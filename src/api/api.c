@@ -31,6 +31,9 @@ void rose_api_opts_default(rose_api_opts *o)
         .stream_interval = 1,
         .max_n = 128,
         .max_stop = 64,
+        .tool_call_parser = "auto",
+        .reasoning_parser = "auto",
+        .grammar_cache_bytes = (uint64_t)128 << 20,
         .profiler_events = ROSE_PROF_DEFAULT_EVENTS,
     };
 }
@@ -127,6 +130,7 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
     a->o = *o;
     pthread_mutex_init(&a->profile_lock, NULL);
     pthread_mutex_init(&a->logged.lock, NULL);
+    rose_api_grammars_init(&a->grammars, o->grammar_cache_bytes);
     if (!copy_strings(a, o)) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -229,5 +233,6 @@ void rose_api_destroy(rose_api *a)
     free(a->profiler_dir);
     pthread_mutex_destroy(&a->profile_lock);
     pthread_mutex_destroy(&a->logged.lock);
+    rose_api_grammars_free(&a->grammars);
     free(a);
 }

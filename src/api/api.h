@@ -24,17 +24,20 @@
 typedef struct rose_api rose_api;
 
 typedef struct rose_api_opts {
-    const char *model_id;        /* the name in the API and in replies (--served-model-name) */
-    rose_opt_list model_aliases; /* further names that requests may use */
-    const char *model_path;      /* what was opened, UTF-8; NULL: replies do not name it */
-    const char *version;         /* of /version */
-    const rose_chat *chat;       /* the chat template, borrowed; NULL: the plain one of chat.c */
-    const char *chat_kwargs;     /* NULL, or JSON: an object of variables for the template, which a
-                                  * request's chat_template_kwargs may overrule
-                                  * (--chat-template-kwargs) */
-    const rose_chat *trusted;    /* NULL: a request must not bring a template. Else it may, and this
-                                  * borrowed one lends the template its bos_token and the like
-                                  * (--trust-request-chat-template) */
+    const char *model_id;         /* the name in the API and in replies (--served-model-name) */
+    rose_opt_list model_aliases;  /* further names that requests may use */
+    const char *model_path;       /* what was opened, UTF-8; NULL: replies do not name it */
+    const char *version;          /* of /version */
+    const rose_chat *chat;        /* the chat template, borrowed; NULL: the plain one of chat.c */
+    const char *chat_kwargs;      /* NULL, or JSON: an object of variables for the template, which a
+                                   * request's chat_template_kwargs may overrule
+                                   * (--chat-template-kwargs) */
+    const char *tool_call_parser; /* format of tool calls, a name of chat/calls.h; auto: the one
+                                   * that the chat template shows (--tool-call-parser) */
+    const char *reasoning_parser; /* likewise of reasoning (--reasoning-parser) */
+    const rose_chat *trusted; /* NULL: a request must not bring a template. Else it may, and this
+                               * borrowed one lends the template its bos_token and the like
+                               * (--trust-request-chat-template) */
     const rose_chat *texts; /* the model's special tokens for /tokenizer_info, borrowed; NULL: they
                              * are not known */
     rose_generation generation;  /* defaults of fields that a request does not set */
@@ -54,6 +57,8 @@ typedef struct rose_api_opts {
                                  chunk is never delayed (--stream-interval) */
     bool strict_fields;       /* refuse request fields that are otherwise ignored
                                * (--strict-fields) */
+    uint64_t grammar_cache_bytes; /* most bytes of compiled grammars that are kept for further
+                                   * requests (--grammar-cache-bytes) */
     uint32_t max_n;    /* at most this many choices of a request: prompts x n (default 128) */
     uint32_t max_stop; /* at most this many stop strings of a request (default 64) */
     const char *profiler_dir; /* folder for the files of /start_profile (--profiler-dir); NULL:

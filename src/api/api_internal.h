@@ -16,10 +16,12 @@
 #include <stdatomic.h>
 
 #include "api/api.h"
+#include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
 #include "api/stop.h"
+#include "chat/calls.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
 
@@ -101,12 +103,28 @@ typedef enum rose_api_kind {
     ROSE_API_DETOKENIZE = 8,
     ROSE_API_PROFILE_START = 16,
     ROSE_API_PROFILE_STOP = 32,
-    ROSE_API_APPLY = 64, /* /apply-template: its fields are those of ROSE_API_CHAT */
+    ROSE_API_APPLY = 64, /* /apply-template, /v1/messages/count_tokens: the fields are those of
+                          * ROSE_API_CHAT */
     ROSE_API_EMBED = 1 << 10,
     ROSE_API_RERANK = 1 << 11,
     ROSE_API_SCORE = 1 << 12,
     ROSE_API_POOLED = ROSE_API_EMBED | ROSE_API_RERANK | ROSE_API_SCORE /* nothing is generated */
 } rose_api_kind;
+
+/* The fields that ask for structured output. */
+typedef enum rose_api_structured {
+    ROSE_API_RESPONSE_FORMAT,
+    ROSE_API_STRUCTURED_OUTPUTS,
+    ROSE_API_GUIDED_JSON,
+    ROSE_API_GUIDED_REGEX,
+    ROSE_API_GUIDED_CHOICE,
+    ROSE_API_GUIDED_GRAMMAR,
+    ROSE_API_REGEX,
+    ROSE_API_EBNF,
+    ROSE_API_JSON_SCHEMA,
+    ROSE_API_GRAMMAR,
+    ROSE_API_N_STRUCTURED
+} rose_api_structured;
 
 /* The fields of requests that are pooled (pooled.c). */
 typedef struct rose_api_pooled_params {
@@ -143,6 +161,12 @@ typedef struct rose_api_params {
     const json_t *chat_kwargs;       /* an object, or NULL */
     const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
     const json_t *tool_choice;
+    bool tools_off, tools_required; /* tool_choice "none", "required" */
+    const char *tool_name;          /* the function that tool_choice names, or NULL */
+    bool parallel_calls, include_reasoning, separate_reasoning;
+    const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
+    rose_api_structure structure;                    /* what they ask for */
+    const json_t *body;                              /* as the client sent it; set by the job */
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
@@ -159,6 +183,14 @@ typedef struct rose_api_schema_opts {
  * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
+
+/* tools.c: checks the tools of a request that generates, and its tool_choice. Errors: 400 naming
+ * the field. */
+enum { ROSE_API_MAX_TOOL_NAME = 128 };
+bool rose_api_tools_check(rose_api_params *p, rose_api_error *err);
+
+/* structured.c: reads p->structured, and fills p->structure. Errors: 400 naming the field. */
+bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
 
 /* ---- jobs ---- */
 
@@ -192,6 +224,7 @@ typedef struct rose_api_extra {
     uint32_t offset;     /* characters of the tokens so far */
     bool begun;          /* the prompt's part is done */
     bool sent;           /* a chunk is out */
+    size_t n_out;        /* bytes of tokens that are out, in a dialect that keeps them */
 } rose_api_extra;
 
 typedef struct rose_api_prompts {
@@ -238,10 +271,12 @@ typedef struct rose_api_piece {
 typedef struct rose_api_choice {
     rose_api_job *job;
     rose_request *req; /* owned; NULL before submit and after release */
+    rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
-    uint32_t n_tokens; /* counted as completion tokens */
-    uint32_t n_sent;   /* of these, in chunks that are out */
+    uint32_t n_tokens;    /* counted as completion tokens */
+    uint32_t n_sent;      /* of these, in chunks that are out */
+    uint32_t n_reasoning; /* of these, up to the end of the reasoning */
     rose_detok detok;
     rose_stop_state stop;
     rose_api_extra *extra; /* element of the job's array; NULL = the client wants only text */
@@ -253,21 +288,47 @@ typedef struct rose_api_choice {
     bool pending;                 /* the sink gave it before the job was back */
     bool begun;                   /* in a stream: the first event is out */
     bool trim_space;              /* chat: drop one leading space */
+    rose_calls *calls;            /* owned; finds calls and reasoning in the text; NULL: it holds
+                                   * neither, or it has ended */
+    bool part_lost;               /* no memory for a part that `calls` has found */
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
-    size_t n_out;                   /* in a stream: the bytes of text that are out */
+    size_t n_out;      /* in a stream: the bytes of text that are out */
+    uint32_t n_blocks; /* in a stream of responses or messages: blocks that have begun */
+    bool block_open;   /* the last of them has not ended */
+    rose_api_part_kind block_kind;  /* TEXT, REASONING or CALL */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
                                        only scored: 0, and the time of the scores */
 } rose_api_choice;
 
-/* The functions with which a job writes what its client reads. The I/O thread calls them, except
- * for head. A failed allocation is noted in `o`. */
+/* The body of another API on its way to the body of a chat completion. */
+typedef struct rose_api_translation {
+    const json_t *body; /* borrowed: as the client sent it */
+    json_t *chat;       /* owned by the caller: what it asks of a chat completion */
+    json_t *messages;   /* borrowed from chat */
+    bool generates;     /* else only the prompt is wanted */
+    bool templated;     /* the server has a chat template besides the plain one */
+    rose_api_ignored *ignored;
+    rose_api_error *err;
+} rose_api_translation;
+
+/* A field of a chat and the client's name for it. A name that begins with a dot is a part of a
+ * longer name. A list ends with NULL. */
+typedef struct rose_api_rename {
+    const char *chat, *client;
+} rose_api_rename;
+
+/* The functions with which a job reads its body and writes what its client reads. The I/O thread
+ * calls them, except for translate and head. A failed allocation is noted in `o`. */
 typedef struct rose_api_dialect {
     const char *id; /* ids of replies begin with it */
-    /* Worker: prepares bytes that the job keeps for its stream and its reply. */
-    void (*head)(rose_api_out *head, const rose_api_job *j);
+    /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
+    bool (*translate)(rose_api_translation *t);
+    const rose_api_rename *renames; /* NULL: there is nothing to rename */
+    /* Worker: prepares bytes that the job keeps for its stream and its reply. NULL: none. */
+    void (*head)(rose_api_out *head, const rose_api_job *j, const rose_api_params *p);
     /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
      * choice->finish. Without a piece it is called only for the last time. */
     void (*event)(rose_api_out *o, rose_api_choice *c, bool last);
@@ -275,11 +336,26 @@ typedef struct rose_api_dialect {
     void (*end)(rose_api_out *o, rose_api_job *j);
     /* Writes the reply that is not streamed. */
     void (*whole)(rose_api_out *o, const rose_api_job *j);
+    /* Writes the body of an error reply. */
+    void (*error)(rose_api_out *o, const rose_api_error *e);
 } rose_api_dialect;
 
-extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat;
-extern const rose_api_dialect rose_api_dialect_embed, rose_api_dialect_rerank,
-    rose_api_dialect_score;
+/* completion and chat: stream.c; responses and messages: blocks.c; the others: pooled.c */
+extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat,
+    rose_api_dialect_responses, rose_api_dialect_messages, rose_api_dialect_embed,
+    rose_api_dialect_rerank, rose_api_dialect_score;
+
+/* tools.c: how the text of a chat is read. */
+typedef struct rose_api_reading {
+    rose_calls_format calls;
+    rose_reasoning_format reasoning;
+    bool in_reasoning;                         /* the prompt has begun reasoning */
+    bool hide_reasoning;                       /* the client does not want it */
+    bool one_call;                             /* later calls are dropped */
+    bool short_ids;                            /* ids of calls are nine letters and digits */
+    json_t *tools;                             /* owned: the request's tools; NULL without calls */
+    uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
+} rose_api_reading;
 
 struct rose_api_job {
     rose_api *api;
@@ -295,10 +371,14 @@ struct rose_api_job {
     bool device;        /* the backend computes on a device without the host's CPU, and
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
-    bool declined;      /* the job has many choices: it was only parsed, and a worker must run it */
+    bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
+                         * or its grammar must be compiled */
+    bool compiles;      /* in the queue: the job waits until it may compile a grammar; then: it has
+                         * this right */
     bool back;          /* the worker has handed it back */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
+    uint32_t n_events;  /* responses: events in the stream so far */
     bool usage;         /* stream_options.include_usage */
     bool chunk_usage;   /* stream_options.continuous_usage_stats */
     rose_api_job *next; /* in the workers' queue */
@@ -318,6 +398,7 @@ struct rose_api_job {
     bool score_only;                                         /* max_tokens 0 */
     bool plain; /* chat: without a template, by the rules of chat.c */
     bool ignore_eos;
+    char guided_by[64];             /* the field that asks for the grammar; "" = the text is free */
     rose_api_prompts prompts;       /* owned; kept if the reply shows them */
     rose_api_extra *extras;         /* owned [n_choices] or NULL */
     struct rose_api_pooled *pooled; /* owned; NULL: the job generates text */
@@ -327,8 +408,11 @@ struct rose_api_job {
     rose_api_choice *choices;       /* owned [n_choices] */
     uint32_t *stop_mem;             /* owned: the states of all choices */
     rose_stops stops;
-    rose_api_out head; /* what the dialect has prepared */
-    uint64_t prof_id;  /* of the request, in a profile; 0 = none */
+    rose_api_reading reading;
+    rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
+                            * NULL: the text is free */
+    rose_api_out head;     /* what the dialect has prepared */
+    uint64_t prof_id;      /* of the request, in a profile; 0 = none */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 };
 
@@ -418,6 +502,9 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted alr
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
+/* Writes the logprobs of a chat's tokens as a list: all, or those that are not out yet. */
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c);
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c);
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
  * adds the prompt's ids and logprobs to a completion. */
@@ -432,10 +519,60 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
                           rose_api_error *err);
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
+/* translate.c: what responses.c and anthropic.c share. False and NULL: t->err says why. */
+bool rose_api_translate_set(rose_api_translation *t, const char *key, json_t *v); /* takes v */
+/* Copies a field that has the same meaning in a chat. */
+bool rose_api_translate_copy(rose_api_translation *t, const char *to, const json_t *v);
+/* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
+ * notes an unknown field. */
+bool rose_api_translate_other(rose_api_translation *t, const char *name, const json_t *v);
+/* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
+bool rose_api_translate_hint(rose_api_translation *t, const char *name);
+/* Refuses what would change the answer: name is not supported, because of `why`, or NULL. */
+bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why);
+bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted);
+json_t *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
+bool rose_api_translate_text(rose_api_translation *t, json_t *message, const json_t *text);
+/* Adds a call of a tool. arguments: a string, borrowed. */
+bool rose_api_translate_call(rose_api_translation *t, json_t *message, const json_t *id,
+                             const json_t *name, const json_t *arguments);
+/* Adds a function to the chat's tools. Members that are NULL or null are left out. */
+bool rose_api_translate_tool(rose_api_translation *t, const json_t *name, const json_t *description,
+                             const json_t *parameters, const json_t *strict);
+/* Asks for a call of this function. */
+bool rose_api_translate_choose(rose_api_translation *t, const json_t *name);
+/* Asks for JSON that fits the schema. name, strict and description may be NULL. */
+bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, const json_t *name,
+                               const json_t *strict, const json_t *description);
+/* Call last: a message with one text gets a string as its content, one without any an empty one. */
+bool rose_api_translate_end(rose_api_translation *t);
+/* Replaces the name of a field of a chat, in `cap` bytes, by the client's; false: it has the same.
+ */
+bool rose_api_translate_name(char *name, size_t cap, const rose_api_rename *renames);
+void rose_api_translate_error(rose_api_error *e, const rose_api_rename *renames); /* likewise */
+
+/* responses.c, anthropic.c */
+bool rose_api_responses_translate(rose_api_translation *t);
+bool rose_api_anthropic_translate(rose_api_translation *t);
+
 /* messages.c: renders the messages with the request's template, the model's, or the plain one. The
  * caller frees *out. */
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
+
+/* tools.c, worker: decides how the text of a chat is read (j->reading). If the request demands
+ * calls, or structured output that calls or reasoning may come before, p->structure becomes a
+ * structural tag, *tag, which the caller owns. It may render the messages into `text`. */
+bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
+                         rose_template_text *text, json_t **tag);
+void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text); /* it is rendered */
+bool rose_api_calls_create(rose_api_choice *c);                              /* false: no memory */
+/* tools.c, I/O thread: adds the parts of a piece of text; false: no memory. After finish, which
+ * also sets the finish reason, the choice has no parser any more. */
+bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len);
+bool rose_api_calls_finish(rose_api_choice *c);
+/* Whether the text of this special token belongs to the text, because it begins or ends a call. */
+bool rose_api_is_mark(const rose_api_reading *r, uint32_t id);
 
 /* parts.c: the parts of a choice. False: no memory. */
 /* Adds text to the last part, if that has this kind and call, or as a new part. */
@@ -457,6 +594,7 @@ void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
+uint64_t rose_api_cached_tokens(const rose_api_job *j); /* of its prompts */
 void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion); /* no } */
 void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c); /* ,"stop_reason":... */
 void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} */
@@ -469,6 +607,7 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
 void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
                              const rose_api_prompt_ctx *c);
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 /* For j->render: one object for each of j->prompts, with the sampling fields that count. */
 void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e);
@@ -496,6 +635,11 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
                                     uint32_t max_jobs, rose_err *err);
 /* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
+/* Called by the thread that runs the job, before and after it compiles a grammar. False: so many
+ * workers compile that j must go back into the queue (declined). w may be NULL: without workers a
+ * job may always compile. */
+bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
+void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 
@@ -519,6 +663,7 @@ struct rose_api {
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;
+    rose_api_grammars grammars;
     rose_api_logged_fields logged;
     pthread_mutex_t
         profile_lock; /* guards the next two members, because start and stop run on any worker */
@@ -529,6 +674,8 @@ struct rose_api {
 /* routes.c */
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
 const char *rose_api_route_name(uint32_t index);
+/* The dialect in which the errors of a path are written. */
+const rose_api_dialect *rose_api_route_dialect(const char *path);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
 bool rose_api_is_vital(void *api, const char *path);

@@ -83,7 +83,8 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     if (c->extra != NULL) rose_api_extra_token(c, ev->id);
     if (ev->stop_id) note_stop_id(c, ev->id);
     if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
-    size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, ROSE_DECODE_SKIP_SPECIAL, io->piece);
+    const unsigned skip = rose_api_is_mark(&j->reading, ev->id) ? 0 : ROSE_DECODE_SKIP_SPECIAL;
+    size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
     if (c->n_tokens <=
         j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
         rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text);
@@ -131,9 +132,12 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
         rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
     else if (finish == ROSE_FINISH_NO_TOKEN)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
-                      "after %u tokens allowed_token_ids, bad_words, min_tokens and "
+                      "after %u tokens %sallowed_token_ids, bad_words, min_tokens and "
                       "stop_token_ids together leave no token that could be generated",
-                      c->n_tokens);
+                      c->n_tokens, j->guided_by[0] != '\0' ? "the grammar, " : "");
+    else if (finish == ROSE_FINISH_GUIDE)
+        rose_api_fail(&j->err, 400, "structured_output", j->guided_by, "after %u tokens: %s",
+                      c->n_tokens, rose_request_guide_error(c->req));
     else
         fail_engine(j);
     cancel_all(j);
@@ -193,7 +197,11 @@ static void deliver(rose_api_choice *c, bool last)
             len--;
         }
     }
-    if (!rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len)) lose(j);
+    const bool ok = c->calls != NULL ? rose_api_calls_push(c, text, len)
+                                     : rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len);
+    if (!ok || (last && !rose_api_calls_finish(c))) lose(j);
+    if (c->n_parts > 0 && c->parts[c->n_parts - 1].kind == ROSE_API_PART_REASONING)
+        c->n_reasoning = c->n_tokens;
     bool due = j->streaming && is_due(c, last);
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
@@ -265,6 +273,7 @@ static void end_stream(rose_api_job *j)
     rose_api_out_reset(&io->out);
     for (uint32_t i = 0; i < j->n_choices; i++) { /* held back when the job failed */
         rose_api_choice *c = &j->choices[i];
+        if (!rose_api_calls_finish(c)) io->out.oom = true;
         if (c->text.len > c->n_out) put_event(c, false);
     }
     j->dialect->end(&io->out, j);

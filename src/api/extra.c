@@ -227,6 +227,26 @@ void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c)
+{
+    if (c->extra != NULL && c->job->logprobs)
+        put_list(o, "[", &c->extra->tokens);
+    else
+        rose_api_puts(o, "[]");
+}
+
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c)
+{
+    rose_api_extra *x = c->extra;
+    rose_api_puts(o, "[");
+    if (x != NULL && c->job->logprobs && x->tokens.b.len > x->n_out) {
+        const size_t begin = x->n_out + (x->n_out > 0 ? 1 : 0); /* after the comma */
+        rose_api_put(o, x->tokens.b.data + begin, x->tokens.b.len - begin);
+        x->n_out = x->tokens.b.len;
+    }
+    rose_api_puts(o, "]");
+}
+
 static void put_prompt(rose_api_out *o, const rose_api_choice *c)
 {
     const rose_api_job *j = c->job;

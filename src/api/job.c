@@ -62,7 +62,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
-    snprintf(j->id, sizeof j->id, "%s-%016llx", d->id,
+    snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
              (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
                                                                  memory_order_relaxed)));
     io->n_jobs++;
@@ -77,9 +77,13 @@ void rose_api_job_free(rose_api_job *j)
     for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_buf_free(&j->choices[i].text);
         free(j->choices[i].parts);
+        rose_api_guide_destroy(&j->choices[i].guide);
+        rose_calls_destroy(j->choices[i].calls);
         if (j->extras != NULL) rose_api_extra_free(&j->extras[i]);
     }
     free(j->extras);
+    rose_grammar_unref(j->grammar);
+    json_decref(j->reading.tools);
     rose_api_prompts_free(&j->prompts);
     rose_api_pooled_free(j->pooled);
     free(j->choices);
@@ -190,8 +194,10 @@ static bool create_extras(rose_api_job *j)
     return true;
 }
 
-static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uint32_t n)
+static bool create_choices(rose_api_job *j, const rose_api_params *p)
 {
+    const rose_api_prompts *prompts = &j->prompts;
+    const uint32_t n = j->n;
     uint32_t n_choices = prompts->n * n; /* at most max_n */
     size_t n_states = (size_t)n_choices * j->stops.n;
     j->choices = calloc(n_choices, sizeof *j->choices);
@@ -206,10 +212,13 @@ static bool create_choices(rose_api_job *j, const rose_api_prompts *prompts, uin
         c->prompt_n = (uint32_t)ids->len;
         rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = is_plain_chat(j);
+        c->trim_space = is_plain_chat(j) && j->grammar == NULL; /* the space may be obliged */
+        if (!rose_api_calls_create(c)) return rose_api_fail_nomem(&j->err);
     }
-    if (!create_extras(j)) return false;
-    j->dialect->head(&j->head, j);
+    if (!create_extras(j) || !rose_api_guides_create(j)) return false;
+    rose_grammar_unref(j->grammar);
+    j->grammar = NULL;
+    if (j->dialect->head != NULL) j->dialect->head(&j->head, j, p);
     return !j->head.oom || rose_api_fail_nomem(&j->err);
 }
 
@@ -283,6 +292,8 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
         o.sampling.seed = choice_seed(seed, i % n);
         o.same_prompt = i % n > 0;
         o.user = &j->choices[i];
+        o.guide = j->choices[i].guide;
+        j->choices[i].guide = (rose_guide){0}; /* the engine's, even if it refuses */
         rose_status st = rose_engine_submit(e, &o, &j->choices[i].req, &err);
         o.n_reserved--;
         n_tokens -= o.n_prompt;
@@ -323,17 +334,17 @@ static void give_notice(rose_api_job *j)
     rose_wakeq_signal(j->io->done);
 }
 
+/* text: the rendered messages, or empty if that is still to be done. */
 static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
-                      const rose_api_prompt_ctx *c)
+                      const rose_api_prompt_ctx *c, rose_template_text *text)
 {
-    rose_template_text text = {0};
     prompts->v = calloc(1, sizeof *prompts->v);
-    bool ok = prompts->v != NULL ? rose_api_messages_render(&text, p, c, &j->err)
-                                 : rose_api_fail_nomem(&j->err);
-    if (prompts->v != NULL) prompts->n = 1;
-    ok = ok && rose_api_encode_chat(&prompts->v[0], &text, c, &j->err);
-    rose_template_text_free(&text);
-    if (!ok || prompts->v[0].len > 0) return ok;
+    if (prompts->v == NULL) return rose_api_fail_nomem(&j->err);
+    prompts->n = 1;
+    if (text->bytes == NULL && !rose_api_messages_render(text, p, c, &j->err)) return false;
+    rose_api_tools_prompt(j, text);
+    if (!rose_api_encode_chat(&prompts->v[0], text, c, &j->err)) return false;
+    if (prompts->v[0].len > 0) return true;
     return rose_api_fail(&j->err, 400, NULL, "messages", "the chat template gives an empty prompt");
 }
 
@@ -348,7 +359,8 @@ static bool note_ignored(rose_api_job *j, const rose_api_ignored *g)
     return true;
 }
 
-static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c)
+static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c,
+                           rose_template_text *text)
 {
     rose_api_prompts *prompts = &j->prompts;
     rose_api_rules rules = {0};
@@ -360,7 +372,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
     give_notice(j);
     bool ok = in_time(j);
     if (ok && j->kind == ROSE_API_CHAT)
-        ok = load_chat(j, p, prompts, c);
+        ok = load_chat(j, p, prompts, c, text);
     else if (ok)
         ok = rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
     ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
@@ -376,7 +388,7 @@ static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_p
         if (j->err.status == 0) (void)note_ignored(j, c->ignored);
         goto done;
     }
-    if (!load_stops(j, p) || !create_choices(j, prompts, n)) goto done;
+    if (!load_stops(j, p) || !create_choices(j, p)) goto done;
     if (!note_ignored(j, c->ignored)) goto done;
     for (uint32_t i = 0; i < prompts->n; i++)
         j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
@@ -396,13 +408,39 @@ done:
 
 static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
+    if ((j->kind & ROSE_API_POOLED) != 0) {
+        if (note_ignored(j, c->ignored)) rose_api_pooled_run(j, p, c);
+        return;
+    }
     if (j->kind == ROSE_API_TOKENIZE)
         rose_api_tokenize_run(j, p, c);
     else if (j->kind == ROSE_API_DETOKENIZE)
         rose_api_detokenize_run(j, p, c);
+    else if (j->dialect == &rose_api_dialect_messages)
+        rose_api_count_run(j, p, c);
     else
         rose_api_apply_run(j, p, c);
     if (j->err.status == 0) (void)note_ignored(j, c->ignored);
+}
+
+/* Checks the body. If the dialect is not that of a chat, *chat becomes its translation, a new
+ * reference. */
+static bool check_body(rose_api_params *p, json_t **chat, const rose_api_job *j, const json_t *body,
+                       const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
+{
+    const bool translates = j->dialect->translate != NULL;
+    rose_api_translation t = {.body = body,
+                              .generates = j->kind == ROSE_API_CHAT,
+                              .templated = o->has_template,
+                              .ignored = g,
+                              .err = err};
+    bool ok = !translates || j->dialect->translate(&t);
+    *chat = t.chat;
+    ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
+    for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
+        rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
+    p->body = body;
+    return ok;
 }
 
 /* Returns the number of choices asked for, even if that number is over the limit. */
@@ -434,7 +472,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .ignored = &ignored,
                              .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;
-    json_t *root = NULL;
+    json_t *root = NULL, *chat = NULL, *tag = NULL;
+    rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
     if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP) {
@@ -451,19 +490,25 @@ static void process(rose_api_job *j, rose_encoder *enc)
     const bool sound =
         rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        rose_api_schema_check(&p, root, j->kind, &so, &ignored, &j->err);
+        check_body(&p, &chat, j, root, &so, &ignored, &j->err);
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
     if (sound) {
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
-        j->short_only = false;
-        if ((j->kind & ROSE_API_POOLED) != 0) {
-            if (note_ignored(j, &ignored)) rose_api_pooled_run(j, &p, &c);
-        } else if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
+        if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
             run_text(j, &p, &c);
-        else if (!j->declined)
-            run_completion(j, &p, &c);
+        else if (!j->declined && rose_api_tools_load(j, &p, &c, &text, &tag) &&
+                 rose_api_guide_load_structure(j, &p.structure))
+            run_completion(j, &p, &c, &text);
+        j->short_only = false;
     }
+    rose_template_text_free(&text);
+    json_decref(tag);
+    if (j->dialect->renames != NULL) {
+        if (j->err.status != 0) rose_api_translate_error(&j->err, j->dialect->renames);
+        rose_api_translate_name(j->guided_by, sizeof j->guided_by, j->dialect->renames);
+    }
+    json_decref(chat);
     json_decref(root);
     rose_prof_end(&span);
     if (j->declined) return;
@@ -481,7 +526,7 @@ static void watch_job(rose_stall_span *s, const rose_api_job *j)
         [ROSE_API_APPLY] = "apply-template",     [ROSE_API_PROFILE_START] = "start_profile",
         [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
-    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? j->dialect->id : kinds[j->kind];
+    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? "pooled" : kinds[j->kind];
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
                       name, j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);

@@ -348,6 +348,22 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
     one(p, "roseinfer:engine_failed", "gauge", "1 once the backend has failed.", s->failed);
 }
 
+static void put_grammars(page *p)
+{
+    rose_grammar_cache_stats s;
+    rose_api_grammars_read(&p->a->grammars, &s);
+    one(p, "roseinfer:grammar_cache_hits_total", "counter",
+        "Structured requests whose grammar was compiled already.", (double)s.hits);
+    one(p, "roseinfer:grammar_cache_misses_total", "counter", "Grammars compiled, or refused.",
+        (double)s.misses);
+    one(p, "roseinfer:grammar_cache_evictions_total", "counter",
+        "Compiled grammars that left the cache.", (double)s.evicted);
+    one(p, "roseinfer:grammar_cache_grammars", "gauge", "Compiled grammars in the cache.",
+        (double)s.grammars);
+    one(p, "roseinfer:grammar_cache_bytes", "gauge",
+        "Memory of these grammars, with their states and masks.", (double)s.bytes);
+}
+
 /* Zero with --stall-warn-ms off. */
 static void put_stalls(page *p)
 {
@@ -449,6 +465,7 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_counters(&p, sum);
     put_hists(&p, sum);
     if (e != NULL) put_engine(&p, e, &s);
+    put_grammars(&p);
     put_stalls(&p);
     if (e != NULL) { /* before that, no HTTP server may be attached yet */
         put_slow(&p);

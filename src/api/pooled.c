@@ -718,6 +718,9 @@ static void put_ranks(rose_api_out *o, const rose_api_job *j)
     free(all);
 }
 
-const rose_api_dialect rose_api_dialect_embed = {.id = "embd", .whole = put_embeddings};
-const rose_api_dialect rose_api_dialect_rerank = {.id = "rerank", .whole = put_ranks};
-const rose_api_dialect rose_api_dialect_score = {.id = "score", .whole = put_scores};
+const rose_api_dialect rose_api_dialect_embed = {
+    .id = "embd-", .whole = put_embeddings, .error = rose_api_error_json};
+const rose_api_dialect rose_api_dialect_rerank = {
+    .id = "rerank-", .whole = put_ranks, .error = rose_api_error_json};
+const rose_api_dialect rose_api_dialect_score = {
+    .id = "score-", .whole = put_scores, .error = rose_api_error_json};

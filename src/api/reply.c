@@ -7,7 +7,7 @@
 /* Returns the cached prompt tokens, counted once per prompt: the smallest number that one of its
  * choices found. The choices of a prompt also share pages with each other, but clients do not
  * ask about that. */
-static uint64_t cached_tokens(const rose_api_job *j)
+uint64_t rose_api_cached_tokens(const rose_api_job *j)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < j->n_choices; i += j->n) {
@@ -37,7 +37,7 @@ void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
         completion += j->choices[i].n_tokens;
     rose_api_usage_counts(o, j->n_prompt_tokens, completion);
     rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
-                  (unsigned long long)cached_tokens(j));
+                  (unsigned long long)rose_api_cached_tokens(j));
 }
 
 /* Returns the milliseconds from time a to time b; 0 if one of the two events did not happen, or
@@ -145,13 +145,53 @@ void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
+static void put_calls(rose_api_out *o, const rose_api_choice *c)
+{
+    const char *before = ",\"tool_calls\":[{\"id\":\"";
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const rose_api_part *part = &c->parts[i];
+        if (part->kind != ROSE_API_PART_CALL) continue;
+        rose_api_puts(o, before);
+        rose_api_puts(o, part->id);
+        rose_api_puts(o, "\",\"type\":\"function\",\"function\":{\"name\":");
+        rose_api_put_string(o, c->text.data + part->begin, part->len);
+        rose_api_puts(o, ",\"arguments\":");
+        rose_api_put_parts(o, c, ROSE_API_PART_ARGS, part->call);
+        rose_api_puts(o, "}}");
+        before = ",{\"id\":\"";
+    }
+    if (before[1] == '{') rose_api_puts(o, "]");
+}
+
+/* A reply without text has the content null, if it has calls or reasoning instead. */
+static void put_message(rose_api_out *o, const rose_api_choice *c)
+{
+    const bool thinks = rose_api_has_part(c, ROSE_API_PART_REASONING);
+    const bool other = thinks || rose_api_has_part(c, ROSE_API_PART_CALL);
+    rose_api_puts(o, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (other && !rose_api_has_part(c, ROSE_API_PART_TEXT))
+        rose_api_puts(o, "null");
+    else
+        rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
+    if (thinks) {
+        rose_api_puts(o, ",\"reasoning_content\":");
+        rose_api_put_parts(o, c, ROSE_API_PART_REASONING, 0);
+        rose_api_puts(o, ",\"reasoning\":");
+        rose_api_put_parts(o, c, ROSE_API_PART_REASONING, 0);
+    }
+    put_calls(o, c);
+    rose_api_puts(o, ",\"refusal\":null}");
+}
+
 static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c)
 {
     rose_api_putf(o, "{\"index\":%u,", c->index);
-    rose_api_puts(o, j->kind == ROSE_API_CHAT ? "\"message\":{\"role\":\"assistant\",\"content\":"
-                                              : "\"text\":");
-    rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
-    if (j->kind == ROSE_API_CHAT) rose_api_puts(o, ",\"refusal\":null}");
+    if (j->kind == ROSE_API_CHAT) {
+        put_message(o, c);
+    } else {
+        rose_api_puts(o, "\"text\":");
+        rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
+    }
     rose_api_puts(o, ",\"logprobs\":");
     rose_api_extra_logprobs(o, c);
     rose_api_puts(o, ",\"finish_reason\":\"");

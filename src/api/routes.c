@@ -361,19 +361,11 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
     return done;
 }
 
-static const rose_api_dialect *dialect_of(rose_api_kind kind)
-{
-    if (kind == ROSE_API_EMBED) return &rose_api_dialect_embed;
-    if (kind == ROSE_API_RERANK) return &rose_api_dialect_rerank;
-    if (kind == ROSE_API_SCORE) return &rose_api_dialect_score;
-    return kind == ROSE_API_CHAT ? &rose_api_dialect_chat : &rose_api_dialect_completion;
-}
-
 /* render: the reply has the ids of the prompt, and nothing is generated. */
-static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool render)
+static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, const rose_api_dialect *d,
+                  bool render)
 {
     rose_api *a = io->api;
-    const rose_api_dialect *d = dialect_of(kind);
     rose_api_error err;
     rose_api_job *j;
     if (!may_start(io, r, kind, &err)) {
@@ -405,17 +397,17 @@ static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, bool re
 
 static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
 {
-    start(io, r, kind, false);
+    start(io, r, kind, &rose_api_dialect_completion, false);
 }
 
 static void post_render(rose_api_io *io, rose_http_req *r)
 {
-    start(io, r, ROSE_API_COMPLETION, true);
+    start(io, r, ROSE_API_COMPLETION, &rose_api_dialect_completion, true);
 }
 
 static void post_chat_render(rose_api_io *io, rose_http_req *r)
 {
-    start(io, r, ROSE_API_CHAT, true);
+    start(io, r, ROSE_API_CHAT, &rose_api_dialect_chat, true);
 }
 
 static void post_completions(rose_api_io *io, rose_http_req *r)
@@ -425,22 +417,37 @@ static void post_completions(rose_api_io *io, rose_http_req *r)
 
 static void post_chat(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, ROSE_API_CHAT);
+    start(io, r, ROSE_API_CHAT, &rose_api_dialect_chat, false);
+}
+
+static void post_responses(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_CHAT, &rose_api_dialect_responses, false);
+}
+
+static void post_messages(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_CHAT, &rose_api_dialect_messages, false);
+}
+
+static void post_count_tokens(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_APPLY, &rose_api_dialect_messages, false);
 }
 
 static void post_embeddings(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, ROSE_API_EMBED);
+    start(io, r, ROSE_API_EMBED, &rose_api_dialect_embed, false);
 }
 
 static void post_rerank(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, ROSE_API_RERANK);
+    start(io, r, ROSE_API_RERANK, &rose_api_dialect_rerank, false);
 }
 
 static void post_score(rose_api_io *io, rose_http_req *r)
 {
-    start_job(io, r, ROSE_API_SCORE);
+    start(io, r, ROSE_API_SCORE, &rose_api_dialect_score, false);
 }
 
 static void post_tokenize(rose_api_io *io, rose_http_req *r)
@@ -471,6 +478,9 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
 static const route routes[] = {
     {"/v1/completions", true, false, post_completions},
     {"/v1/chat/completions", true, false, post_chat},
+    {"/v1/responses", true, false, post_responses},
+    {"/v1/messages", true, false, post_messages},
+    {"/v1/messages/count_tokens", true, false, post_count_tokens},
     {"/v1/completions/render", true, false, post_render},
     {"/v1/chat/completions/render", true, false, post_chat_render},
     {"/v1/embeddings", true, false, post_embeddings},
@@ -531,6 +541,13 @@ const char *rose_api_route_name(uint32_t index)
     return index < sizeof routes / sizeof *routes ? routes[index].path : "none";
 }
 
+const rose_api_dialect *rose_api_route_dialect(const char *path)
+{
+    const route *rt = find_route(path);
+    const bool messages = rt != NULL && (rt->run == post_messages || rt->run == post_count_tokens);
+    return messages ? &rose_api_dialect_messages : &rose_api_dialect_chat;
+}
+
 static bool method_fits(const route *rt, const char *method)
 {
     if (rt->post) return strcmp(method, "POST") == 0;
@@ -539,10 +556,9 @@ static bool method_fits(const route *rt, const char *method)
 
 /* Paths of the OpenAI API and related servers that this server does not have. */
 static const char *const absent[] = {
-    "/v1/responses",     "/v1/moderations", "/v1/images",      "/v1/audio",
-    "/v1/files",         "/v1/batches",     "/v1/fine_tuning", "/v1/assistants",
-    "/v1/threads",       "/v1/uploads",     "/v1/messages",    "/v1/edits",
-    "/v1/vector_stores", "/v1/realtime",    "/v1/videos",      "/v1/conversations",
+    "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",         "/v1/batches",
+    "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",       "/v1/edits",
+    "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
 };
 
 static bool is_absent(const char *path)
@@ -579,10 +595,11 @@ static void nothing_there(rose_api_error *e, const char *path)
     guess_path(guess, path);
     const bool in_v1 = find_route(guess) != NULL;
     if (is_absent(guess))
-        rose_api_fail(e, 404, "not_found", NULL,
-                      "'%.200s' is not implemented by this server; it has /v1/completions, "
-                      "/v1/chat/completions, /v1/embeddings and /v1/models",
-                      path);
+        rose_api_fail(
+            e, 404, "not_found", NULL,
+            "'%.200s' is not implemented by this server; it has /v1/completions, "
+            "/v1/chat/completions, /v1/responses, /v1/messages, /v1/embeddings and /v1/models",
+            path);
     else if (in_v1 || find_route(guess + 3) != NULL)
         rose_api_fail(e, 404, "not_found", NULL,
                       "there is nothing at '%.200s'; did you mean '%s'?%s", path,
@@ -601,7 +618,7 @@ static void wrong_method(rose_api_io *io, rose_http_req *r, const route *rt)
     rose_api_out o = {0};
     rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s",
                   rose_http_req_path(r), rt->post ? "POST" : "GET", rose_http_req_method(r));
-    rose_api_error_json(&o, &e);
+    rose_api_route_dialect(rt->path)->error(&o, &e);
     reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
 }
 

@@ -93,6 +93,7 @@ static const field fields[] = {
     {"chat_template_kwargs", CT, T_JSON, 0, AT(chat_kwargs), 0, 0, NULL},
     {"tools", CT, T_JSON, 0, AT(tools), 0, 0, NULL},
     {"tool_choice", ROSE_API_CHAT, T_JSON, 0, AT(tool_choice), 0, 0, NULL},
+    {"parallel_tool_calls", ROSE_API_CHAT, T_BOOL, 0, AT(parallel_calls), 0, 0, NULL},
     {"documents", ROSE_API_CHAT, T_JSON, 0, AT(documents), 0, 0, NULL},
     {"tokens", ROSE_API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
     {"max_tokens", ROSE_API_COMPLETION, T_INT, 0, AT(max_tokens), 0, INT32_MAX, "0 to 2147483647"},
@@ -132,6 +133,17 @@ static const field fields[] = {
     {"timeout", CC, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT, "0 (none) to 86400 seconds"},
     {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
     {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
+    /* structured output (structured.c) */
+    {"response_format", CC, T_JSON, 0, AT(structured[ROSE_API_RESPONSE_FORMAT]), 0, 0, NULL},
+    {"structured_outputs", CC, T_JSON, 0, AT(structured[ROSE_API_STRUCTURED_OUTPUTS]), 0, 0, NULL},
+    {"guided_json", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_JSON]), 0, 0, NULL},
+    {"guided_regex", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_REGEX]), 0, 0, NULL},
+    {"guided_choice", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_CHOICE]), 0, 0, NULL},
+    {"guided_grammar", CC, T_JSON, 0, AT(structured[ROSE_API_GUIDED_GRAMMAR]), 0, 0, NULL},
+    {"regex", CC, T_JSON, 0, AT(structured[ROSE_API_REGEX]), 0, 0, NULL},
+    {"ebnf", CC, T_JSON, 0, AT(structured[ROSE_API_EBNF]), 0, 0, NULL},
+    {"json_schema", CC, T_JSON, 0, AT(structured[ROSE_API_JSON_SCHEMA]), 0, 0, NULL},
+    {"grammar", CC, T_JSON, 0, AT(structured[ROSE_API_GRAMMAR]), 0, 0, NULL},
     /* labels: they ask for nothing */
     {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
     {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
@@ -139,15 +151,15 @@ static const field fields[] = {
     {"prompt_cache_key", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"service_tier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"metadata", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
-    /* fields of reasoning models, as routers send them; there is no reasoning to separate or
-     * hide */
-    {"separate_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
+    /* fields of reasoning models. Completions have no reasoning to separate or hide, and a stream
+     * always has it as it comes. */
+    {"separate_reasoning", ROSE_API_CHAT, T_BOOL, 0, AT(separate_reasoning), 0, 0, NULL},
+    {"include_reasoning", ROSE_API_CHAT, T_BOOL, 0, AT(include_reasoning), 0, 0, NULL},
+    {"separate_reasoning", ROSE_API_COMPLETION, T_ANY, 0, 0, 0, 0, NULL},
+    {"include_reasoning", ROSE_API_COMPLETION, T_ANY, 0, 0, 0, 0, NULL},
     {"stream_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
-    {"include_reasoning", CC, T_ANY, 0, 0, 0, 0, NULL},
     /* of OpenAI's schema, not served */
     {"suffix", ROSE_API_COMPLETION, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"response_format", CC, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
-    {"parallel_tool_calls", ROSE_API_CHAT, T_ANY, 0, 0, 0, 0, NULL},
     {"functions", ROSE_API_CHAT, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"function_call", ROSE_API_CHAT, T_REFUSED, OFF_NONE, 0, 0, 0, NULL},
     {"modalities", ROSE_API_CHAT, T_REFUSED, OFF_TEXT, 0, 0, 0, NULL},
@@ -164,11 +176,8 @@ static const field fields[] = {
     {"spaces_between_special_tokens", CC, T_HINT, OFF_TRUE, 0, 0, 0, NULL},
     {"truncate_prompt_tokens", CC, T_REFUSED, OFF_MINUS_ONE, 0, 0, 0, NULL},
     {"logits_processors", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"structured_outputs", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"guided_json", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_regex", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_choice", CC, T_REFUSED, 0, 0, 0, 0, NULL},
-    {"guided_grammar", CC, T_REFUSED, 0, 0, 0, 0, NULL},
+    {"guided_whitespace_pattern", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"guided_decoding_backend", CC, T_HINT, OFF_NONE, 0, 0, 0, NULL},
     {"return_token_strs", ROSE_API_TOKENIZE, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"kv_transfer_params", CC, T_HINT, OFF_EMPTY, 0, 0, 0, NULL},
     {"stream_interval", CC, T_HINT, OFF_ONE, 0, 0, 0, NULL},
@@ -178,10 +187,8 @@ static const field fields[] = {
     /* fields of SGLang's and llama.cpp's schemas that are not supported */
     {"no_stop_trim", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
     {"return_hidden_states", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
-    {"regex", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"ebnf", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"json_schema", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
-    {"grammar", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"grammar_lazy", CC, T_REFUSED, OFF_FALSE, 0, 0, 0, NULL},
+    {"grammar_triggers", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"custom_logit_processor", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"lora_path", CC, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
 };
@@ -477,23 +484,6 @@ static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, ro
                          "without --trust-request-chat-template");
 }
 
-/* The model may be told of tools, but nothing here finds its calls in the text. A request is served
- * where the client asked for no calls. */
-static bool check_tools(const rose_api_params *p, rose_api_kind kind, bool templated,
-                        rose_api_error *err)
-{
-    const json_t *choice = p->tool_choice;
-    const bool none = rose_api_json_is(choice, "none"), generates = kind == ROSE_API_CHAT;
-    if (choice != NULL && !none && !rose_api_json_is(choice, "auto"))
-        return refuse("tool_choice", err);
-    if (p->tools == NULL) return true;
-    if (!templated) return refuse("tools", err);
-    return none || !generates ||
-           rose_api_fail(err, 400, "unsupported_field", "tools",
-                         "field 'tools' is served with the 'tool_choice' \"none\" alone: this "
-                         "server does not find tool calls in the model's text");
-}
-
 /* The fields that shape the prompt of a chat. */
 static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_schema_opts *o,
                        rose_api_ignored *g, rose_api_error *err)
@@ -508,7 +498,8 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
         !take_hint("chat_template_kwargs", g, err))
         return false;
     if (p->documents != NULL && !templated) return refuse("documents", err);
-    return check_tools(p, kind, templated, err);
+    if (p->tools != NULL && !templated) return refuse("tools", err);
+    return kind != ROSE_API_CHAT || rose_api_tools_check(p, err);
 }
 
 /* What a request without any field asks for. */
@@ -525,6 +516,9 @@ static rose_api_params defaults(const rose_generation *g)
                          .prompt_logprobs = -1,
                          .add_special_tokens = true,
                          .add_generation_prompt = true,
+                         .parallel_calls = true,
+                         .include_reasoning = true,
+                         .separate_reasoning = true,
                          .pooled = {.return_documents = true}};
     if ((g->has & ROSE_GENERATION_TEMPERATURE) != 0) p.temperature = (double)g->temperature;
     if ((g->has & ROSE_GENERATION_TOP_P) != 0) p.top_p = (double)g->top_p;
@@ -549,5 +543,6 @@ bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind
     }
     return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
            check_salt(p->cache_salt, err) && check_stream_options(p, g, err) &&
-           check_best_of(p, err) && check_logprobs(p, kind, err) && check_chat(p, kind, o, g, err);
+           check_best_of(p, err) && check_logprobs(p, kind, err) &&
+           check_chat(p, kind, o, g, err) && rose_api_structure_read(p, g, err);
 }

@@ -56,6 +56,15 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         "request's chat_template_kwargs takes precedence"),
         ROSE_ROW_FLAG("trust-request-chat-template", &f->trust_request_template,
                       "allow requests to bring a chat template of their own (chat_template)"),
+        ROSE_ROW_CHOICE("tool-call-parser", &f->api.tool_call_parser,
+                        "auto|none|hermes|llama3_json|qwen3_xml|pythonic|mistral",
+                        "format in which the model writes calls of tools; auto takes the one that "
+                        "the chat template shows"),
+        ROSE_ROW_CHOICE("reasoning-parser", &f->api.reasoning_parser,
+                        "auto|none|qwen3|deepseek_r1|mistral",
+                        "format in which the model writes its reasoning, which is kept apart from "
+                        "the reply; auto takes the one that the chat template shows. deepseek_r1: "
+                        "a reply begins with reasoning even without <think>"),
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
@@ -82,6 +91,9 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
+        ROSE_ROW_BYTES("grammar-cache-bytes", &f->api.grammar_cache_bytes, 0, (uint64_t)1 << 40,
+                       "most bytes of compiled grammars of structured output that are kept for "
+                       "further requests"),
         ROSE_ROW_BYTES("max-body-size", &f->http.max_body_bytes, 1024, (uint64_t)1 << 32,
                        "longest request body; a longer one gets 413"),
         ROSE_ROW_BYTES("max-total-body-size", &f->http.max_total_body_bytes, 0, 0,

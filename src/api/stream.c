@@ -11,8 +11,9 @@ static const char *chunk_object(const rose_api_job *j)
     return j->kind == ROSE_API_CHAT ? "chat.completion.chunk" : "text_completion";
 }
 
-static void put_head(rose_api_out *head, const rose_api_job *j)
+static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_params *p)
 {
+    (void)p;
     rose_api_puts(head, "data: {\"id\":\"");
     rose_api_puts(head, j->id);
     rose_api_puts(head, "\",\"object\":\"");
@@ -24,18 +25,40 @@ static void put_head(rose_api_out *head, const rose_api_job *j)
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
+/* A piece of a call: first its id and name, then the text of its arguments. */
+static void put_call(rose_api_out *o, const rose_api_piece *p)
+{
+    rose_api_putf(o, "\"tool_calls\":[{\"index\":%u,", p->call);
+    if (p->kind == ROSE_API_PART_CALL) {
+        rose_api_putf(o, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", p->id);
+        rose_api_put_string(o, p->text, p->len);
+        PUT(o, ",\"arguments\":\"\"}}]");
+    } else {
+        PUT(o, "\"function\":{\"arguments\":");
+        rose_api_put_string(o, p->text, p->len);
+        PUT(o, "}}]");
+    }
+}
+
 static void put_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
 {
-    if (c->begun && p->len == 0) {
-        PUT(o, ",\"delta\":{}");
-        return;
+    const bool text = p->kind == ROSE_API_PART_TEXT;
+    PUT(o, ",\"delta\":{");
+    if (!c->begun) PUT(o, "\"role\":\"assistant\",");
+    if (!c->begun && !text) PUT(o, "\"content\":null,");
+    if (p->kind == ROSE_API_PART_REASONING) {
+        PUT(o, "\"reasoning_content\":");
+        rose_api_put_string(o, p->text, p->len);
+        PUT(o, ",\"reasoning\":");
+        rose_api_put_string(o, p->text, p->len);
+    } else if (!text) {
+        put_call(o, p);
+    } else if (!c->begun || p->len > 0) {
+        PUT(o, "\"content\":\"");
+        rose_api_put_escaped(o, p->text, p->len);
+        PUT(o, "\"");
     }
-    if (c->begun)
-        PUT(o, ",\"delta\":{\"content\":\"");
-    else
-        PUT(o, ",\"delta\":{\"role\":\"assistant\",\"content\":\"");
-    rose_api_put_escaped(o, p->text, p->len);
-    PUT(o, "\"}");
+    PUT(o, "}");
 }
 
 static void chunk_fast(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p,
@@ -223,13 +246,15 @@ static void put_end(rose_api_out *o, rose_api_job *j)
     PUT(o, "data: [DONE]\n\n");
 }
 
-const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl",
+const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl-",
                                                       .head = put_head,
                                                       .event = put_event,
                                                       .end = put_end,
-                                                      .whole = rose_api_reply_json};
-const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl",
+                                                      .whole = rose_api_reply_json,
+                                                      .error = rose_api_error_json};
+const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl-",
                                                 .head = put_head,
                                                 .event = put_event,
                                                 .end = put_end,
-                                                .whole = rose_api_reply_json};
+                                                .whole = rose_api_reply_json,
+                                                .error = rose_api_error_json};

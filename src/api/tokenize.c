@@ -47,6 +47,20 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     rose_template_text_free(&text);
 }
 
+void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+{
+    rose_ids ids = {0};
+    rose_template_text text = {0};
+    rose_api_prompt_ctx any_length = *c; /* as in rose_api_tokenize_run */
+    any_length.max_model_len = 0;
+    if (rose_api_messages_render(&text, p, c, &j->err) &&
+        rose_api_encode_chat(&ids, &text, &any_length, &j->err))
+        rose_api_putf(&j->reply, "{\"input_tokens\":%zu}", ids.len);
+    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+    rose_ids_free(&ids);
+    rose_template_text_free(&text);
+}
+
 /* The endpoint is for people who check a template: nothing is tokenised. */
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
@@ -133,6 +147,27 @@ static void put_stops(rose_api_out *o, const rose_api_job *j, const rose_api_par
     rose_api_puts(o, "]");
 }
 
+/* Writes the grammar of the request as structured_outputs would ask for it. */
+static void put_structure(rose_api_out *o, const rose_api_structure *s)
+{
+    static const char *const names[] = {[ROSE_GRAMMAR_JSON_OBJECT] = "json_object",
+                                        [ROSE_GRAMMAR_JSON_SCHEMA] = "json",
+                                        [ROSE_GRAMMAR_REGEX] = "regex",
+                                        [ROSE_GRAMMAR_CHOICE] = "choice",
+                                        [ROSE_GRAMMAR_EBNF] = "grammar",
+                                        [ROSE_GRAMMAR_TAG] = "structural_tag"};
+    if (!s->any) {
+        rose_api_puts(o, ",\"structured_outputs\":null");
+        return;
+    }
+    rose_api_putf(o, ",\"structured_outputs\":{\"%s\":", names[s->kind]);
+    if (s->kind == ROSE_GRAMMAR_JSON_OBJECT)
+        rose_api_puts(o, "true");
+    else
+        rose_api_put_json(o, s->value);
+    rose_api_puts(o, "}");
+}
+
 /* Names are those of vLLM's SamplingParams. */
 static void put_sampling(rose_api_out *o, const rose_api_job *j, const rose_api_params *p,
                          uint32_t max_tokens)
@@ -160,6 +195,7 @@ static void put_sampling(rose_api_out *o, const rose_api_job *j, const rose_api_
     put_member(o, "logit_bias", p->logit_bias);
     put_member(o, "allowed_token_ids", p->allowed_token_ids);
     put_member(o, "bad_words", p->bad_words);
+    put_structure(o, &p->structure);
     rose_api_puts(o, "}");
 }
 

@@ -20,8 +20,9 @@ struct rose_api_workers {
     pthread_cond_t more;
     rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
-    uint32_t n_long, max_long; /* long bodies that workers have */
-    size_t long_bytes;         /* of those in the queue */
+    uint32_t n_long, max_long;           /* long bodies that workers have */
+    uint32_t n_compiling, max_compiling; /* workers that compile a grammar */
+    size_t long_bytes;                   /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
     uint32_t n_threads; /* started */
@@ -32,12 +33,18 @@ static bool is_long(const rose_api_job *j)
     return j->body_len >= LONG_BODY;
 }
 
+static bool must_wait(const rose_api_workers *w, const rose_api_job *j)
+{
+    return (is_long(j) && w->n_long == w->max_long) ||
+           (j->compiles && w->n_compiling == w->max_compiling);
+}
+
 /* Takes the first job that may begin out of the queue; NULL: there is none. Called under the
  * lock. */
 static rose_api_job *pick(rose_api_workers *w)
 {
     rose_api_job *j = w->head, *before = NULL;
-    while (j != NULL && is_long(j) && w->n_long == w->max_long) {
+    while (j != NULL && must_wait(w, j)) {
         before = j;
         j = j->next;
     }
@@ -52,6 +59,7 @@ static rose_api_job *pick(rose_api_workers *w)
         w->long_bytes -= j->body_len;
         w->n_long++;
     }
+    w->n_compiling += j->compiles;
     return j;
 }
 
@@ -66,6 +74,43 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
         pthread_cond_wait(&w->more, &w->lock);
     pthread_mutex_unlock(&w->lock);
     return j;
+}
+
+bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
+{
+    if (w == NULL || j->compiles) return true;
+    pthread_mutex_lock(&w->lock);
+    const bool may = w->n_compiling < w->max_compiling;
+    w->n_compiling += may;
+    pthread_mutex_unlock(&w->lock);
+    j->compiles = true; /* now, or when the queue gives it out again */
+    return may;
+}
+
+void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
+{
+    if (w == NULL || !j->compiles) return;
+    j->compiles = false;
+    pthread_mutex_lock(&w->lock);
+    w->n_compiling--;
+    pthread_cond_signal(&w->more);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Puts a job that may not compile now back to the front of the queue. */
+static void put_back(rose_api_workers *w, rose_api_job *j)
+{
+    j->declined = false;
+    pthread_mutex_lock(&w->lock);
+    if (is_long(j)) {
+        w->n_long--;
+        w->long_bytes += j->body_len;
+    }
+    j->next = w->head;
+    w->head = j;
+    if (w->tail == NULL) w->tail = j;
+    w->n_jobs++;
+    pthread_mutex_unlock(&w->lock);
 }
 
 static void *worker_main(void *arg)
@@ -84,6 +129,12 @@ static void *worker_main(void *arg)
             rose_api_fail_nomem(&j->err);
         else
             rose_api_job_process(j, enc);
+        if (j->declined) {
+            was_long = false;
+            put_back(w, j);
+            continue;
+        }
+        rose_api_workers_compiled(w, j); /* if it has the right and did not use it */
         /* The done queue is never full: it has room for twice the jobs that the I/O thread
          * admits. */
         rose_wakeq_push(io->done, j);
@@ -105,6 +156,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
+    w->max_compiling = n > 1 ? n / 2 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -131,6 +183,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
     /* One body of any size may enter an empty queue. */
     if (room || w->head == NULL) {
         room = true;
+        j->declined = false;
         j->next = NULL;
         if (w->tail != NULL)
             w->tail->next = j;

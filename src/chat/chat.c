@@ -9,6 +9,8 @@ struct rose_chat {
     rose_template *tool_use; /* owned; NULL = main also serves tools */
     json_t *tokens;          /* owned: an object */
     rose_chat_forms forms;
+    rose_calls_format calls;
+    rose_reasoning_format reasoning;
     rose_buf text; /* owned: what main was compiled from; empty after rose_chat_derive */
     char source[256];
     char tokenizer_class[ROSE_CHAT_CLASS];
@@ -43,6 +45,16 @@ const json_t *rose_chat_tokens(const rose_chat *c)
 const char *rose_chat_class(const rose_chat *c)
 {
     return c->tokenizer_class;
+}
+
+rose_calls_format rose_chat_calls(const rose_chat *c)
+{
+    return c->calls;
+}
+
+rose_reasoning_format rose_chat_reasoning(const rose_chat *c)
+{
+    return c->reasoning;
 }
 
 /* ---- open ---- */
@@ -96,6 +108,9 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
     if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
     c->tokens = x->tokens;
     x->tokens = NULL;
+    const rose_buf *tools = x->tool_use.len > 0 ? &x->tool_use : &x->main;
+    c->calls = rose_calls_detect(tools->data, tools->len);
+    c->reasoning = rose_reasoning_detect(x->main.data, x->main.len);
     memcpy(c->source, x->source, sizeof c->source);
     memcpy(c->tokenizer_class, x->tokenizer_class, sizeof c->tokenizer_class);
     rose_status st = compile(&c->main, c->source, &x->main, err);

@@ -5,6 +5,7 @@
 #ifndef ROSE_CHAT_CHAT_H
 #define ROSE_CHAT_CHAT_H
 
+#include "chat/calls.h"
 #include "model/generation.h"
 #include "model/model.h"
 #include "template/template.h"
@@ -40,6 +41,11 @@ const char *rose_chat_source(const rose_chat *c);
 const char *rose_chat_text(const rose_chat *c, size_t *len);
 const json_t *rose_chat_tokens(const rose_chat *c);
 const char *rose_chat_class(const rose_chat *c);
+
+/* The formats of tool calls and reasoning that the template shows to the model; with a template
+ * "tool_use", that one shows the calls. */
+rose_calls_format rose_chat_calls(const rose_chat *c);
+rose_reasoning_format rose_chat_reasoning(const rose_chat *c);
 
 /* Adds the tokenizer's eos_token, which is the end of a turn for many models, to a->eos_ids. NULL:
  * nothing happens. */

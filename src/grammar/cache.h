@@ -28,6 +28,12 @@ rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
                                    rose_grammar_kind kind, bool schema_order, const char *text,
                                    size_t len, rose_err *err);
 
+/* The same if the grammar is there. ROSE_E_EMPTY: it is not, or it is being compiled; then *out is
+ * NULL, nothing is counted, and a get may take long. */
+rose_status rose_grammar_cache_find(rose_grammar **out, rose_grammar_cache *c,
+                                    rose_grammar_kind kind, bool schema_order, const char *text,
+                                    size_t len);
+
 typedef struct rose_grammar_cache_stats {
     uint64_t hits, misses, evicted; /* a wait for another thread's compile is a hit */
     size_t grammars, bytes;

@@ -46,6 +46,7 @@ static rose_tokenizer fake_tokenizer;
 static unsigned fake_encode_ms;      /* how long rose_encode takes */
 static atomic_bool fake_encode_held; /* it does not return while this is set */
 static atomic_uint fake_n_encodes;   /* begun */
+static atomic_bool fake_vocab_held;  /* nobody reads the vocabulary while this is set */
 static uint64_t fake_arrival_ns = 1; /* of every request */
 
 void rose_ids_free(rose_ids *ids)
@@ -138,10 +139,19 @@ rose_status rose_decode(const rose_tokenizer *t, const uint32_t *ids, size_t n, 
 
 const char *rose_tokenizer_token_bytes(const rose_tokenizer *t, uint32_t id, size_t *len)
 {
-    static char bytes[16];
+    static char bytes[FAKE_VOCAB + 1][16]; /* a vocabulary borrows those of all ids at once */
+    char *at = bytes[id < FAKE_VOCAB ? id : FAKE_VOCAB];
     (void)t;
-    *len = fake_bytes(id, 0, bytes);
-    return bytes;
+    *len = fake_bytes(id, 0, at);
+    return at;
+}
+
+bool rose_tokenizer_is_special(const rose_tokenizer *t, uint32_t id)
+{
+    (void)t;
+    while (atomic_load(&fake_vocab_held))
+        usleep(200);
+    return id == FAKE_EOS;
 }
 
 bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, uint32_t *id)
@@ -216,6 +226,7 @@ struct rose_request {
     rose_event ring[FAKE_RING];
     uint32_t head, tail;
     rose_request_times times;
+    rose_err guide_err; /* ROSE_FINISH_GUIDE */
 };
 
 typedef struct fake_engine_state {
@@ -347,6 +358,7 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         st = rose_fail(err, fake.submit_status, "fake refusal");
     else if (fake.n_running >= fake.capacity)
         st = ROSE_E_FULL;
+    if (st != ROSE_OK && o->guide.ops != NULL) o->guide.ops->destroy(o->guide.state);
     if (st == ROSE_OK) {
         FAKE_ALLOC_BEGIN();
         rose_request *r = calloc(1, sizeof *r);
@@ -393,6 +405,11 @@ rose_status rose_request_poll(rose_request *r, rose_event *out)
     return any ? ROSE_OK : ROSE_E_EMPTY;
 }
 
+const char *rose_request_guide_error(const rose_request *r)
+{
+    return r->guide_err.msg[0] != '\0' ? r->guide_err.msg : NULL;
+}
+
 void *rose_request_user(const rose_request *r)
 {
     return r->o.user;
@@ -425,6 +442,7 @@ void rose_request_release(rose_request *r)
     fake.n_released++;
     pthread_mutex_unlock(&fake.lock);
     if (!r->ended || r->head != r->tail) abort(); /* released too early */
+    if (r->o.guide.ops != NULL) r->o.guide.ops->destroy(r->o.guide.state);
     memset(r, 0xDD, sizeof *r);
     FAKE_ALLOC_BEGIN();
     free(r);
@@ -440,10 +458,28 @@ static void fake_end(rose_request *r, rose_event *ev, rose_finish f)
     if (f == ROSE_FINISH_CANCELLED) fake.n_cancelled++;
 }
 
+/* The next token of a request: the script's, but with a guide the first that it allows of: the
+ * end, a byte that ends a piece of JSON, the other ids by number. False: the guide fails. */
+static bool fake_next_token(rose_request *r, uint32_t *id)
+{
+    static const uint32_t before[] = {FAKE_EOS, '"', '}', ']'};
+    uint32_t words[(FAKE_VOCAB + 31) / 32];
+    const rose_guide *g = &r->o.guide;
+    *id = fake.next(r, r->n_done);
+    if (g->ops == NULL) return true;
+    if (g->ops->mask(g->state, words, &r->guide_err) != ROSE_OK) return false;
+    for (uint32_t i = 0; i < 4 + FAKE_VOCAB; i++) {
+        *id = i < 4 ? before[i] : (i - 4 + '!') % FAKE_VOCAB;
+        if ((words[*id / 32] >> *id % 32 & 1) != 0) break;
+    }
+    return *id == FAKE_EOS || g->ops->advance(g->state, *id, &r->guide_err) == ROSE_OK;
+}
+
 /* One event for a request: its next token, its end, or both. */
 static void fake_advance(rose_request *r)
 {
     rose_event ev = {.t_ns = fake.now_ns};
+    uint32_t id;
     if (r->ended || r->tail - r->head == FAKE_RING) return;
     if (r->n_done == 0) r->times.admitted = fake.now_ns - 1000;
     if ((r->o.score_only || r->o.pool != ROSE_POOL_NONE) && !atomic_load(&r->cancelled))
@@ -452,8 +488,11 @@ static void fake_advance(rose_request *r)
         fake_end(r, &ev, ROSE_FINISH_CANCELLED);
     } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
         fake_end(r, &ev, fake.fail_how);
+    } else if (!fake_next_token(r, &id)) {
+        fake_end(r, &ev, ROSE_FINISH_GUIDE);
     } else {
-        ev.id = fake.next(r, r->n_done++);
+        ev.id = id;
+        r->n_done++;
         ev.has_token = 1;
         if (r->n_done == 1) r->times.first_token = fake.now_ns;
         ev.stop_id = fake_stop_id != 0 && ev.id == fake_stop_id;

@@ -691,6 +691,88 @@ static void long_bodies_leave_a_worker(void **state)
     free(text);
 }
 
+/* While a worker compiles a grammar (here it reads the vocabulary), other grammars wait in the
+ * queue, and what has none passes them. */
+static void grammars_leave_a_worker(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const char *const bodies[N] = {
+        "{\"prompt\":[1],\"regex\":\"a\"}",
+        "{\"prompt\":[1],\"regex\":\"b\"}",
+        "{\"prompt\":[1],\"guided_json\":{\"const\":\"c\"}}",
+        "{\"prompt\":[1],\"guided_json\":{\"type\":\"nothing\"}}",
+        "{\"prompt\":[1],\"regex\":\"a\"}",
+        "{\"prompt\":[1,2],\"max_tokens\":1}",
+    };
+    for (int way = 0; way < 2; way++) {
+        rose_api_opts o;
+        rose_http_req *r[N];
+        rose_api_opts_default(&o);
+        o.model_id = "m";
+        o.n_workers = way == 0 ? 2 : 3;
+        o.inline_bytes = way == 0 ? 0 : 4096; /* the I/O thread gives grammars to a worker */
+        fake_reset();
+        fake.next = next_word;
+        fake_arch.eos_ids[0] = FAKE_EOS;
+        fake_arch.n_eos = 1;
+        fake_arrival_ns = UINT64_MAX / 2;
+        rose_api *a = fake_start(&o);
+        atomic_store(&fake_vocab_held, true);
+        for (int i = 0; i < N; i++)
+            r[i] = ask("/v1/completions", bodies[i]);
+        fake_run(r[N - 1]);
+        assert_int_equal(r[N - 1]->status, 200);
+        assert_int_equal(fake.n_submitted, 1);
+        atomic_store(&fake_vocab_held, false);
+        for (int i = 0; i < N; i++) {
+            fake_run(r[i]);
+            assert_int_equal(r[i]->status, i == 3 ? 400 : 200);
+        }
+        assert_non_null(strstr(fake_text(r[0]), "\"text\":\"a\""));
+        assert_non_null(strstr(fake_text(r[1]), "\"text\":\"b\""));
+        assert_non_null(strstr(fake_text(r[2]), "\"text\":\"\\\"c\\\"\""));
+        assert_non_null(strstr(fake_text(r[4]), "\"text\":\"a\""));
+        for (int i = 0; i < N; i++)
+            fake_free(r[i]);
+        fake_stop(a);
+    }
+    fake_arch.n_eos = 0;
+    fake_arrival_ns = 1;
+}
+
+/* Clients that leave while their jobs wait for a compile, and a stop then: nothing is left. */
+static void gone_before_the_grammar(void **state)
+{
+    (void)state;
+    rose_api_opts o;
+    rose_http_req *r[4];
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 2;
+    fake_reset();
+    fake.next = next_word;
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
+    rose_api *a = fake_start(&o);
+    atomic_store(&fake_vocab_held, true);
+    for (int i = 0; i < 4; i++) {
+        char body[64];
+        snprintf(body, sizeof body, "{\"prompt\":[1],\"n\":5,\"regex\":\"%c\"}", 'a' + i);
+        r[i] = ask("/v1/completions", body);
+    }
+    for (int i = 0; i < 3; i++)
+        fake_leave(r[i]);
+    atomic_store(&fake_vocab_held, false);
+    fake_run(r[3]);
+    assert_int_equal(r[3]->status, 200);
+    for (int i = 0; i < 4; i++)
+        fake_free(r[i]);
+    fake_stop(a);
+    assert_int_equal(fake.n_live, 0);
+    fake_arch.n_eos = 0;
+}
+
 /* The engine hears of a job before it is submitted; where a device works on it the I/O thread stays
  * awake and has the first token without a signal. */
 static void awake_for_the_first_token(void **state)
@@ -921,6 +1003,8 @@ int main(void)
         cmocka_unit_test(awake_for_the_first_token),
         cmocka_unit_test(back_after_the_stop),
         cmocka_unit_test(templates_run_on_workers),
+        cmocka_unit_test(grammars_leave_a_worker),
+        cmocka_unit_test(gone_before_the_grammar),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
         cmocka_unit_test(inputs_in_pieces),

@@ -32,7 +32,7 @@ static const uint32_t script[] = {FAKE_WORD0, FAKE_WORD0 + 1, FAKE_WORD0 + 2, FA
 typedef struct sample {
     const char *path, *body;
     bool fast, templated, ranks;
-    char want[4096]; /* the reply without failures, times and ids blanked */
+    char want[8192]; /* the reply without failures, times and ids blanked */
 } sample;
 
 static sample samples[] = {
@@ -66,6 +66,22 @@ static sample samples[] = {
              "\"chat_template\":\"{{ messages[0].content }}\"}",
      .templated = true},
     {.path = "/apply-template", .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/v1/responses",
+     .body = "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"reasoning\"}],"
+             "\"instructions\":\"y\",\"foo\":1}"},
+    {.path = "/v1/responses", .body = "{\"input\":\"x\",\"stream\":true}"},
+    {.path = "/v1/messages",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}"
+             "]}],\"system\":\"y\",\"max_tokens\":3,\"thinking\":{\"type\":\"enabled\"}}",
+     .templated = true},
+    {.path = "/v1/messages",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":3,"
+             "\"stream\":true}"},
+    {.path = "/v1/messages/count_tokens",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+             "\"tool_use_id\":\"c\",\"content\":\"1\"}]},{\"role\":\"assistant\",\"content\":[{"
+             "\"type\":\"tool_use\",\"id\":\"c\",\"name\":\"f\",\"input\":{}}]}]}",
+     .templated = true},
     {.path = "/tokenize", .body = "{\"prompt\":\"abc\",\"foo\":1}"},
     {.path = "/detokenize", .body = "{\"tokens\":[65,257]}"},
     {.path = "/v1/completions", .body = "{\"prompt\":\"x\",\"foo\":1}"},
@@ -73,6 +89,25 @@ static sample samples[] = {
      .body = "{\"prompt\":[\"ab\",\"cd\"],\"stop\":\"x\",\"logit_bias\":{\"1\":2},\"foo\":1}"},
     {.path = "/v1/chat/completions/render",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"},
+    {.path = "/v1/completions", .body = "{\"prompt\":[\"ab\",\"cd\"],\"n\":2,\"regex\":\"ab\"}"},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+             "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":"
+             "{\"const\":\"a\"}}}}",
+     .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+             "\"chat_template\":\"{# <tool_call> #}x<think>\","
+             "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+     .templated = true,
+     .fast = true},
+    {.path = "/v1/chat/completions",
+     .body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"required\","
+             "\"parallel_tool_calls\":false,\"chat_template\":\"{# <function= #}x<think></think>\","
+             "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+     .templated = true},
+    {.path = "/v1/completions/render",
+     .body = "{\"prompt\":\"ab\",\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {.path = "/tokenizer_info", .body = NULL, .templated = true},
     {.path = "/get_model_info", .body = NULL},
     {.path = "/server_info", .body = NULL},
@@ -86,12 +121,23 @@ static sample samples[] = {
     {.path = "/nope", .body = "{}"},
 };
 
+/* Returns the end of an id that a reply begins with here; NULL: there is none. */
+static const char *end_of_id(const char *s)
+{
+    static const char *const begins[] = {"id\":\"c",     "id\":\"resp_",   "id\":\"msg_",
+                                         "id\":\"embd-", "id\":\"rerank-", "id\":\"score-"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        if (strncmp(s, begins[i], strlen(begins[i])) == 0) return strchr(s + 5, '"');
+    }
+    return NULL;
+}
+
 /* Digits and ids differ from run to run. */
 static void blank(char *out, const char *s)
 {
     size_t n = 0;
-    while (*s != '\0' && n < 4000) {
-        const char *id = strncmp(s, "id\":\"", 5) == 0 ? strchr(s + 5, '"') : NULL;
+    while (*s != '\0' && n < sizeof samples->want - 96) {
+        const char *id = end_of_id(s);
         if (id != NULL) {
             s = id;
         } else if (*s >= '0' && *s <= '9') {
@@ -136,10 +182,12 @@ static bool live_once(const sample *s, rose_http_req *r)
 
 static void check(const sample *s, rose_http_req *r, long k)
 {
-    static char got[4096];
+    static char got[sizeof s->want];
     const char *text = fake_text(r);
     bool stream_error = r->begun && strstr(text, "data: {\"error\":") != NULL;
-    bool whole = !r->begun || strstr(text, "data: [DONE]\n\n") != NULL;
+    bool whole = !r->begun || strstr(text, "data: [DONE]\n\n") != NULL ||
+                 strstr(text, "\"message_stop\"}\n\n") != NULL ||
+                 strstr(text, "\"response.completed\"") != NULL;
     if (!r->ended) fail_msg("%s: allocation %ld refused: no end", s->body, k);
     if (fake.n_live != 0) fail_msg("%s: allocation %ld refused: request kept", s->body, k);
     if (strstr(text, "out of memory") != NULL || stream_error || !whole) return;
@@ -231,6 +279,8 @@ static void no_allocation_per_token(void **state)
 int main(void)
 {
     rose_log_set_level(ROSE_LOG_OFF);
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation),
         cmocka_unit_test(no_allocation_per_token),

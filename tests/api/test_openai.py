@@ -305,7 +305,7 @@ def test_errors(s):
         ({"temperature": -1}, "temperature"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
         ({"n": 0}, "n"), ({"n": 10 ** 6}, "n"), ({"logprobs": 21}, "logprobs"),
         ({"best_of": 3}, "best_of"), ({"suffix": "x"}, "suffix"), ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"presence_penalty": 3}, "presence_penalty"), ({"extra_body": {"guided_json": {}}}, "guided_json"),
+        ({"presence_penalty": 3}, "presence_penalty"), ({"extra_body": {"guided_json": 1}}, "guided_json"),
         ({"extra_body": {"min_tokens": -3}}, "min_tokens"), ({"stream_options": {"include_usage": True}},
                                                            "stream_options"),
         ({"prompt": ["x"] * 129}, "prompt"), ({"prompt": ["x"] * 50, "n": 3}, "prompt"),
@@ -393,7 +393,7 @@ def test_ignored_fields(s):
           log.count("was ignored") < 200, log[-2000:])
     n = float(re.search(r"^roseinfer:ignored_fields_total\{[^}]*\} (\S+)", s.get("/metrics").text, re.M).group(1))
     check("the metric counts them", 9999 < n < 10100, n)
-    for kw in ({"tools": [{"type": "function", "function": {"name": "f"}}]}, {"response_format": {"type": "json_object"}},
+    for kw in ({"tools": [{"type": "function", "function": {"name": "f"}}]}, {"functions": [{"name": "f"}]},
                {"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}):
         e = raised(openai.BadRequestError, lambda kw=kw: s.client.chat.completions.create(**{**ask, **kw}))
         check(f"what would change the answer is refused: {list(kw)[0]}", e is not None and e.param == list(kw)[0], e)
@@ -449,7 +449,8 @@ def test_render(s):
             "n": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 7, "max_tokens": 9, "min_tokens": 2,
             "stop": ["x"], "stop_token_ids": [5], "logit_bias": {"6": 1.5}, "logprobs": 2, "prompt_logprobs": None,
             "ignore_eos": True, "presence_penalty": 0.3, "frequency_penalty": 0.2, "repetition_penalty": 1.1,
-            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True}}, body)
+            "bad_words": ["y"], "allowed_token_ids": [5, 6, 7], "include_stop_str_in_output": True,
+            "structured_outputs": None}}, body)
     plain = params(render(prompt=PROMPT).json()[0])
     check("render: what nobody asked for", plain["max_tokens"] == 16 and plain["temperature"] == 1 and plain["stop"] == [] and
           plain["seed"] is plain["logprobs"] is plain["logit_bias"] is None, plain)
@@ -467,7 +468,7 @@ def test_render(s):
     check("the chat has as many tokens", usage.prompt_tokens == len(ids), usage)
     for path, bad in (("/v1/completions", {"prompt": ""}), ("/v1/completions", {}), ("/v1/completions", {"prompt": [5] * 512}),
                       ("/v1/completions", {"prompt": "x", "temperature": -1}), ("/v1/completions", {"prompt": "x", "model": "no"}),
-                      ("/v1/completions", {"prompt": "x", "response_format": {"type": "json_object"}}),
+                      ("/v1/completions", {"prompt": "x", "guided_json": {"type": "nothing"}}),
                       ("/v1/completions", {"prompt": "x", "logit_bias": {"4096": 1}}),
                       ("/v1/chat/completions", {"messages": []}), ("/v1/chat/completions", {"messages": [{"role": "king"}]})):
         a, b = s.post(path, bad), s.post(path + "/render", bad)
@@ -740,7 +741,7 @@ def test_switches(want):
             r = s.client.completions.create(model=name, prompt="x", max_tokens=1)
             check(f"{name} is served, the reply has the first name", r.model == 'org/m "1"', r)
         check("another name: 404", s.post("/v1/completions", {"prompt": "x", "model": NAME}).status_code == 404)
-        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "tools": 1, "guided_json": {}})
+        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "tools": 1, "guided_json": 1})
         check("--lenient accepts nothing that would change the answer", r.status_code == 400, r.text)
         check("--max-n", s.post("/v1/completions", {"prompt": "x", "n": 3}).status_code == 400)
 

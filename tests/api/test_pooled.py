@@ -146,6 +146,7 @@ def test_embeddings(s):
     check("lists of ids", vectors(embed(s, [n, n[:1]]))[0] == v)
     check("equal texts, equal embeddings; others differ", many[0] == many[3] != many[1])
     raw = s.post("/v1/embeddings", {"model": NAME, "input": texts, "encoding_format": "base64"}).json()
+    check("the reply's id", raw["id"].startswith("embd-") and len(raw["id"]) == 21, raw["id"])
     check("base64 has the bits of the floats", [floats(d["embedding"]) for d in raw["data"]] == [f32(m) for m in many])
     default = s.client.embeddings.create(model=NAME, input=texts)  # the package asks for base64 and decodes it
     check("the package's default", [f32(x) for x in vectors(default)] == [f32(m) for m in many])

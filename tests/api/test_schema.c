@@ -169,22 +169,13 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"no_stop_trim\":true}", 400, "no_stop_trim", "not supported"},
     {C, "{\"prompt\":\"x\",\"return_hidden_states\":true}", 400, "return_hidden_states",
      "not supported"},
-    {C, "{\"prompt\":\"x\",\"regex\":\"a+\"}", 400, "regex", "not supported"},
-    {C, "{\"prompt\":\"x\",\"ebnf\":\"root ::= x\"}", 400, "ebnf", "not supported"},
-    {C, "{\"prompt\":\"x\",\"json_schema\":{\"type\":\"object\"}}", 400, "json_schema",
-     "not supported"},
-    {C, "{\"prompt\":\"x\",\"grammar\":\"root ::= x\"}", 400, "grammar", "not supported"},
     {C, "{\"prompt\":\"x\",\"custom_logit_processor\":\"x\"}", 400, "custom_logit_processor",
      "not supported"},
     {C, "{\"prompt\":\"x\",\"lora_path\":\"x\"}", 400, "lora_path", "not supported"},
     {C, "{\"prompt\":\"x\",\"logits_processors\":[\"x\"]}", 400, "logits_processors",
      "not supported"},
-    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{}}}", 400, "structured_outputs",
-     "not supported"},
     {C, "{\"prompt\":\"x\",\"prompt_embeds\":\"AA\"}", 400, "prompt_embeds", "not supported"},
     {C, "{\"prompt\":\"x\",\"truncate_prompt_tokens\":5}", 400, "truncate_prompt_tokens",
-     "not supported"},
-    {H, "{" MSG ",\"response_format\":{\"type\":\"json_schema\"}}", 400, "response_format",
      "not supported"},
     {H, "{" MSG ",\"functions\":[{}]}", 400, "functions", "not supported"},
     {H, "{" MSG ",\"web_search_options\":{}}", 400, "web_search_options", "not supported"},
@@ -202,9 +193,6 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"skip_special_tokens\":false}", 400, "skip_special_tokens",
      "not supported"},
     {C, "{\"prompt\":\"x\",\"use_beam_search\":true}", 400, "use_beam_search", "not supported"},
-    {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
-     "not supported"},
-    {C, "{\"prompt\":\"x\",\"guided_json\":{}}", 400, "guided_json", "not supported"},
     {C, "{\"prompt\":\"x\",\"cache_salt\":\"\"}", 400, "cache_salt", "not empty"},
     {C, "{\"prompt\":\"x\",\"cache_salt\":5}", 400, "cache_salt", "a string"},
     {H, "{" MSG ",\"cache_salt\":[]}", 400, "cache_salt", "a string"},
@@ -212,8 +200,98 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"priority\":\"high\"}", 400, "priority", "an integer"},
     {C, "{\"prompt\":\"x\",\"priority\":2147483648}", 400, "priority", "-2147483648 to"},
     {H, "{" MSG ",\"tools\":[{}]}", 400, "tools", "not supported"},
-    {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported"},
+    {H, "{" MSG ",\"tool_choice\":\"required\"}", 400, "tool_choice", "no 'tools'"},
+    {H, "{" MSG ",\"tool_choice\":5}", 400, "tool_choice", "no 'tools'"},
     {H, "{" MSG ",\"modalities\":[\"audio\"]}", 400, "modalities", "not supported"},
+    /* structured output */
+    {H, "{" MSG ",\"response_format\":5}", 400, "response_format", "an object with a 'type'"},
+    {H, "{" MSG ",\"response_format\":\"json\"}", 400, "response_format", "an object"},
+    {H, "{" MSG ",\"response_format\":{}}", 400, "response_format.type",
+     "\"text\", \"json_object\""},
+    {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format.type",
+     "\"json_schema\" or \"structural_tag\""},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_schema\"}}", 400,
+     "response_format.json_schema", "'schema'"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"}}}",
+     400, "response_format.json_schema.schema", "a JSON schema"},
+    {H,
+     "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":\"{}\"}}}",
+     400, "response_format.json_schema.schema", "an object"},
+    {H,
+     "{" MSG
+     ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"name\":1}}}",
+     400, "response_format.json_schema.name", "a string"},
+    {H,
+     "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
+     "\"strict\":1}}}",
+     400, "response_format.json_schema.strict", "true or false"},
+    {H,
+     "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":"
+     "\"nothing\"}}}}",
+     400, "response_format", "#/type"},
+    {H,
+     "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
+     "\"items\":{\"uniqueItems\":true}}}}}",
+     400, "response_format", "#/items/uniqueItems"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_object\",\"schema\":[]}}", 400,
+     "response_format.schema", "an object"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"structural_tag\"}}", 400, "response_format",
+     "format"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":5}", 400, "structured_outputs", "an object"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json_object\":false}}", 400,
+     "structured_outputs", "one of 'json', 'json_object'"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json_object\":1}}", 400,
+     "structured_outputs.json_object", "true or false"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":5}}", 400, "structured_outputs.json",
+     "an object, or a string"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":\"{\"}}", 400,
+     "structured_outputs.json", "json_schema: not JSON"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"regex\":\"\"}}", 400,
+     "structured_outputs.regex", "not empty"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"regex\":\"(\"}}", 400,
+     "structured_outputs.regex", "regex"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"choice\":[]}}", 400,
+     "structured_outputs.choice", "at least one string"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"choice\":[\"a\",1]}}", 400,
+     "structured_outputs.choice", "list of at least one string"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"grammar\":\"root ::= x\"}}", 400,
+     "structured_outputs.grammar", "x"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"structural_tag\":[]}}", 400,
+     "structured_outputs.structural_tag", "an object, or a string"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"regex\":\"a\"}}", 400,
+     "structured_outputs.regex",
+     "'structured_outputs.json' and 'structured_outputs.regex' exclude"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"whitespace_pattern\":\" \"}}", 400,
+     "structured_outputs.whitespace_pattern", "not supported"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_any_whitespace\":true}}",
+     400, "structured_outputs.disable_any_whitespace", "not supported"},
+    {C,
+     "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_additional_properties\":true}"
+     "}",
+     400, "structured_outputs.disable_additional_properties", "not supported"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_fallback\":1}}", 400,
+     "structured_outputs.disable_fallback", "true or false"},
+    {C,
+     "{\"prompt\":\"x\",\"structured_outputs\":{\"regex\":\"a\"},\"response_format\":{\"type\":"
+     "\"json_object\"}}",
+     400, "structured_outputs.regex", "'response_format' and"},
+    {C, "{\"prompt\":\"x\",\"guided_json\":1}", 400, "guided_json", "an object, or a string"},
+    {C, "{\"prompt\":\"x\",\"guided_json\":\"\"}", 400, "guided_json", "an object, or a string"},
+    {C, "{\"prompt\":\"x\",\"guided_regex\":[\"a\"]}", 400, "guided_regex", "a string"},
+    {C, "{\"prompt\":\"x\",\"guided_choice\":\"a\"}", 400, "guided_choice", "a list"},
+    {C, "{\"prompt\":\"x\",\"guided_choice\":[]}", 400, "guided_choice", "a list"},
+    {C, "{\"prompt\":\"x\",\"guided_grammar\":5}", 400, "guided_grammar", "a string"},
+    {C, "{\"prompt\":\"x\",\"guided_json\":{},\"guided_regex\":\"a\"}", 400, "guided_regex",
+     "'guided_json' and 'guided_regex' exclude"},
+    {C, "{\"prompt\":\"x\",\"guided_whitespace_pattern\":\"x\"}", 400, "guided_whitespace_pattern",
+     "not supported"},
+    {C, "{\"prompt\":\"x\",\"regex\":5}", 400, "regex", "a string"},
+    {C, "{\"prompt\":\"x\",\"ebnf\":\"other ::= [a]\"}", 400, "ebnf", "root"},
+    {C, "{\"prompt\":\"x\",\"json_schema\":[]}", 400, "json_schema", "an object"},
+    {C,
+     "{\"prompt\":\"x\",\"json_schema\":{\"type\":\"object\"},\"grammar\":\"root ::= \\\"a\\\"\"}",
+     400, "grammar", "exclude each other"},
+    {C, "{\"prompt\":\"x\",\"grammar_lazy\":true}", 400, "grammar_lazy", "not supported"},
     /* messages */
     {H, "{}", 400, "messages", "required"},
     {H, "{\"messages\":[]}", 400, "messages", "at least one"},
@@ -260,8 +338,7 @@ static const row refused[] = {
     {"/v1//chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/v1/chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/health", NULL, 404, NULL, "did you mean '/health'?"},
-    {"/v1/responses", "{}", 404, NULL, "'/v1/responses' is not implemented by this server"},
-    {"/v1/images", "{}", 404, NULL, "is not implemented by this server"},
+    {"/v1/files", "{}", 404, NULL, "'/v1/files' is not implemented by this server"},
     {"/embeddings", "{}", 404, NULL, "did you mean '/v1/embeddings'?"},
     {"/v1/embeddings", "{}", 400, "input", "required"},
     {"/v1/embeddings", "{\"input\":[]}", 400, "input", "is empty"},
@@ -363,6 +440,48 @@ static const char *const accepted[][2] = {
     {H, "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"developer\","
         "\"content\":[]},{\"role\":\"assistant\",\"content\":\"x\",\"refusal\":null,"
         "\"tool_calls\":[]}]}"},
+    {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}"},
+    {C, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":"
+        "\"n\",\"description\":\"d\",\"strict\":true,\"schema\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"enum\":[\"x\"]}},\"required\":[\"a\"]}}}}"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_object\"}}"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\","
+        "\"description\":\"d\",\"strict\":true,\"schema\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"enum\":[\"x\"]}},\"required\":[\"a\"]}}}}"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"enum\":[\"x\"]}},\"required\":[\"a\"]}}}"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"structural_tag\",\"format\":{\"type\":\"const_"
+        "string\",\"value\":\"a\"}}}"},
+    {H, "{" MSG ",\"response_format\":{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<a>"
+        "\",\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x\"]}},"
+        "\"required\":[\"a\"]},\"end\":\"</a>\"}],\"triggers\":[\"<a\"]}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":null}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{\"type\":\"object\",\"properties\":{"
+        "\"a\":{\"enum\":[\"x\"]}},\"required\":[\"a\"]},\"regex\":null,\"choice\":null,"
+        "\"whitespace_pattern\":null,\"disable_fallback\":true,\"disable_any_whitespace\":false,"
+        "\"disable_additional_properties\":false}}"},
+    {C,
+     "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":\"{\\\"type\\\":\\\"object\\\","
+     "\\\"properties\\\":{\\\"a\\\":{\\\"enum\\\":[\\\"x\\\"]}},\\\"required\\\":[\\\"a\\\"]}\"}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json_object\":true}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"regex\":\"a{2}\"}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"grammar\":\"root ::= [a-c]\"}}"},
+    {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"structural_tag\":\"{\\\"type\\\":\\\"const_"
+        "string\\\",\\\"value\\\":\\\"a\\\"}\"}}"},
+    {C, "{\"prompt\":\"x\",\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":["
+        "\"x\"]}},\"required\":[\"a\"]}}"},
+    {C, "{\"prompt\":\"x\",\"guided_regex\":\"a|b\"}"},
+    {H, "{" MSG ",\"guided_choice\":[\"a\"]}"},
+    {H, "{" MSG ",\"guided_grammar\":\"root ::= [a]\"}"},
+    {C, "{\"prompt\":\"x\",\"regex\":\"a\",\"ebnf\":\"\",\"json_schema\":\"\",\"grammar\":\"\"}"},
+    {C, "{\"prompt\":\"x\",\"ebnf\":\"root ::= [a]\"}"},
+    {C, "{\"prompt\":\"x\",\"json_schema\":{}}"},
+    {C, "{\"prompt\":\"x\",\"json_schema\":\"{\\\"type\\\":\\\"object\\\",\\\"properties\\\":{"
+        "\\\"a\\\":{\\\"enum\\\":[\\\"x\\\"]}},\\\"required\\\":[\\\"a\\\"]}\",\"max_tokens\":0,"
+        "\"echo\":true}"},
+    {H, "{" MSG ",\"grammar\":\"root ::= [a]\",\"grammar_lazy\":false,\"grammar_triggers\":[]}"},
     {"/tokenize", "{\"prompt\":\"\",\"model\":\"mm\",\"add_special_tokens\":false}"},
     {"/detokenize", "{\"tokens\":[0,255,267]}"},
     {"/v1/completions/render", "{\"prompt\":[0,267]}"},
@@ -396,6 +515,8 @@ static int setup(void **state)
     fake_reset();
     fake_script = script;
     fake_script_len = 2;
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
     *state = fake_start(&o);
     return *state == NULL;
 }
@@ -403,6 +524,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     fake_stop(*state);
+    fake_arch.n_eos = 0;
     return fake.n_live != 0;
 }
 
@@ -540,6 +662,72 @@ static void sampling_fields(void **state)
     assert_true(seen[0].sampling.seed != seen[2].sampling.seed);
 }
 
+/* With the fake engine, which follows the guide: the text of each kind. */
+static void structures(void **state)
+{
+    static const struct {
+        const char *path, *fields, *text;
+    } rows[] = {
+        {C, "\"response_format\":{\"type\":\"json_object\"}", "{\"\":\"\"}"},
+        {H,
+         "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
+         "\"properties\":{\"b\":{\"const\":0.1},\"a\":{\"const\":2}},\"type\":\"object\","
+         "\"required\":[\"a\",\"b\"],\"additionalProperties\":false}}}",
+         "{\"b\":0.1,\"a\":2}"},
+        {C,
+         "\"guided_json\":{\"properties\":{\"b\":{\"const\":1},\"a\":{\"const\":2}},\"type\":"
+         "\"object\",\"required\":[\"a\",\"b\"],\"additionalProperties\":false}",
+         "{\"a\":2,\"b\":1}"}, /* any order */
+        {C, "\"structured_outputs\":{\"json\":\"{\\\"const\\\":[1.5,null]}\"}", "[1.5,null]"},
+        {H, "\"structured_outputs\":{\"regex\":\"(ab|cd){2}\"}", "abab"},
+        {C, "\"structured_outputs\":{\"choice\":[\"\\u20ac1\",\"\\u20ac2\"]}",
+         "\xE2\x82\xAC"
+         "1"},
+        {H, "\"guided_choice\":[\"Hello world\"]", "Hello world"},
+        {C, "\"ebnf\":\"root ::= \\\"a\\\" [b-z] \\\"!\\\"\"", "ab!"},
+        {C, "\"grammar\":\"root ::= x x\\nx ::= \\\"yes\\\"\"", "yesyes"},
+        {H,
+         "\"response_format\":{\"type\":\"structural_tag\",\"format\":{\"type\":\"tag\","
+         "\"begin\":\"<a>\",\"content\":{\"type\":\"json_schema\",\"json_schema\":{\"const\":\"b\"}"
+         "},"
+         "\"end\":\"</a>\"}}",
+         "<a>\"b\"</a>"},
+        {C, "\"regex\":\"a{99}\"", "aaaaaaaaaaaaaaaa"}, /* max_tokens is 16 */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const bool chat = strcmp(rows[i].path, H) == 0;
+        char body[1024];
+        snprintf(body, sizeof body, "{%s,%s}", chat ? MSG : "\"prompt\":\"x\"", rows[i].fields);
+        rose_http_req *r = ask(rows[i].path, body);
+        json_t *v = json_loads(fake_text(r), 0, NULL);
+        json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        const char *text =
+            json_string_value(chat ? json_object_get(json_object_get(choice, "message"), "content")
+                                   : json_object_get(choice, "text"));
+        if (text == NULL || strcmp(text, rows[i].text) != 0) fail_msg("%s: %s", body, fake_text(r));
+        assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")),
+                            strlen(text) == 16 ? "length" : "stop");
+        json_decref(v);
+        fake_free(r);
+    }
+}
+
+/* A model without an end-of-sequence token cannot end a text; without structure it still serves. */
+static void no_end(void **state)
+{
+    static const row w = {C, "{\"prompt\":\"x\",\"regex\":\"a\"}", 400, "regex",
+                          "needs a model with an end-of-sequence token"};
+    (void)state;
+    fake_arch.n_eos = 0;
+    rose_http_req *r = ask(w.path, w.body);
+    check_error(r, &w);
+    fake_free(r);
+    r = ask(C, "{\"prompt\":\"x\",\"regex\":\"\"}");
+    assert_int_equal(r->status, 200);
+    fake_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +736,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(content_types, setup, teardown),
         cmocka_unit_test_setup_teardown(order_and_salt, setup, teardown),
         cmocka_unit_test_setup_teardown(sampling_fields, setup, teardown),
+        cmocka_unit_test_setup_teardown(structures, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_end, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

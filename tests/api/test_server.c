@@ -195,13 +195,13 @@ static void golden(void **state)
              "\"choices\":[{\"index\":0,\"text\":\"*\",\"logprobs\":null,\"finish_reason\":"
              "\"length\",\"stop_reason\":null}],\"timings\":{*}}\n\ndata: [DONE]\n\n");
     free(got);
-    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"regex\":\"a\"}"));
+    got = read_all(send_request(&s, "/v1/completions", "{\"prompt\":\"x\",\"suffix\":\"a\"}"));
     blank(got);
     assert_string_equal(
         got, "HTTP/1.1 400 Bad Request\r\nDate: *\r\nContent-Type: application/json\r\n"
              "Connection: close\r\nContent-Length: *\r\n\r\n"
-             "{\"error\":{\"message\":\"field 'regex' is not supported by this server\",\"type\":"
-             "\"invalid_request_error\",\"param\":\"regex\",\"code\":\"unsupported_field\"}}");
+             "{\"error\":{\"message\":\"field 'suffix' is not supported by this server\",\"type\":"
+             "\"invalid_request_error\",\"param\":\"suffix\",\"code\":\"unsupported_field\"}}");
     free(got);
     got = read_all(send_request(&s, "/detokenize", "{\"tokens\":[1,2],\"a\\r\\nb: c\":1}"));
     blank(got);
@@ -258,7 +258,7 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
     snprintf(j.id, sizeof j.id, "cmpl-0123456789abcdef");
     for (uint32_t i = 0; i < n_stops; i++)
         rose_stops_add(&j.stops, strings[i], strlen(strings[i]));
-    d->head(&j.head, &j);
+    d->head(&j.head, &j, NULL);
     uint64_t t0 = rose_now_ns(), bytes = 0;
     for (uint32_t i = 0; i < N; i++) {
         uint32_t id = (i * 2654435761u) % vocab;

@@ -1,0 +1,156 @@
+/* api/guide.c - see guide.h. A guide is a matcher of grammar/grammar.h. The engine owns it from
+ * submit on. */
+#include "api/guide.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/profile.h"
+
+/* ---- the grammars of the model ---- */
+
+void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes)
+{
+    pthread_mutex_init(&g->lock, NULL);
+    atomic_init(&g->cache, NULL);
+    g->max_bytes = max_bytes;
+}
+
+void rose_api_grammars_free(rose_api_grammars *g)
+{
+    rose_grammar_cache_destroy(atomic_load_explicit(&g->cache, memory_order_relaxed));
+    pthread_mutex_destroy(&g->lock);
+}
+
+/* acquire: pairs with the release store in make_cache */
+static rose_grammar_cache *cache_of(const rose_api_grammars *g)
+{
+    return atomic_load_explicit(&g->cache, memory_order_acquire);
+}
+
+void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats *out)
+{
+    rose_grammar_cache *c = cache_of(g);
+    *out = (rose_grammar_cache_stats){0};
+    if (c != NULL) rose_grammar_cache_read(c, out);
+}
+
+/* Builds the vocabulary and the empty cache. With the lock. */
+static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *err)
+{
+    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const rose_arch *arch = rose_engine_arch(e);
+    rose_vocab_trie *v = NULL;
+    if (arch->n_eos == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "structured output needs a model with an end-of-sequence token");
+    const rose_prof_span span = rose_prof_begin("api.vocabulary");
+    rose_status st =
+        rose_vocab_trie_open(&v, a->tok, arch->vocab_size, arch->eos_ids, arch->n_eos, err);
+    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, NULL, a->grammars.max_bytes, err);
+    rose_vocab_trie_unref(v); /* the cache has a reference of its own */
+    rose_prof_end(&span);
+    if (st == ROSE_OK) atomic_store_explicit(&a->grammars.cache, *out, memory_order_release);
+    return st;
+}
+
+static rose_status get_cache(rose_api *a, rose_grammar_cache **out, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if ((*out = cache_of(&a->grammars)) != NULL) return ROSE_OK;
+    pthread_mutex_lock(&a->grammars.lock);
+    if ((*out = cache_of(&a->grammars)) == NULL) st = make_cache(a, out, err);
+    pthread_mutex_unlock(&a->grammars.lock);
+    return st;
+}
+
+static rose_status compile(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
+                           const char *text, size_t len, rose_err *err)
+{
+    rose_grammar_cache *c;
+    rose_status st = get_cache(j->api, &c, err);
+    if (st != ROSE_OK) return st;
+    const rose_prof_span span = rose_prof_begin("api.grammar");
+    st = rose_grammar_cache_get(&j->grammar, c, kind, schema_order, text, len, err);
+    rose_prof_end_with(&span, "bytes", len);
+    return st;
+}
+
+bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
+                         const char *text, size_t len, const char *param)
+{
+    rose_err err = {0};
+    rose_grammar_cache *c = cache_of(&j->api->grammars);
+    if (j->short_only) {
+        j->declined = true;
+        return false;
+    }
+    snprintf(j->guided_by, sizeof j->guided_by, "%s", param);
+    if (c != NULL &&
+        rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len) == ROSE_OK)
+        return true;
+    if (!rose_api_workers_may_compile(j->api->workers, j)) {
+        j->declined = true;
+        return false;
+    }
+    const rose_status st = compile(j, kind, schema_order, text, len, &err);
+    rose_api_workers_compiled(j->api->workers, j);
+    if (st == ROSE_OK) return true;
+    rose_api_fail_status(&j->err, st, &err, NULL);
+    if (j->err.status == 400) snprintf(j->err.param, sizeof j->err.param, "%s", param);
+    return false;
+}
+
+bool rose_api_guide_load_structure(rose_api_job *j, const rose_api_structure *s)
+{
+    rose_api_out text = {0};
+    if (!s->any) return true;
+    if (json_is_string(s->value))
+        return rose_api_guide_load(j, s->kind, s->schema_order, json_string_value(s->value),
+                                   json_string_length(s->value), s->param);
+    if (s->value != NULL) rose_api_put_json(&text, s->value);
+    const bool ok = text.oom ? rose_api_fail_nomem(&j->err)
+                             : rose_api_guide_load(j, s->kind, s->schema_order, text.b.data,
+                                                   text.b.len, s->param);
+    rose_api_out_free(&text);
+    return ok;
+}
+
+/* ---- guides: the engine calls a matcher ---- */
+
+static rose_status guide_advance(void *m, uint32_t id, rose_err *err)
+{
+    return rose_matcher_accept(m, id, err);
+}
+
+static rose_status guide_mask(void *m, uint32_t *words, rose_err *err)
+{
+    return rose_matcher_mask(m, words, err);
+}
+
+static void guide_destroy(void *m)
+{
+    rose_matcher_destroy(m);
+}
+
+static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy};
+
+void rose_api_guide_destroy(rose_guide *g)
+{
+    if (g->ops != NULL) g->ops->destroy(g->state);
+    *g = (rose_guide){0};
+}
+
+bool rose_api_guides_create(rose_api_job *j)
+{
+    rose_err err = {0};
+    for (uint32_t i = 0; j->grammar != NULL && i < j->n_choices; i++) {
+        rose_matcher *m;
+        if (rose_matcher_create(&m, j->grammar, &err) != ROSE_OK)
+            return rose_api_fail_nomem(&j->err);
+        j->choices[i].guide = (rose_guide){.ops = &guide_ops, .state = m};
+    }
+    return true;
+}

@@ -1,0 +1,61 @@
+/* api/guide.h - structured output: what the text of a request must obey, and the guides of its
+ * choices (engine.h), which tell the engine the ids that may come next.
+ *
+ * A request asks for a structure (structured.c reads its fields). A worker finds or compiles the
+ * grammar and keeps it in the job; each choice then gets a guide of its own. The vocabulary and the
+ * cache of grammars belong to the model. They are made when a request needs them first, because
+ * this takes 15 to 100 ms.
+ *
+ * An I/O thread never compiles: it declines the job. Workers compile at most half of them at a
+ * time (worker.c), so requests with cached grammars and plain ones find a free worker. */
+#ifndef ROSE_API_GUIDE_H
+#define ROSE_API_GUIDE_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "grammar/cache.h"
+
+/* What the text must obey. */
+typedef struct rose_api_structure {
+    bool any; /* false: the text is free */
+    rose_grammar_kind kind;
+    bool schema_order;
+    char param[64];      /* the field that asks for it */
+    const json_t *value; /* borrowed from the request: a string is the text of the grammar, another
+                          * value is written as JSON; NULL: no text */
+} rose_api_structure;
+
+/* The grammars of the model; a member of rose_api. */
+typedef struct rose_api_grammars {
+    pthread_mutex_t lock;                /* held while the cache is made */
+    _Atomic(rose_grammar_cache *) cache; /* owned; NULL until a request needs it */
+    size_t max_bytes;                    /* of the cache */
+} rose_api_grammars;
+
+void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes);
+void rose_api_grammars_free(rose_api_grammars *g); /* no worker runs any more */
+/* Zeros as long as there is no cache. Any thread. */
+void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats *out);
+
+/* Sets j->grammar to the grammar of text[0..len), compiled if need be; kind and schema_order are
+ * those of grammar/grammar.h. Call on the thread that runs the job, before its prompts are
+ * tokenised. False: j->err says why (400 with the compiler's message and `param`), or j->declined
+ * is set: the job must run again on a worker, and the caller returns without doing anything. */
+struct rose_api_job;
+bool rose_api_guide_load(struct rose_api_job *j, rose_grammar_kind kind, bool schema_order,
+                         const char *text, size_t len, const char *param);
+
+/* The same for what the fields of a request ask for. */
+bool rose_api_guide_load_structure(struct rose_api_job *j, const rose_api_structure *s);
+
+/* Gives each choice of the job a guide of j->grammar, at the start of the text; without a grammar
+ * it does nothing. False: out of memory, in j->err. */
+bool rose_api_guides_create(struct rose_api_job *j);
+
+/* Destroys a guide that the engine did not get; {0} is none. */
+void rose_api_guide_destroy(rose_guide *g);
+
+#endif

@@ -1,0 +1,232 @@
+/* api/structured.c - the fields that ask for structured output: OpenAI's response_format, vLLM's
+ * structured_outputs and its older guided_* fields, and those of SGLang and llama.cpp. At most one
+ * of them may ask. This file checks their form; the grammar's compiler checks what they say.
+ *
+ * response_format follows OpenAI: the properties of a schema come in the order of the schema. The
+ * other fields allow any order, as JSON Schema does. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+/* Which values a field takes. */
+typedef enum form {
+    FORM_SCHEMA, /* an object, or a string that holds JSON */
+    FORM_TEXT,   /* a string */
+    FORM_LIST    /* a list of strings */
+} form;
+
+/* The fields and members that hold nothing but the structure. */
+typedef struct source {
+    const char *name;
+    rose_grammar_kind kind;
+    form form;
+    bool empty_is_off; /* "" asks for nothing, as for the server that the field is from */
+} source;
+
+static const source sources[ROSE_API_N_STRUCTURED] = {
+    [ROSE_API_GUIDED_JSON] = {"guided_json", ROSE_GRAMMAR_JSON_SCHEMA, FORM_SCHEMA, false},
+    [ROSE_API_GUIDED_REGEX] = {"guided_regex", ROSE_GRAMMAR_REGEX, FORM_TEXT, false},
+    [ROSE_API_GUIDED_CHOICE] = {"guided_choice", ROSE_GRAMMAR_CHOICE, FORM_LIST, false},
+    [ROSE_API_GUIDED_GRAMMAR] = {"guided_grammar", ROSE_GRAMMAR_EBNF, FORM_TEXT, false},
+    [ROSE_API_REGEX] = {"regex", ROSE_GRAMMAR_REGEX, FORM_TEXT, true},
+    [ROSE_API_EBNF] = {"ebnf", ROSE_GRAMMAR_EBNF, FORM_TEXT, true},
+    [ROSE_API_JSON_SCHEMA] = {"json_schema", ROSE_GRAMMAR_JSON_SCHEMA, FORM_SCHEMA, true},
+    [ROSE_API_GRAMMAR] = {"grammar", ROSE_GRAMMAR_EBNF, FORM_TEXT, true},
+};
+
+static const source members[] = {
+    {"json", ROSE_GRAMMAR_JSON_SCHEMA, FORM_SCHEMA, false},
+    {"regex", ROSE_GRAMMAR_REGEX, FORM_TEXT, false},
+    {"choice", ROSE_GRAMMAR_CHOICE, FORM_LIST, false},
+    {"grammar", ROSE_GRAMMAR_EBNF, FORM_TEXT, false},
+    {"structural_tag", ROSE_GRAMMAR_TAG, FORM_SCHEMA, false},
+};
+
+static bool wrong(rose_api_error *err, const char *name, const char *wanted)
+{
+    return rose_api_fail(err, 400, NULL, name, "field '%s' must be %s", name, wanted);
+}
+
+/* Notes what a field asks for; a second one is refused. */
+static bool ask(rose_api_structure *s, const char *name, rose_grammar_kind kind, bool order,
+                const json_t *value, rose_api_error *err)
+{
+    if (s->any)
+        return rose_api_fail(err, 400, NULL, name,
+                             "fields '%s' and '%s' exclude each other: a text can obey only one",
+                             s->param, name);
+    *s = (rose_api_structure){.any = true, .kind = kind, .schema_order = order, .value = value};
+    snprintf(s->param, sizeof s->param, "%s", name);
+    return true;
+}
+
+static bool is_text_list(const json_t *v)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        if (!json_is_string(json_array_get(v, i))) return false;
+    }
+    return json_array_size(v) > 0;
+}
+
+static bool take_source(rose_api_structure *s, const source *f, const char *name, const json_t *v,
+                        rose_api_error *err)
+{
+    const bool empty = json_is_string(v) && json_string_length(v) == 0;
+    if (v == NULL || json_is_null(v) || (empty && f->empty_is_off)) return true;
+    if (f->form == FORM_TEXT && (!json_is_string(v) || empty))
+        return wrong(err, name, "a string that is not empty");
+    if (f->form == FORM_LIST && !is_text_list(v))
+        return wrong(err, name, "a list of at least one string");
+    if (f->form == FORM_SCHEMA && !json_is_object(v) && (!json_is_string(v) || empty))
+        return wrong(err, name, "an object, or a string that holds JSON");
+    return ask(s, name, f->kind, false, v, err);
+}
+
+/* ---- response_format ---- */
+
+static const json_t *present(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* Notes members that are not in `known`, a list of names with spaces around them. */
+static bool check_members(const json_t *object, const char *name, const char *known,
+                          rose_api_ignored *g, rose_api_error *err)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, key, v)
+    {
+        char full[128], word[72];
+        const int n = snprintf(word, sizeof word, " %s ", key);
+        if (n < (int)sizeof word && strchr(key, ' ') == NULL && strstr(known, word) != NULL)
+            continue;
+        if (json_is_null(v) && !g->strict) continue;
+        snprintf(full, sizeof full, "%s.%s", name, key);
+        if (!rose_api_unknown_field(g, full, err)) return false;
+    }
+    return true;
+}
+
+/* {"type": "json_schema", "json_schema": {"name", "description", "schema", "strict"}}. The schema
+ * is always enforced, so `strict` changes nothing. */
+static bool take_json_schema(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+                             rose_api_error *err)
+{
+    const json_t *body = present(v, "json_schema"), *schema = present(body, "schema");
+    const json_t *name = present(body, "name"), *text = present(body, "description");
+    const json_t *strict = present(body, "strict");
+    if (!json_is_object(body))
+        return wrong(err, "response_format.json_schema", "an object with 'name' and 'schema'");
+    if (!json_is_object(schema))
+        return wrong(err, "response_format.json_schema.schema", "an object: a JSON schema");
+    if (name != NULL && !json_is_string(name))
+        return wrong(err, "response_format.json_schema.name", "a string");
+    if (text != NULL && !json_is_string(text))
+        return wrong(err, "response_format.json_schema.description", "a string");
+    if (strict != NULL && !json_is_boolean(strict))
+        return wrong(err, "response_format.json_schema.strict", "true or false");
+    return check_members(v, "response_format", " type json_schema ", g, err) &&
+           check_members(body, "response_format.json_schema", " name description schema strict ", g,
+                         err) &&
+           ask(s, "response_format", ROSE_GRAMMAR_JSON_SCHEMA, true, schema, err);
+}
+
+/* {"type": "json_object"}, in llama.cpp with a `schema`. */
+static bool take_json_object(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+                             rose_api_error *err)
+{
+    const json_t *schema = present(v, "schema");
+    if (schema != NULL && !json_is_object(schema))
+        return wrong(err, "response_format.schema", "an object: a JSON schema");
+    return check_members(v, "response_format", " type schema ", g, err) &&
+           ask(s, "response_format",
+               schema != NULL ? ROSE_GRAMMAR_JSON_SCHEMA : ROSE_GRAMMAR_JSON_OBJECT, true, schema,
+               err);
+}
+
+static bool take_format(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+                        rose_api_error *err)
+{
+    const json_t *type = json_object_get(v, "type");
+    const bool text = rose_api_json_is(v, "text") || rose_api_json_is(type, "text");
+    if (v == NULL || text) return true;
+    if (!json_is_object(v)) return wrong(err, "response_format", "an object with a 'type'");
+    if (rose_api_json_is(type, "json_schema")) return take_json_schema(s, v, g, err);
+    if (rose_api_json_is(type, "json_object")) return take_json_object(s, v, g, err);
+    if (rose_api_json_is(type, "structural_tag"))
+        return ask(s, "response_format", ROSE_GRAMMAR_TAG, true, v, err);
+    return wrong(err, "response_format.type",
+                 "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
+}
+
+/* ---- structured_outputs ---- */
+
+/* Options of vLLM's compilers. White space is bounded in another way here (docs/API.md), and there
+ * is no other compiler to fall back to. */
+static bool check_option(const char *key, const char *name, const json_t *v, bool *known,
+                         rose_api_error *err)
+{
+    const bool pattern = strcmp(key, "whitespace_pattern") == 0;
+    const bool fallback = strcmp(key, "disable_fallback") == 0;
+    *known = pattern || fallback || strcmp(key, "disable_any_whitespace") == 0 ||
+             strcmp(key, "disable_additional_properties") == 0;
+    if (!*known || (pattern && json_string_length(v) == 0 && json_is_string(v))) return true;
+    if (!pattern && !json_is_boolean(v)) return wrong(err, name, "true or false");
+    return fallback || json_is_false(v) ||
+           rose_api_fail(err, 400, "unsupported_field", name,
+                         "field '%s' is not supported by this server", name);
+}
+
+static bool take_member(rose_api_structure *s, const char *key, const json_t *v,
+                        rose_api_ignored *g, rose_api_error *err)
+{
+    char name[128];
+    bool known;
+    snprintf(name, sizeof name, "structured_outputs.%s", key);
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (strcmp(key, members[i].name) == 0) return take_source(s, &members[i], name, v, err);
+    }
+    if (strcmp(key, "json_object") == 0) {
+        if (!json_is_boolean(v)) return wrong(err, name, "true or false");
+        return json_is_false(v) || ask(s, name, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, err);
+    }
+    if (!check_option(key, name, v, &known, err)) return false;
+    return known || rose_api_unknown_field(g, name, err);
+}
+
+static bool take_outputs(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+                         rose_api_error *err)
+{
+    const char *key;
+    json_t *x;
+    size_t n = 0;
+    const bool empty = json_is_string(v) && json_string_length(v) == 0;
+    if (v == NULL || empty || (json_is_array(v) && json_array_size(v) == 0)) return true;
+    if (!json_is_object(v)) return wrong(err, "structured_outputs", "an object");
+    json_object_foreach((json_t *)(uintptr_t)v, key, x)
+    {
+        if (json_is_null(x)) continue;
+        n++;
+        if (!take_member(s, key, x, g, err)) return false;
+    }
+    return s->any || n == 0 ||
+           wrong(err, "structured_outputs",
+                 "an object with one of 'json', 'json_object', 'regex', 'choice', 'grammar' and "
+                 "'structural_tag'");
+}
+
+bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
+{
+    rose_api_structure *s = &p->structure;
+    if (!take_format(s, p->structured[ROSE_API_RESPONSE_FORMAT], g, err) ||
+        !take_outputs(s, p->structured[ROSE_API_STRUCTURED_OUTPUTS], g, err))
+        return false;
+    for (size_t i = 0; i < ROSE_API_N_STRUCTURED; i++) {
+        const source *f = &sources[i];
+        if (f->name != NULL && !take_source(s, f, f->name, p->structured[i], err)) return false;
+    }
+    return true;
+}

@@ -1,0 +1,506 @@
+/* api/tools.c - tools and reasoning of a chat. A request's fields are checked here. The formats in
+ * which the model writes calls and reasoning follow from its chat template, or from the options
+ * --tool-call-parser and --reasoning-parser. Each choice of a chat then has a parser
+ * (chat/calls.h), whose parts become the parts of the choice.
+ *
+ * A request that demands calls, or has strict functions, gets a grammar: a structural tag, in which
+ * each function is a tag with the schema of its parameters. Formats that no tag can describe are
+ * then replaced by a list of JSON objects. A grammar also leaves room for reasoning, so a request
+ * for structured output gets a tag too if its model may reason. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+#include "base/json.h"
+
+/* ---- the fields ---- */
+
+static bool wrong(rose_api_error *err, const char *param, const char *wanted)
+{
+    return rose_api_fail(err, 400, NULL, param, "field '%s' must be %s", param, wanted);
+}
+
+static const json_t *function_of(const json_t *tools, size_t i)
+{
+    return json_object_get(json_array_get(tools, i), "function");
+}
+
+static const char *name_of(const json_t *tools, size_t i)
+{
+    return json_string_value(json_object_get(function_of(tools, i), "name"));
+}
+
+static bool has_tool(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        if (strcmp(name_of(tools, i), name) == 0) return true;
+    }
+    return false;
+}
+
+/* Names are those of OpenAI's API, and '.', '/' and ':', which no format gives a meaning. */
+static bool is_name(const json_t *v)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:";
+    const char *s = json_string_value(v);
+    return s != NULL && json_string_length(v) == strspn(s, letters) && s[0] != '\0' &&
+           json_string_length(v) <= ROSE_API_MAX_TOOL_NAME;
+}
+
+static bool check_tool(const json_t *tools, size_t i, rose_api_error *err)
+{
+    const json_t *tool = json_array_get(tools, i), *f = json_object_get(tool, "function");
+    const json_t *schema = json_object_get(f, "parameters"), *strict = json_object_get(f, "strict");
+    char param[64];
+    snprintf(param, sizeof param, "tools[%zu].type", i);
+    if (!rose_api_json_is(json_object_get(tool, "type"), "function"))
+        return wrong(err, param, "\"function\": this server has no other tools");
+    snprintf(param, sizeof param, "tools[%zu].function", i);
+    if (!json_is_object(f)) return wrong(err, param, "an object");
+    snprintf(param, sizeof param, "tools[%zu].function.name", i);
+    if (!is_name(json_object_get(f, "name")))
+        return wrong(err, param, "1 to 128 letters, digits and '_-./:'");
+    snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
+    if (schema != NULL && !json_is_object(schema) && !json_is_null(schema))
+        return wrong(err, param, "a JSON schema, which is an object");
+    snprintf(param, sizeof param, "tools[%zu].function.strict", i);
+    return strict == NULL || json_is_boolean(strict) || json_is_null(strict) ||
+           wrong(err, param, "true or false");
+}
+
+/* {"type": "function", "function": {"name": ...}} */
+static bool take_named(rose_api_params *p, rose_api_error *err)
+{
+    const json_t *f = json_object_get(p->tool_choice, "function");
+    const json_t *name = json_object_get(f, "name");
+    if (!rose_api_json_is(json_object_get(p->tool_choice, "type"), "function") ||
+        !json_is_string(name))
+        return wrong(err, "tool_choice",
+                     "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
+                     "\"function\":{\"name\":...}}");
+    if (has_tool(p->tools, json_string_value(name))) {
+        p->tool_name = json_string_value(name);
+        return true;
+    }
+    return rose_api_fail(err, 400, NULL, "tool_choice",
+                         "field 'tool_choice' names the function '%.128s', which is not in 'tools'",
+                         json_string_value(name));
+}
+
+bool rose_api_tools_check(rose_api_params *p, rose_api_error *err)
+{
+    const json_t *choice = p->tool_choice;
+    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+        if (!check_tool(p->tools, i, err)) return false;
+    }
+    p->tools_off = rose_api_json_is(choice, "none");
+    p->tools_required = rose_api_json_is(choice, "required");
+    const bool free = choice == NULL || p->tools_off || rose_api_json_is(choice, "auto");
+    if (!free && p->tools == NULL)
+        return rose_api_fail(err, 400, NULL, "tool_choice",
+                             "field 'tool_choice' asks for a call, and there are no 'tools'");
+    return free || p->tools_required || take_named(p, err);
+}
+
+/* ---- the formats ---- */
+
+static bool forced(const rose_api_params *p)
+{
+    return p->tools_required || p->tool_name != NULL;
+}
+
+static void find_formats(rose_api_reading *r, const rose_api *a, const rose_api_params *p)
+{
+    const char *own = json_string_value(p->chat_template);
+    const size_t len = json_string_length(p->chat_template);
+    if (a->o.chat == NULL && own == NULL) return; /* the plain template has neither */
+    if (!rose_calls_format_find(a->o.tool_call_parser, &r->calls))
+        r->calls = own != NULL ? rose_calls_detect(own, len) : rose_chat_calls(a->o.chat);
+    if (!rose_reasoning_format_find(a->o.reasoning_parser, &r->reasoning))
+        r->reasoning =
+            own != NULL ? rose_reasoning_detect(own, len) : rose_chat_reasoning(a->o.chat);
+    if (!p->separate_reasoning) r->reasoning = ROSE_REASONING_NONE;
+}
+
+/* Special tokens are left out of the text, but the parser must see those of its format. */
+static bool note_marks(rose_api_reading *r, const rose_tokenizer *t)
+{
+    const char *marks[ROSE_CALLS_MARKS];
+    rose_calls_marks(r->calls, r->reasoning, marks);
+    bool first = false;
+    r->n_marks = 0;
+    for (size_t i = 0; marks[i] != NULL; i++) {
+        uint32_t id;
+        if (!rose_tokenizer_find(t, marks[i], strlen(marks[i]), &id) ||
+            !rose_tokenizer_is_special(t, id))
+            continue;
+        if (i == 0) first = true;
+        r->marks[r->n_marks++] = id;
+    }
+    return first;
+}
+
+bool rose_api_is_mark(const rose_api_reading *r, uint32_t id)
+{
+    for (uint32_t i = 0; i < r->n_marks; i++) {
+        if (r->marks[i] == id) return true;
+    }
+    return false;
+}
+
+/* ---- the grammar ---- */
+
+static bool is_strict(const json_t *tools, size_t i)
+{
+    return json_is_true(json_object_get(function_of(tools, i), "strict"));
+}
+
+/* The structure becomes a part of a tag, so its JSON must be readable here. */
+static bool check_structure(const rose_api_structure *s, rose_api_error *err)
+{
+    json_t *v = NULL;
+    json_error_t e = {.text = ""};
+    if (!s->any || s->value == NULL) return true;
+    const bool json = s->kind == ROSE_GRAMMAR_JSON_SCHEMA || s->kind == ROSE_GRAMMAR_TAG;
+    const rose_status st =
+        !json || !json_is_string(s->value)
+            ? ROSE_OK
+            : rose_json_parse(&v, json_string_value(s->value), json_string_length(s->value), 0, &e);
+    const bool old = s->kind == ROSE_GRAMMAR_TAG &&
+                     json_object_get(v != NULL ? v : s->value, "structures") != NULL;
+    json_decref(v);
+    if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
+    if (st != ROSE_OK)
+        return rose_api_fail(err, 400, NULL, s->param, "field '%s' is not valid JSON: %.100s",
+                             s->param, e.text);
+    return !old || rose_api_fail(err, 400, "unsupported_field", s->param,
+                                 "field '%s': with reasoning or tools only the form with 'format' "
+                                 "is served",
+                                 s->param);
+}
+
+/* A schema for the arguments of a function. They are an object in any case. */
+static json_t *schema_of(const json_t *tools, size_t i, bool exact)
+{
+    const json_t *schema = json_object_get(function_of(tools, i), "parameters");
+    if (!exact) return json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 1);
+    if (json_object_size(schema) == 0)
+        return json_pack("{s:s,s:{},s:b}", "type", "object", "properties", "additionalProperties",
+                         0);
+    json_t *copy = json_object();
+    if (copy == NULL || json_object_update(copy, (json_t *)(uintptr_t)schema) != 0 ||
+        (json_object_get(copy, "type") == NULL &&
+         json_object_set_new(copy, "type", json_string("object")) != 0)) {
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* How a format writes a call: before the name, between name and arguments, after them. */
+static const struct tag_form {
+    const char *before, *after_name, *end, *separator, *trigger, *style;
+} tag_forms[] = {
+    [ROSE_CALLS_HERMES] = {"<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>",
+                           "\n", "<tool_call>", "json"},
+    [ROSE_CALLS_LLAMA3] = {"{\"name\": \"", "\", \"parameters\": ", "}", "; ", "{\"name\": \"",
+                           "json"},
+    [ROSE_CALLS_QWEN3_XML] = {"<tool_call>\n<function=", ">", "</function>\n</tool_call>", "\n",
+                              "<tool_call>", "qwen_xml"},
+    [ROSE_CALLS_LIST] = {"{\"name\": \"", "\", \"parameters\": ", "}", ", ", "", "json"}};
+
+static json_t *call_tag(const struct tag_form *t, const json_t *tools, size_t i, bool exact)
+{
+    char begin[ROSE_API_MAX_TOOL_NAME + 64];
+    snprintf(begin, sizeof begin, "%s%s%s", t->before, name_of(tools, i), t->after_name);
+    return json_pack("{s:s,s:s,s:{s:s,s:s,s:o,s:b},s:s}", "type", "tag", "begin", begin, "content",
+                     "type", "json_schema", "style", t->style, "json_schema",
+                     schema_of(tools, i, exact), "any_order", !exact, "end", t->end);
+}
+
+/* The tags of the functions that may be called; NULL: no memory. */
+static json_t *call_tags(const struct tag_form *t, const rose_api_params *p)
+{
+    json_t *tags = json_array();
+    for (size_t i = 0; tags != NULL && i < json_array_size(p->tools); i++) {
+        if (p->tool_name != NULL && strcmp(p->tool_name, name_of(p->tools, i)) != 0) continue;
+        if (json_array_append_new(
+                tags, call_tag(t, p->tools, i, forced(p) || is_strict(p->tools, i))) != 0) {
+            json_decref(tags);
+            return NULL;
+        }
+    }
+    return tags;
+}
+
+/* At least one call, and nothing else. */
+static json_t *only_calls(const rose_api_reading *r, const rose_api_params *p)
+{
+    const struct tag_form *t = &tag_forms[r->calls];
+    const bool once = p->tool_name != NULL || r->one_call;
+    json_t *calls =
+        json_pack("{s:s,s:o,s:s,s:b,s:b}", "type", "tags_with_separator", "tags", call_tags(t, p),
+                  "separator", t->separator, "at_least_one", 1, "stop_after_first", once);
+    if (r->calls != ROSE_CALLS_LIST) return calls;
+    return json_pack("{s:s,s:[{s:s,s:s},o,{s:s,s:s}]}", "type", "sequence", "elements", "type",
+                     "const_string", "value", "[", calls, "type", "const_string", "value", "]");
+}
+
+/* Text in which every call is a sound one. */
+static json_t *text_with_calls(const rose_api_reading *r, const rose_api_params *p)
+{
+    const struct tag_form *t = &tag_forms[r->calls];
+    return json_pack("{s:s,s:[s],s:o}", "type", "triggered_tags", "triggers", t->trigger, "tags",
+                     call_tags(t, p));
+}
+
+/* The value of a field that may hold JSON as text; NULL: it is no JSON, or no memory. */
+static json_t *value_of(const json_t *v)
+{
+    json_t *out = NULL;
+    json_error_t e; /* check_structure has found it sound */
+    if (!json_is_string(v)) return json_incref((json_t *)(uintptr_t)v);
+    (void)rose_json_parse(&out, json_string_value(v), json_string_length(v), JSON_ALLOW_NUL, &e);
+    return out;
+}
+
+static json_t *any_of_texts(const json_t *list)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; out != NULL && i < json_array_size(list); i++) {
+        json_t *one =
+            json_pack("{s:s,s:O}", "type", "const_string", "value", json_array_get(list, i));
+        if (json_array_append_new(out, one) != 0) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return json_pack("{s:s,s:o}", "type", "or", "elements", out);
+}
+
+/* What a field for structured output asks for, as a format within a tag. */
+static json_t *structure_format(const rose_api_structure *s)
+{
+    const json_t *format;
+    json_t *v = value_of(s->value), *out = NULL;
+    switch (s->kind) {
+    case ROSE_GRAMMAR_JSON_OBJECT:
+        return json_pack("{s:s,s:{s:s},s:b}", "type", "json_schema", "json_schema", "type",
+                         "object", "any_order", 1);
+    case ROSE_GRAMMAR_JSON_SCHEMA:
+        return json_pack("{s:s,s:o,s:b}", "type", "json_schema", "json_schema", v, "any_order",
+                         !s->schema_order);
+    case ROSE_GRAMMAR_REGEX:
+        return json_pack("{s:s,s:O}", "type", "regex", "pattern", s->value);
+    case ROSE_GRAMMAR_EBNF:
+        return json_pack("{s:s,s:O}", "type", "grammar", "grammar", s->value);
+    case ROSE_GRAMMAR_CHOICE:
+        out = any_of_texts(v);
+        break;
+    case ROSE_GRAMMAR_TAG:
+        format = json_object_get(v, "format");
+        out = json_incref(format != NULL ? (json_t *)(uintptr_t)format : v);
+    }
+    json_decref(v);
+    return out;
+}
+
+/* Reasoning, and after it what `body` allows. Takes body. */
+static json_t *after_reasoning(const rose_api_reading *r, rose_reasoning_place place, json_t *body)
+{
+    if (place == ROSE_REASONING_AFTER || body == NULL) return body;
+    const bool in = place == ROSE_REASONING_IN;
+    json_t *block = json_pack(
+        "{s:s,s:[{s:s,s:s,s:{s:s},s:s},{s:s,s:s}]}", "type", "sequence", "elements", "type", "tag",
+        "begin", in ? "" : rose_reasoning_open(r->reasoning), "content", "type", "any_text", "end",
+        rose_reasoning_close(r->reasoning), "type", "regex", "pattern", "[ \\t\\r\\n]{0,4}");
+    if (!in) block = json_pack("{s:s,s:o}", "type", "optional", "content", block);
+    return json_pack("{s:s,s:[o,o]}", "type", "sequence", "elements", block, body);
+}
+
+/* The text that the request demands, as one tag; NULL: it demands nothing, or no memory (ok is
+ * false then). */
+static json_t *make_format(const rose_api_reading *r, const rose_api_params *p, bool strict,
+                           rose_reasoning_place place, bool *ok)
+{
+    json_t *out = NULL;
+    if (forced(p))
+        out = only_calls(r, p);
+    else if (p->structure.any && r->calls != ROSE_CALLS_NONE)
+        out = json_pack("{s:s,s:[o,o]}", "type", "or", "elements", only_calls(r, p),
+                        structure_format(&p->structure));
+    else if (p->structure.any)
+        out = structure_format(&p->structure);
+    else if (strict)
+        out = text_with_calls(r, p);
+    out = after_reasoning(r, place, out);
+    *ok = out != NULL;
+    return out;
+}
+
+/* ---- a request ---- */
+
+/* Strict functions are kept to their schema only where a tag describes the format of calls. */
+static bool enforce_strict(const rose_api_reading *r, const rose_api_params *p, bool special,
+                           rose_api_ignored *g, bool *strict, rose_api_error *err)
+{
+    const bool can = !special && (r->calls == ROSE_CALLS_HERMES || r->calls == ROSE_CALLS_LLAMA3 ||
+                                  r->calls == ROSE_CALLS_QWEN3_XML);
+    *strict = false;
+    for (size_t i = 0; !forced(p) && r->calls != ROSE_CALLS_NONE && i < json_array_size(p->tools);
+         i++) {
+        char name[64];
+        if (!is_strict(p->tools, i)) continue;
+        *strict = can;
+        if (can) return true;
+        snprintf(name, sizeof name, "tools[%zu].function.strict", i);
+        if (!rose_api_unknown_field(g, name, err)) return false;
+    }
+    return true;
+}
+
+/* Decides how calls are read. */
+static bool take_tools(rose_api_job *j, const rose_api_params *p, rose_api_ignored *g, bool *strict)
+{
+    rose_api_reading *r = &j->reading;
+    if (p->tools == NULL || p->tools_off) r->calls = ROSE_CALLS_NONE;
+    if (p->tools != NULL && !p->tools_off && r->calls == ROSE_CALLS_NONE)
+        return rose_api_fail(&j->err, 400, "unsupported_field", "tools",
+                             "field 'tools' is served with the 'tool_choice' \"none\" alone: the "
+                             "chat template shows no format of tool calls that this server knows "
+                             "(--tool-call-parser names one)");
+    r->short_ids = r->calls == ROSE_CALLS_MISTRAL;
+    if ((forced(p) || p->structure.any) &&
+        (r->calls == ROSE_CALLS_PYTHONIC || r->calls == ROSE_CALLS_MISTRAL))
+        r->calls = ROSE_CALLS_LIST;
+    const bool special = note_marks(r, j->api->tok);
+    if (r->calls != ROSE_CALLS_NONE) r->tools = json_incref((json_t *)(uintptr_t)p->tools);
+    return enforce_strict(r, p, special, g, strict, &j->err);
+}
+
+/* Whether the request demands something of the text that reasoning or calls are a part of. */
+static bool needs_tag(const rose_api_reading *r, const rose_api_params *p, bool strict)
+{
+    return forced(p) || strict ||
+           (p->structure.any &&
+            (r->calls != ROSE_CALLS_NONE || r->reasoning != ROSE_REASONING_NONE));
+}
+
+bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
+                         rose_template_text *text, json_t **tag)
+{
+    rose_api_reading *r = &j->reading;
+    rose_reasoning_place place = ROSE_REASONING_AFTER;
+    bool strict = false, ok;
+    json_decref(r->tools); /* of a run that was declined */
+    *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
+                            .one_call = !p->parallel_calls || p->tool_name != NULL};
+    if (j->kind != ROSE_API_CHAT) return true;
+    if (forced(p) && p->structure.any)
+        return rose_api_fail(&j->err, 400, NULL, "tool_choice",
+                             "fields 'tool_choice' and '%s' exclude each other: a text can obey "
+                             "only one",
+                             p->structure.param);
+    find_formats(r, j->api, p);
+    if (!take_tools(j, p, c->ignored, &strict)) return false;
+    if (!needs_tag(r, p, strict)) return true;
+    if (!check_structure(&p->structure, &j->err)) return false;
+    if (r->reasoning != ROSE_REASONING_NONE) {
+        if (!rose_api_messages_render(text, p, c, &j->err)) return false;
+        place = rose_reasoning_find(r->reasoning, text->bytes, text->len);
+    }
+    *tag = make_format(r, p, strict, place, &ok);
+    if (!ok) return rose_api_fail_nomem(&j->err);
+    if (!p->structure.any) snprintf(p->structure.param, sizeof p->structure.param, "tools");
+    p->structure.any = p->structure.schema_order = true;
+    p->structure.kind = ROSE_GRAMMAR_TAG;
+    p->structure.value = *tag;
+    return true;
+}
+
+void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text)
+{
+    rose_api_reading *r = &j->reading;
+    r->in_reasoning =
+        rose_reasoning_find(r->reasoning, text->bytes, text->len) == ROSE_REASONING_IN;
+}
+
+/* ---- a choice ---- */
+
+static uint64_t mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* The id of a call follows from that of the reply. Mistral's templates refuse ids that are not nine
+ * letters and digits. */
+static void make_id(char id[ROSE_API_CALL_ID], const rose_api_choice *c, uint32_t call)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const uint64_t reply = strtoull(c->job->id + strlen(c->job->dialect->id), NULL, 16);
+    uint64_t x = mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
+    if (!c->job->reading.short_ids) {
+        snprintf(id, ROSE_API_CALL_ID, "call_%016llx", (unsigned long long)x);
+        return;
+    }
+    for (int i = 0; i < 9; i++, x /= 62)
+        id[i] = digits[x % 62];
+    id[9] = '\0';
+}
+
+static void take_part(void *arg, const rose_part *part)
+{
+    rose_api_choice *c = arg;
+    char id[ROSE_API_CALL_ID];
+    bool ok = true;
+    switch (part->kind) {
+    case ROSE_PART_TEXT:
+        ok = rose_api_part_add(c, ROSE_API_PART_TEXT, 0, part->bytes, part->len);
+        break;
+    case ROSE_PART_REASONING:
+        if (!c->job->reading.hide_reasoning)
+            ok = rose_api_part_add(c, ROSE_API_PART_REASONING, 0, part->bytes, part->len);
+        break;
+    case ROSE_PART_CALL:
+        make_id(id, c, part->call);
+        ok = rose_api_part_call(c, part->call, id, part->bytes, part->len);
+        break;
+    case ROSE_PART_ARGS:
+        ok = rose_api_part_add(c, ROSE_API_PART_ARGS, part->call, part->bytes, part->len);
+    }
+    if (!ok) c->part_lost = true;
+}
+
+bool rose_api_calls_create(rose_api_choice *c)
+{
+    const rose_api_reading *r = &c->job->reading;
+    const rose_calls_opts o = {.format = r->calls,
+                               .reasoning = r->reasoning,
+                               .in_reasoning = r->in_reasoning,
+                               .one_call = r->one_call,
+                               .tools = r->tools,
+                               .sink = take_part,
+                               .arg = c};
+    if (r->calls == ROSE_CALLS_NONE && r->reasoning == ROSE_REASONING_NONE) return true;
+    return rose_calls_create(&c->calls, &o, NULL) == ROSE_OK;
+}
+
+bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len)
+{
+    return rose_calls_push(c->calls, text, len) == ROSE_OK && !c->part_lost;
+}
+
+bool rose_api_calls_finish(rose_api_choice *c)
+{
+    if (c->calls == NULL) return true;
+    const bool ok = rose_calls_finish(c->calls) == ROSE_OK && !c->part_lost;
+    if (rose_calls_count(c->calls) > 0 && c->finish != NULL && strcmp(c->finish, "stop") == 0)
+        c->finish = "tool_calls";
+    rose_calls_destroy(c->calls);
+    c->calls = NULL;
+    return ok;
+}

@@ -1,0 +1,183 @@
+/* api/translate.c - what the translations of other APIs share. They make the body of a chat
+ * completion, so that limits, checks, templates and sampling are those of a chat. The new body
+ * borrows the values of the client's body. Runs on a tokenizer worker. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api_internal.h"
+
+bool rose_api_translate_set(rose_api_translation *t, const char *key, json_t *v)
+{
+    return json_object_set_new(t->chat, key, v) == 0 || rose_api_fail_nomem(t->err);
+}
+
+bool rose_api_translate_copy(rose_api_translation *t, const char *to, const json_t *v)
+{
+    return rose_api_translate_set(t, to, json_incref((json_t *)(uintptr_t)v));
+}
+
+bool rose_api_translate_other(rose_api_translation *t, const char *name, const json_t *v)
+{
+    static const char *const ours[] = {"top_k",
+                                       "min_p",
+                                       "seed",
+                                       "stop",
+                                       "stop_token_ids",
+                                       "include_stop_str_in_output",
+                                       "ignore_eos",
+                                       "min_tokens",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "repetition_penalty",
+                                       "logit_bias",
+                                       "allowed_token_ids",
+                                       "bad_words",
+                                       "timeout",
+                                       "priority",
+                                       "cache_salt",
+                                       "chat_template",
+                                       "chat_template_kwargs",
+                                       "structured_outputs"};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        if (strcmp(name, ours[i]) == 0) return rose_api_translate_copy(t, name, v);
+    }
+    return rose_api_unknown_field(t->ignored, name, t->err);
+}
+
+bool rose_api_translate_hint(rose_api_translation *t, const char *name)
+{
+    if (t->ignored->strict) return rose_api_translate_refuse(t, name, NULL);
+    rose_api_ignored_add(t->ignored, name);
+    return true;
+}
+
+bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why)
+{
+    return rose_api_fail(t->err, 400, "unsupported_field", name,
+                         "field '%.80s' is not supported by this server%s%s", name,
+                         why != NULL ? ": " : "", why != NULL ? why : "");
+}
+
+bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted)
+{
+    return rose_api_fail(t->err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+}
+
+json_t *rose_api_translate_message(rose_api_translation *t, const char *role)
+{
+    json_t *m = json_pack("{s:s, s:[]}", "role", role, "content");
+    if (m != NULL && json_array_append_new(t->messages, m) == 0) return m;
+    rose_api_fail_nomem(t->err);
+    return NULL;
+}
+
+bool rose_api_translate_text(rose_api_translation *t, json_t *message, const json_t *text)
+{
+    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", text);
+    return json_array_append_new(json_object_get(message, "content"), part) == 0 ||
+           rose_api_fail_nomem(t->err);
+}
+
+bool rose_api_translate_call(rose_api_translation *t, json_t *message, const json_t *id,
+                             const json_t *name, const json_t *arguments)
+{
+    json_t *calls = json_object_get(message, "tool_calls");
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
+                             "name", name, "arguments", arguments);
+    if (calls == NULL && json_object_set_new(message, "tool_calls", json_array()) == 0)
+        calls = json_object_get(message, "tool_calls");
+    if (calls != NULL && json_array_append_new(calls, call) == 0) return true;
+    if (calls == NULL) json_decref(call);
+    return rose_api_fail_nomem(t->err);
+}
+
+/* Sets a copy of v, unless it is NULL or null. */
+static bool set_some(json_t *object, const char *key, const json_t *v)
+{
+    return v == NULL || json_is_null(v) ||
+           json_object_set_new(object, key, json_incref((json_t *)(uintptr_t)v)) == 0;
+}
+
+bool rose_api_translate_tool(rose_api_translation *t, const json_t *name, const json_t *description,
+                             const json_t *parameters, const json_t *strict)
+{
+    json_t *tools = json_object_get(t->chat, "tools");
+    json_t *function = json_pack("{s:O}", "name", name);
+    bool ok = function != NULL && set_some(function, "description", description) &&
+              set_some(function, "parameters", parameters) && set_some(function, "strict", strict);
+    if (tools == NULL && json_object_set_new(t->chat, "tools", json_array()) == 0)
+        tools = json_object_get(t->chat, "tools");
+    ok = ok && tools != NULL &&
+         json_array_append_new(
+             tools, json_pack("{s:s, s:O}", "type", "function", "function", function)) == 0;
+    json_decref(function);
+    return ok || rose_api_fail_nomem(t->err);
+}
+
+bool rose_api_translate_choose(rose_api_translation *t, const json_t *name)
+{
+    return rose_api_translate_set(
+        t, "tool_choice",
+        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+}
+
+bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, const json_t *name,
+                               const json_t *strict, const json_t *description)
+{
+    json_t *f = json_pack("{s:O}", "schema", schema);
+    bool ok = f != NULL && set_some(f, "name", name) && set_some(f, "strict", strict) &&
+              set_some(f, "description", description) &&
+              (name != NULL || json_object_set_new(f, "name", json_string("reply")) == 0);
+    ok = ok &&
+         json_object_set_new(t->chat, "response_format",
+                             json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", f)) == 0;
+    json_decref(f);
+    return ok || rose_api_fail_nomem(t->err);
+}
+
+bool rose_api_translate_end(rose_api_translation *t)
+{
+    for (size_t i = 0; i < json_array_size(t->messages); i++) {
+        json_t *m = json_array_get(t->messages, i), *parts = json_object_get(m, "content");
+        const size_t n = json_array_size(parts);
+        if (n > 1) continue;
+        json_t *content = n == 1 ? json_incref(json_object_get(json_array_get(parts, 0), "text"))
+                                 : json_string("");
+        if (json_object_set_new(m, "content", content) != 0) return rose_api_fail_nomem(t->err);
+    }
+    return true;
+}
+
+/* ---- the client's names of fields ---- */
+
+/* Replaces the first `from` of a text by `to`; false: it is not there. The end may be cut. */
+static bool replace(char *text, size_t cap, const char *from, const char *to)
+{
+    char rest[ROSE_ERR_CAP];
+    char *at = strstr(text, from);
+    if (at == NULL) return false;
+    snprintf(rest, sizeof rest, "%s", at + strlen(from));
+    snprintf(at, cap - (size_t)(at - text), "%s%s", to, rest);
+    return true;
+}
+
+bool rose_api_translate_name(char *name, size_t cap, const rose_api_rename *renames)
+{
+    for (; renames->chat != NULL; renames++) {
+        if (renames->chat[0] != '.' ? strcmp(name, renames->chat) != 0
+                                    : strstr(name, renames->chat) == NULL)
+            continue;
+        return replace(name, cap, renames->chat, renames->client);
+    }
+    return false;
+}
+
+void rose_api_translate_error(rose_api_error *e, const rose_api_rename *renames)
+{
+    char from[sizeof e->param + 2], to[sizeof e->param + 2];
+    snprintf(from, sizeof from, "'%s'", e->param);
+    if (!rose_api_translate_name(e->param, sizeof e->param, renames)) return;
+    snprintf(to, sizeof to, "'%s'", e->param);
+    (void)replace(e->msg, sizeof e->msg, from, to);
+    rose_api_utf8_clean(e->msg);
+}
