@@ -269,8 +269,8 @@ static void begin_call(rose_calls *p, int which)
     case ROSE_CALLS_MISTRAL:
         rose_calls_json_begin(p, CALLS_MISTRAL, true);
         break;
-    case ROSE_CALLS_LIST:
-        rose_calls_json_begin(p, CALLS_OBJECT, true);
+    case ROSE_CALLS_LIST: /* a structured reply may be another list */
+        rose_calls_json_begin(p, CALLS_OBJECT, false);
         p->list = true;
         break;
     case ROSE_CALLS_NONE: /* it has no marks */
