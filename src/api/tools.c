@@ -181,22 +181,31 @@ static bool check_structure(const rose_api_structure *s, rose_api_error *err)
                                  s->param);
 }
 
-/* A schema for the arguments of a function. They are an object in any case. */
+static bool set_missing(json_t *object, const char *key, json_t *v)
+{
+    if (json_object_get(object, key) == NULL) return json_object_set_new(object, key, v) == 0;
+    json_decref(v);
+    return true;
+}
+
+/* A schema for the arguments of a function. They are an object in any case. If the schema does not
+ * speak of further properties, there are none: a function would not know them. */
 static json_t *schema_of(const json_t *tools, size_t i, bool exact)
 {
+    static const char *const others[] = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"};
     const json_t *schema = json_object_get(function_of(tools, i), "parameters");
+    bool closed = true;
     if (!exact) return json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 1);
-    if (json_object_size(schema) == 0)
-        return json_pack("{s:s,s:{},s:b}", "type", "object", "properties", "additionalProperties",
-                         0);
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        closed = closed && json_object_get(schema, others[k]) == NULL;
     json_t *copy = json_object();
-    if (copy == NULL || json_object_update(copy, (json_t *)(uintptr_t)schema) != 0 ||
-        (json_object_get(copy, "type") == NULL &&
-         json_object_set_new(copy, "type", json_string("object")) != 0)) {
-        json_decref(copy);
-        return NULL;
-    }
-    return copy;
+    bool ok = copy != NULL && (json_object_size(schema) == 0 ||
+                               json_object_update(copy, (json_t *)(uintptr_t)schema) == 0);
+    ok = ok && set_missing(copy, "type", json_string("object"));
+    ok = ok && (!closed || set_missing(copy, "additionalProperties", json_false()));
+    if (ok) return copy;
+    json_decref(copy);
+    return NULL;
 }
 
 /* How a format writes a call: before the name, between name and arguments, after them. */

@@ -22,6 +22,8 @@ struct rose_api_workers {
     uint32_t n_jobs, max_jobs;
     uint32_t n_long, max_long;           /* long bodies that workers have */
     uint32_t n_compiling, max_compiling; /* workers that compile a grammar */
+    uint32_t n_grammars, max_grammars;   /* jobs in the queue that wait until they may compile; they
+                                          * are its first */
     size_t long_bytes;                   /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
@@ -59,7 +61,10 @@ static rose_api_job *pick(rose_api_workers *w)
         w->long_bytes -= j->body_len;
         w->n_long++;
     }
-    w->n_compiling += j->compiles;
+    if (j->compiles) {
+        w->n_compiling++;
+        w->n_grammars--;
+    }
     return j;
 }
 
@@ -76,15 +81,21 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
     return j;
 }
 
-bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
+rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
 {
-    if (w == NULL || j->compiles) return true;
+    rose_status st = ROSE_OK;
+    if (w == NULL || j->compiles) return ROSE_OK;
     pthread_mutex_lock(&w->lock);
-    const bool may = w->n_compiling < w->max_compiling;
-    w->n_compiling += may;
+    if (w->n_grammars == w->max_grammars)
+        st = ROSE_E_FULL;
+    else if (w->n_grammars > 0 || w->n_compiling == w->max_compiling)
+        st = ROSE_E_EMPTY;
+    else
+        w->n_compiling++;
+    w->n_grammars += st == ROSE_E_EMPTY; /* it will be put back */
+    j->compiles = st != ROSE_E_FULL;
     pthread_mutex_unlock(&w->lock);
-    j->compiles = true; /* now, or when the queue gives it out again */
-    return may;
+    return st;
 }
 
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
@@ -97,18 +108,21 @@ void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Puts a job that may not compile now back to the front of the queue. */
+/* Puts a job that may not compile now back into the queue, after the others that wait for this. */
 static void put_back(rose_api_workers *w, rose_api_job *j)
 {
+    rose_api_job **at = &w->head;
     j->declined = false;
     pthread_mutex_lock(&w->lock);
+    while (*at != NULL && (*at)->compiles)
+        at = &(*at)->next;
     if (is_long(j)) {
         w->n_long--;
         w->long_bytes += j->body_len;
     }
-    j->next = w->head;
-    w->head = j;
-    if (w->tail == NULL) w->tail = j;
+    j->next = *at;
+    *at = j;
+    if (j->next == NULL) w->tail = j;
     w->n_jobs++;
     pthread_mutex_unlock(&w->lock);
 }
@@ -157,6 +171,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
     w->max_compiling = n > 1 ? n / 2 : 1;
+    w->max_grammars = max_jobs > 1 ? max_jobs / 2 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
