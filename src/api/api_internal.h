@@ -310,6 +310,8 @@ typedef struct rose_api_rename {
  * calls them, except for translate and head. A failed allocation is noted in `o`. */
 typedef struct rose_api_dialect {
     const char *id; /* ids of replies begin with it */
+    bool shortens;  /* a limit of tokens beyond the context means the rest of the context; else it
+                     * is refused */
     /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
     bool (*translate)(rose_api_translation *t);
     const rose_api_rename *renames; /* NULL: there is nothing to rename */
@@ -378,6 +380,7 @@ struct rose_api_job {
     uint32_t n_prompt_tokens;
     uint32_t n_choices, n_submitted, n_released;
     uint32_t n, max_tokens; /* as asked or implied */
+    bool shortened;         /* max_tokens is less than asked: the context ends there */
     uint32_t n_top, prompt_n_top, min_tokens;
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool score_only;                                         /* max_tokens 0 */

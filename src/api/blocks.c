@@ -417,7 +417,7 @@ static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 {
     const char *reason = "end_turn";
     if (is_cut(c))
-        reason = "max_tokens";
+        reason = c->job->shortened ? "model_context_window_exceeded" : "max_tokens";
     else if (rose_api_has_part(c, ROSE_API_PART_CALL))
         reason = "tool_use";
     else if (is_own_stop(c))
@@ -613,6 +613,7 @@ static const rose_api_rename messages_renames[] = {{"stop", "stop_sequences"},
                                                    {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
+                                                    .shortens = true,
                                                     .translate = rose_api_anthropic_translate,
                                                     .renames = messages_renames,
                                                     .event = messages_event,
