@@ -267,9 +267,9 @@ $(EMULATED)/%.o: tests/backend/emulated/%.c
 $(EMULATED)/test_emulated_load: $(EMULATED)/test_emulated_load.o $E/machine.o $E/pack.o \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
-# The whole backend: its host files, its kernels but for sampler.cu and rules.cu, and a runtime in host memory.
+# The whole backend: its host files, its kernels but for sampler.cu, and a runtime in host memory.
 $(EMULATED)/test_emulated_forward: $(EMULATED)/test_emulated_forward.o $E/runtime.o $E/machine.o \
-    $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu %/rules.cu,$(CUDA_SRC))) $B/librose_all.a
+    $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu,$(CUDA_SRC))) $B/librose_all.a
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(STATIC_LIBS) -lm -lcmocka
 
 # A server over a CUDA runtime that needs no GPU, and a driver that stands before the real one, both of which fail when told

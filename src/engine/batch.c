@@ -11,8 +11,16 @@ bool rose_flight_create(rose_flight *f, uint32_t max_seqs)
     return f->samples != NULL;
 }
 
+void rose_flight_drop(rose_flight *f)
+{
+    for (uint32_t i = 0; i < f->n_samples; i++)
+        if (f->samples[i].held != NULL) rose_request_unref(f->samples[i].held);
+    f->n_samples = 0;
+}
+
 void rose_flight_destroy(rose_flight *f)
 {
+    rose_flight_drop(f);
     free(f->samples);
     f->samples = NULL;
 }
@@ -31,7 +39,7 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
     b->out_row = calloc(max_tokens, sizeof *b->out_row);
     b->out_pos = calloc(max_tokens, sizeof *b->out_pos);
     b->params = calloc(max_tokens, sizeof *b->params);
-    b->rules = calloc(max_tokens, sizeof *b->rules);
+    b->rules = calloc((size_t)2 * max_tokens, sizeof *b->rules);
     b->out_rules = calloc(max_tokens, sizeof *b->out_rules);
     b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
     b->row_pages = calloc(n, sizeof *b->row_pages);
@@ -71,6 +79,8 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f)
     f->n_samples = 0;
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
     b->batch.out_rules = NULL; /* until a sequence has some */
+    b->n_guided = 0;
+    b->bound = false;
 }
 
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n)
@@ -112,11 +122,13 @@ static uint32_t add_output(rose_batch_builder *b, uint32_t row, uint32_t pos, co
     return k;
 }
 
-static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k)
+static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k, const rose_request *r)
 {
-    b->out_rules[k] = &b->rules[k];
+    rose_output_rules *rules = b->rules + (b->n_steps % 2) * b->max_tokens + k;
+    b->out_rules[k] = rules;
     b->batch.out_rules = b->out_rules;
-    return &b->rules[k];
+    if (r->guided == NULL) b->bound = true;
+    return rules;
 }
 
 /* Adds outputs that score the prompt's tokens at positions [it->pos + 1, end), unless these
@@ -128,7 +140,7 @@ static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const r
     uint32_t pos = it->pos + 1 > r->rules->n_scored ? it->pos + 1 : r->rules->n_scored;
     for (; pos < end; pos++) {
         uint32_t k = add_output(b, first_row + (pos - 1 - it->pos), pos, r);
-        rose_rules_score(r->rules, pos, r->prompt[pos], with_rules(b, k));
+        rose_rules_score(r->rules, pos, r->prompt[pos], with_rules(b, k, r));
     }
 }
 
@@ -145,7 +157,7 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
         const bool act =
             r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt);
         if (act || r->guided != NULL) {
-            rose_output_rules *out = with_rules(b, k);
+            rose_output_rules *out = with_rules(b, k, r);
             assert(pos - r->n_prompt == r->n_generated); /* nothing of it is in flight */
             *out = (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1};
             if (act) rose_rules_next(r->rules, r->events, r->n_generated, out);
@@ -154,8 +166,12 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
     }
     r->out = b->batch.n_outputs - 1;
     r->out_step = b->n_steps;
-    b->flight->samples[b->flight->n_samples++] =
-        (rose_flight_sample){.seq = it->seq, .out = r->out, .number = r->number};
+    b->flight->samples[b->flight->n_samples++] = (rose_flight_sample){
+        .seq = it->seq, .out = r->out, .number = r->number, .held = r->guided != NULL ? r : NULL};
+    if (r->guided == NULL) return;
+    b->n_guided++;
+    /* relaxed: r is an open request, whose consumer holds a reference */
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
 }
 
 /* All ids are known, or all but the last. */

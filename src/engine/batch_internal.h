@@ -4,8 +4,10 @@
  * Page tables are kept from step to step. A row of the table that still belongs to the same
  * admission gets only the missing pages. A decode step therefore copies no table at all. One
  * builder serves two steps in flight. Until step() returns, the backend uses all arrays. After
- * that it uses only the arrays of sampling rules (penalties, biases, bans), and a step that has
- * them is collected before the next one is built.
+ * that it uses only sampling rules (penalties, biases, bans, masks). Two steps in a row have rules
+ * in different arrays. A request with a guide is in no second step before the first is collected,
+ * so its rules do not change meanwhile; the flight keeps it alive. A step with rules of another
+ * request is collected before the next one is built.
  * Threads: the engine thread. Memory: allocates in _create only. */
 #ifndef ROSE_ENGINE_BATCH_INTERNAL_H
 #define ROSE_ENGINE_BATCH_INTERNAL_H
@@ -16,8 +18,9 @@
 /* An output that is a sample, and the request that it is for. When the output is known, the
  * handle may belong to another request; the number never does. */
 typedef struct rose_flight_sample {
-    uint32_t seq, out; /* the scheduler's handle, and the index among the step's outputs */
-    uint64_t number;   /* of the request */
+    uint32_t seq, out;  /* the scheduler's handle, and the index among the step's outputs */
+    uint64_t number;    /* of the request */
+    rose_request *held; /* a request with a guide, one reference; NULL = another request */
 } rose_flight_sample;
 
 /* A step that was enqueued and not yet collected. */
@@ -32,6 +35,7 @@ typedef struct rose_flight {
 
 bool rose_flight_create(rose_flight *f, uint32_t max_seqs); /* false: out of memory */
 void rose_flight_destroy(rose_flight *f);
+void rose_flight_drop(rose_flight *f); /* forgets the samples; may free requests */
 
 typedef struct rose_batch_builder {
     rose_batch batch; /* what the backend gets; its pointers are the arrays below */
@@ -44,12 +48,15 @@ typedef struct rose_batch_builder {
     uint32_t *out_row;                   /* [max_tokens] */
     uint32_t *out_pos;                   /* [max_tokens] */
     rose_sampling *params;               /* [max_tokens] */
-    rose_output_rules *rules;            /* [max_tokens] of outputs that have any */
+    rose_output_rules *rules;            /* [2][max_tokens] of outputs that have any, by step */
     const rose_output_rules **out_rules; /* [max_tokens] into rules, or NULL */
     uint64_t *row_ticket;                /* [max_seqs] whose table the row holds */
     uint32_t *row_pages;                 /* [max_seqs] how many of its pages */
     rose_flight *flight;                 /* of the step that is being built */
     uint64_t n_steps;                    /* with it */
+    uint32_t n_guided;                   /* outputs of requests with a guide in this step */
+    bool bound; /* a request without a guide has rules: collect this step before the next is
+                   built */
 } rose_batch_builder;
 
 /* stride: pages of the longest sequence. False: out of memory; call destroy all the same. */

@@ -15,6 +15,9 @@
  * (penalties, logprobs, ...) is collected before anything else is done. Its rules depend on the ids
  * before it, and it writes into memory of its requests.
  *
+ * A request with a guide has a row in a step that samples only after the mask of the sample is
+ * there (guide_internal.h). It never has rows in two steps in flight.
+ *
  * A request belongs to the engine thread from the push into `inbox` until its finish event is
  * published. After a backend failure the thread lives on only to answer: every request gets
  * ERROR. The engine does not handle text, stop strings or retries. */
@@ -28,6 +31,12 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "engine/engine_internal.h"
+
+enum {
+    FEW_GUIDED = 16,            /* rows with a guide are few up to this part of all: 1 of 16 */
+    MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
+    MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
+};
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
 {
@@ -106,7 +115,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
         rose_engine_update_gauges(e);
     }
     if (r->guided != NULL) {
-        /* relaxed: a job that misses it only works for nothing */
+        /* relaxed: if a job misses it, only its work is unused */
         atomic_store_explicit(&r->guided->over, true, memory_order_relaxed);
         if (!r->guided->asked) rose_guides_leave(e->guides); /* else when its job ends */
     }
@@ -154,6 +163,8 @@ static void ask_guide(rose_engine *e, rose_request *r, uint32_t id)
 {
     rose_guided *g = r->guided;
     g->asked = true;
+    g->round = e->round;
+    e->n_due++;
     g->id = id;
     g->n_generated = r->n_generated;
     /* relaxed: the push of the job publishes */
@@ -272,6 +283,7 @@ static bool take_guided(rose_engine *e)
     for (; r != NULL; r = next) {
         next = r->guided->next;
         r->guided->asked = false;
+        if (r->guided->round == e->round) e->n_due--;
         if (r->done)
             rose_guides_leave(e->guides);
         else if (r->seq != UINT32_MAX) /* else it is still in the inbox */
@@ -334,7 +346,7 @@ static void sleep_until_event(rose_engine *e)
     /* acquire: pairs with the release in close */
     if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire) &&
         !atomic_load_explicit(&e->expected, memory_order_relaxed))
-        rose_port_sleep(e->port);
+        rose_port_sleep(e->port, 0);
     rose_port_sleep_done(e->port);
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
 }
@@ -360,6 +372,29 @@ void rose_engine_read_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, ui
 {
     const rose_engine *e = user;
     rose_batch_copy_ids(out, e->by_seq[seq], pos, n);
+}
+
+/* Waits a little for the masks of rows that were in the last step. Otherwise a few of them would
+ * be in the next step and the rest in the one after it, and each step costs almost the same,
+ * however few rows it has. Slower guides keep nobody waiting. */
+static void await_masks(rose_engine *e)
+{
+    uint64_t now;
+    if (e->n_due == 0) return;
+    const rose_prof_span span = rose_prof_begin_at("engine.guides", e->marked_ns);
+    while (e->n_due > 0 && (now = rose_now_ns()) < e->due_until_ns) {
+        if (e->enqueues) { /* no thread computes, so polling takes no CPU from the guides */
+            rose_cpu_relax();
+            take_guided(e);
+            continue;
+        }
+        rose_port_sleep_prepare(e->port);
+        if (!take_guided(e)) rose_port_sleep(e->port, e->due_until_ns - now);
+        rose_port_sleep_done(e->port);
+    }
+    e->n_due = 0; /* once */
+    e->round++;   /* and those that end later do not count */
+    e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
 }
 
 /* Builds the step and gives it to the backend. From here to delivery nothing allocates, which
@@ -444,6 +479,8 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, 
     const uint32_t n_prefill = f->plan.n_prefill_tokens;
     rose_sched_observe(e->sched, f->plan.n_tokens - n_prefill, n_prefill, took);
     publish_load(e);
+    e->due_until_ns =
+        now + (took < MASK_WAIT_NS * MASK_WAIT_SHARE ? took / MASK_WAIT_SHARE : MASK_WAIT_NS);
     set(&e->stats.last_step_ns, took);
     set(&e->stats.last_plan_ns, f->planned_ns - f->plan_ns);
     set(&e->stats.last_batch_ns, f->step_ns - f->planned_ns);
@@ -463,6 +500,8 @@ static rose_status land(rose_engine *e, rose_err *err)
     rose_flight f = e->flights[0];
     rose_step_result res = {0};
     uint64_t before_ns = e->collected_ns;
+    e->round++;
+    e->n_due = 0;
     if (!e->spanned) { /* a second step is collected in this iteration of the loop */
         rose_stall_begin(&e->step_span);
         rose_stall_begin(&e->compute_span);
@@ -486,6 +525,7 @@ static rose_status land(rose_engine *e, rose_err *err)
     e->marked_ns = rose_prof_end_at(&deliver_span, 0, "tokens", f.n_samples);
     rose_alloc_guard_end();
     if (st != ROSE_OK) return st;
+    rose_flight_drop(&f);
     e->flights[0] = e->flights[1];
     e->flights[1] = f; /* its array */
     e->n_flights--;
@@ -496,6 +536,8 @@ static rose_status land(rose_engine *e, rose_err *err)
 static void fail(rose_engine *e, const rose_err *err)
 {
     e->n_flights = 0; /* their results are nobody's any more */
+    for (int i = 0; i < MAX_FLIGHTS; i++)
+        rose_flight_drop(&e->flights[i]);
     e->failure = *err;
     /* release: pairs with the acquire in rose_engine_failure; requests that submit refuses were
      * not accepted before */
@@ -506,6 +548,15 @@ static void fail(rose_engine *e, const rose_err *err)
     rose_log(
         ROSE_LOG_ERROR, "engine", "the backend %s failed, %u open requests end: %s", e->ops->name,
         rose_sched_n_running(e->sched) + rose_sched_n_preempted(e->sched) + n_queued, err->msg);
+}
+
+/* Tells whether the step that was just built may stay in flight while the next one is planned. A
+ * step with prompts is long, so collect it before the next plan: new arrivals are then in the next
+ * step. Rows with a guide miss every second step if steps run ahead, so they must be few. */
+static bool may_stay(const rose_engine *e, const rose_sched_plan *p)
+{
+    return e->ahead && !e->batch.bound && p->n_prefill_seqs == 0 &&
+           e->batch.n_guided * FEW_GUIDED <= e->batch.batch.n_outputs;
 }
 
 /* Enqueues the next step and collects the oldest step. The new step stays in flight if the
@@ -520,6 +571,7 @@ static bool step(rose_engine *e)
         rose_stall_begin(&e->step_span); /* an iteration that collects no step keeps its span open
                                           * into the next iteration of the loop */
     e->spanned = true;
+    await_masks(e);
     uint64_t start = or_now(e->marked_ns);
     if (e->load.ttft_slo_ns != 0) refuse_late(e, start);
     const rose_prof_span span = rose_prof_begin_at("engine.plan", start);
@@ -528,9 +580,7 @@ static bool step(rose_engine *e)
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
     if (any) {
         st = launch(e, &plan, start, &err);
-        /* a step with prompts is long, so collect it before the next plan: new arrivals are then
-         * in the next step */
-        if (e->ahead && e->batch.batch.out_rules == NULL && plan.n_prefill_seqs == 0) stay = 1;
+        if (may_stay(e, &plan)) stay = 1;
     } else if (e->n_flights == 0) {
         e->spanned = false;
         return false;

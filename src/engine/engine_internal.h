@@ -71,6 +71,9 @@ struct rose_engine {
     struct {
         uint32_t recording, running, waiting; /* of the counters that were recorded last */
     } recorded;
+    uint64_t round;        /* deliveries so far */
+    uint32_t n_due;        /* jobs of guides that the last delivery started, not taken back yet */
+    uint64_t due_until_ns; /* the next plan waits for them until then */
     bool spanned; /* step_span has begun, and the step that it measures is not collected yet */
     rose_stall_span step_span, compute_span;
 };

@@ -158,7 +158,7 @@ static void *worker_main(void *arg)
     rose_thread_setup("rose-guide", -1);
     rose_prof_thread("guide worker");
     while (await_job(w, &r)) {
-        /* relaxed: a job that is done for nothing does no harm */
+        /* relaxed: an unused mask does no harm */
         if (!atomic_load_explicit(&r->guided->over, memory_order_relaxed)) {
             const rose_prof_span span = rose_prof_begin("guide.mask");
             rose_guided_work(r->guided);

@@ -27,7 +27,8 @@ typedef struct rose_guided {
     uint32_t vocab, n_eos, n_stop, min_tokens;
     bool ignore_eos;
     /* engine thread */
-    bool asked; /* a job was started and not taken back; true from the beginning */
+    bool asked;     /* a job was started and not taken back; true from the beginning */
+    uint64_t round; /* the delivery that started the job; 0 = the submitter did */
     /* of the job, else of the engine thread */
     uint32_t n_generated, id; /* ids so far, the last of them */
     rose_status st;           /* what the guide said */

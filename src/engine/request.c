@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { CACHE_LINE = 64 };
@@ -49,11 +50,13 @@ void rose_port_sleep_prepare(rose_port *p)
     atomic_exchange_explicit(&p->asleep, 1, memory_order_acq_rel); /* pairs with wake */
 }
 
-void rose_port_sleep(rose_port *p)
+void rose_port_sleep(rose_port *p, uint64_t timeout_ns)
 {
+    const struct timespec t = {.tv_nsec = (long)timeout_ns};
     /* an early return of the wait (a signal, a spurious wake-up) is harmless: the caller looks
      * for events and waits again */
-    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+    (void)syscall(SYS_futex, (uint32_t *)(void *)&p->asleep, FUTEX_WAIT_PRIVATE, 1,
+                  timeout_ns != 0 ? &t : NULL, NULL, 0);
 }
 
 void rose_port_sleep_done(rose_port *p)

@@ -31,9 +31,10 @@ void rose_port_wake(rose_port *p); /* wakes the engine thread; any thread, after
                                     * data that the engine is to see */
 
 /* Engine thread, in this order: prepare, look for events once more, then sleep or not, then
- * done. rose_port_sleep returns at once if a wake came after prepare. */
+ * done. rose_port_sleep returns at once if a wake came after prepare. It sleeps for at most
+ * timeout_ns (below 1 s); 0 = for ever. */
 void rose_port_sleep_prepare(rose_port *p);
-void rose_port_sleep(rose_port *p);
+void rose_port_sleep(rose_port *p, uint64_t timeout_ns);
 void rose_port_sleep_done(rose_port *p);
 
 enum { ROSE_CANCEL_NO, ROSE_CANCEL_ASKED, ROSE_CANCEL_OVER };
@@ -70,8 +71,9 @@ struct rose_request {
     uint32_t n_events;
     rose_request_times times;
     /* any thread */
-    alignas(64) _Atomic uint32_t refs; /* number of references: one of the consumer, and one of the
-                                        * cancel stack while it holds the request */
+    /* number of references: one of the consumer, and one each of the cancel stack, a job of the
+     * guide and a step in flight while they hold the request */
+    alignas(64) _Atomic uint32_t refs;
     _Atomic uint32_t cancel_state;
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */

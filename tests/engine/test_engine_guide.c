@@ -228,7 +228,9 @@ typedef struct greq {
     char error[200];
 } greq;
 
-static void greq_random(greq *q, uint64_t *s, uint32_t vocab, uint32_t n_families)
+/* One of every guided_in requests has a guide. */
+static void greq_random(greq *q, uint64_t *s, uint32_t vocab, uint32_t n_families,
+                        uint32_t guided_in)
 {
     rec *x = &q->rec;
     memset(q, 0, sizeof *q);
@@ -243,7 +245,7 @@ static void greq_random(greq *q, uint64_t *s, uint32_t vocab, uint32_t n_familie
     for (uint32_t i = 0; i < x->n_prompt; i++)
         x->prompt[i] =
             i < common ? (uint32_t)(fake_mix(f, i, 1) >> 9) % vocab : rnd_in(s, 0, vocab - 1);
-    q->kind = rnd_in(s, 0, N_KINDS - 1);
+    q->kind = rnd_in(s, 1, guided_in) == 1 ? rnd_in(s, GUIDED, N_KINDS - 1) : PLAIN;
     q->guide_seed = rnd(s);
     q->vocab = vocab;
     q->sampling = (rose_sampling){.temperature = (float)rnd_in(s, 0, 3) * 0.5f,
@@ -373,7 +375,8 @@ static rose_engine *open_guided(const rose_engine_opts *o, int mode)
     return open_ops(o, &ops);
 }
 
-static void run_all(greq *q, const rose_engine_opts *o, int mode, bool reference, bool cancels)
+/* Returns how many outputs with a mask were in flight when the next step came. */
+static uint64_t run_all(greq *q, const rose_engine_opts *o, int mode, bool reference, bool cancels)
 {
     uint64_t s = test_seed() + 4;
     rose_engine *e = open_guided(o, mode);
@@ -405,21 +408,30 @@ static void run_all(greq *q, const rose_engine_opts *o, int mode, bool reference
            (unsigned long long)st.steps, (unsigned long long)atomic_load(&fake.n_ahead),
            (unsigned long long)st.preemptions);
     assert_int_equal(atomic_load(&fake.n_ahead) > 0, mode == MODE_OVERLAP);
+    uint64_t n_masked = atomic_load(&fake.n_masked);
     rose_engine_close(e);
     rose_wakeq_destroy(sink);
     verify_guides();
+    return n_masked;
+}
+
+static greq *make_all(uint32_t guided_in)
+{
+    uint64_t s = test_seed();
+    greq *q = calloc(N_REQS, sizeof *q);
+    assert_non_null(q);
+    for (uint32_t i = 0; i < N_REQS; i++) {
+        greq_random(&q[i], &s, FAKE_VOCAB, 4, guided_in);
+        q[i].sampling.top_k = q[i].rec.n_prompt;
+        if (q[i].kind != GUIDED_PENALTIES) greq_expect(&q[i]);
+    }
+    return q;
 }
 
 static void test_same(void **state)
 {
-    uint64_t s = test_seed();
-    greq *q = calloc(N_REQS, sizeof *q);
+    greq *q = make_all(2);
     (void)state;
-    for (uint32_t i = 0; i < N_REQS; i++) {
-        greq_random(&q[i], &s, FAKE_VOCAB, 4);
-        q[i].sampling.top_k = q[i].rec.n_prompt;
-        if (q[i].kind != GUIDED_PENALTIES) greq_expect(&q[i]);
-    }
     rose_engine_opts o = small_opts();
     o.max_queued = N_REQS;
     o.prefix_cache = false;
@@ -437,6 +449,33 @@ static void test_same(void **state)
         run_all(q, &o, mode, false, false);
         run_all(q, &o, mode, false, true);
     }
+    free(q);
+}
+
+/* Few requests have guides: steps run ahead of those with a mask. */
+static void test_few(void **state)
+{
+    greq *q = make_all(40);
+    (void)state;
+    rose_engine_opts o = small_opts();
+    o.max_queued = N_REQS;
+    o.backend.max_seqs = 40;
+    o.backend.max_step_tokens = 64;
+    o.backend.kv_pages = 300;
+    for (uint32_t i = 0; i < N_REQS; i++) { /* few steps have prompts */
+        rec *x = &q[i].rec;
+        if (x->n_prompt > 5) x->n_prompt = 5;
+        x->max_tokens = 60;
+        x->ignore_eos = true;
+        q[i].sampling.top_k = x->n_prompt;
+        if (q[i].kind != GUIDED_PENALTIES) greq_expect(&q[i]);
+    }
+    run_all(q, &o, MODE_SYNC, true, false);
+    assert_true(run_all(q, &o, MODE_OVERLAP, false, false) > 0);
+    run_all(q, &o, MODE_OVERLAP, false, true);
+    o.backend.kv_pages = 60;
+    run_all(q, &o, MODE_OVERLAP, false, false);
+    run_all(q, &o, MODE_OVERLAP, false, true);
     free(q);
 }
 
@@ -471,7 +510,7 @@ static greq *greq_simple(uint64_t seed, uint32_t kind, uint32_t max_tokens)
     uint64_t s = test_seed() + seed * 2;
     greq *q = calloc(1, sizeof *q);
     assert_non_null(q);
-    greq_random(q, &s, FAKE_VOCAB, 1);
+    greq_random(q, &s, FAKE_VOCAB, 1, 1);
     q->kind = kind;
     q->rec.max_tokens = max_tokens;
     q->rec.ignore_eos = true;
@@ -676,7 +715,7 @@ static void run_cancel(int mode, uint32_t gate_from)
     assert_int_equal(greq_submit(q, b.e, b.sink, NULL), ROSE_OK);
     gate_await(&b.gate, 1);
     rose_request_cancel(q->rec.r);
-    greq_consume(b.sink, 1); /* released, too */
+    greq_consume(b.sink, 1); /* it also releases q */
     assert_int_equal(q->rec.finish, ROSE_FINISH_CANCELLED);
     assert_int_equal(atomic_load(&g_destroyed) + 1, atomic_load(&g_made));
     assert_int_equal(greq_submit(other, b.e, b.sink, NULL), ROSE_OK);
@@ -866,7 +905,7 @@ static void same_on(const fx_shape *shape, const rose_backend_ops *ops)
     rose_wakeq *sink = open_sink(1);
     for (uint32_t i = 0; i < N_CPU; i++) {
         rec *x = &q[i].rec;
-        greq_random(&q[i], &s, shape->vocab, 3);
+        greq_random(&q[i], &s, shape->vocab, 3, i % 3 == 0 ? 1 : 3);
         assert_int_equal(greq_submit(&q[i], e, sink, NULL), ROSE_OK);
         greq_consume(sink, 1);
         assert_true(x->finish == ROSE_FINISH_STOP || x->finish == ROSE_FINISH_LENGTH);
@@ -987,12 +1026,13 @@ static void test_with_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),     cmocka_unit_test(test_same),
-        cmocka_unit_test(test_slow),     cmocka_unit_test(test_failing),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_full),
-        cmocka_unit_test(test_cancel),   cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_close),    cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_backend),  cmocka_unit_test(test_with_rules),
+        cmocka_unit_test(test_ends),       cmocka_unit_test(test_same),
+        cmocka_unit_test(test_few),        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_failing),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full),       cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_bound),      cmocka_unit_test(test_close),
+        cmocka_unit_test(test_broken),     cmocka_unit_test(test_backend),
+        cmocka_unit_test(test_with_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

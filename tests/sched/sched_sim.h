@@ -50,13 +50,14 @@ typedef struct sim_load {
     uint32_t n_families; /* prompts are the beginning of one of these and then their own; 0: all
                             their own */
     uint32_t n_salts, n_priorities;
-    uint32_t max_own; /* tokens after the common beginning, and tokens of the output */
+    uint32_t max_own;   /* tokens after the common beginning, and tokens of the output */
+    uint32_t guided_in; /* 1 of this many sequences is guided; 0: none */
 } sim_load;
 
 enum { SIM_MAX_LEN = 256 };
 
 typedef struct sim_seq {
-    bool open, admitted, running, sampled_last;
+    bool open, admitted, running, sampled_last, guided, held;
     uint32_t n_prompt, max_tokens, pos, n_sampled, n_peak;
     uint32_t ids[SIM_MAX_LEN];
     uint64_t hash[SIM_MAX_LEN]; /* of ids[0..i], salt and all */
@@ -165,6 +166,7 @@ static inline void sim_submit(sim *m)
         m->load.n_priorities > 1 ? (int32_t)rnd_in(&m->rng, 0, m->load.n_priorities - 1) : 0;
     r.salt.word[0] = m->load.n_salts > 1 ? rnd(&m->rng) % m->load.n_salts : 0;
     r.no_lookup = m->o.prefix_cache && rnd(&m->rng) % 64 == 0;
+    r.guided = m->load.guided_in > 0 && rnd(&m->rng) % m->load.guided_in == 0;
     r.due_ns = m->clock.ttft_ns > 0 ? m->now_ns + m->clock.ttft_ns : 0;
     rose_status st = rose_sched_submit(m->s, &r, &seq);
     rose_status want =
@@ -181,6 +183,7 @@ static inline void sim_submit(sim *m)
     assert_true(seq < m->n && !q->open);
     memset(q, 0, offsetof(sim_seq, ids));
     q->open = true;
+    q->guided = q->held = r.guided;
     q->n_prompt = n_prompt;
     q->max_tokens = max_tokens;
     q->n_known = 0;
@@ -208,6 +211,17 @@ static inline void sim_cancel(sim *m)
     if (!m->seqs[i].open) return;
     sim_finish(m, i);
     m->n_cancelled++;
+}
+
+/* Before a step: the masks of some are there. */
+static inline void sim_allow(sim *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        sim_seq *q = &m->seqs[i];
+        if (!q->open || !q->held || q->sampled_last || rnd(&m->rng) % 3 != 0) continue;
+        rose_sched_allow(m->s, i);
+        q->held = false;
+    }
 }
 
 /* Before a step: those who come too late go. */
@@ -275,7 +289,7 @@ static inline void sim_admissions(sim *m, const rose_sched_plan *p)
         const sim_seq *a = &m->seqs[p->admitted[k]];
         for (uint32_t i = 0; i < m->n; i++) {
             const sim_seq *b = &m->seqs[i];
-            if (b->open && !b->admitted) assert_true(sim_before(a, b));
+            if (b->open && !b->admitted && !b->held) assert_true(sim_before(a, b));
         }
     }
 }
@@ -332,6 +346,8 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     if (q->pos > q->n_peak) q->n_peak = q->pos;
     q->last_step = m->step;
     if (!it->sample) return;
+    assert_false(q->held);
+    q->held = q->guided;
     q->n_sampled++;
     if (q->n_sampled == 1 && q->due_ns != 0) m->n_in_time += m->now_ns <= q->due_ns;
     q->sampled_last = q->n_sampled == q->max_tokens;
@@ -365,13 +381,14 @@ static inline void sim_page_counts(sim *m, const rose_sched_plan *p, uint32_t n_
 
 static inline void sim_states(sim *m, const rose_sched_plan *p)
 {
-    uint32_t open_begun = 0, waiting = 0, in_step = 0, done = 0;
+    uint32_t open_begun = 0, waiting = 0, in_step = 0, done = 0, held = 0;
     for (uint32_t i = 0; i < m->n; i++) {
         sim_seq *q = &m->seqs[i];
         if (!q->open) continue;
         open_begun += q->admitted;
         waiting += !q->admitted;
         in_step += q->last_step == m->step;
+        held += q->held && q->last_step != m->step;
         done += q->sampled_last && q->last_step != m->step;
     }
     uint32_t preempted = rose_sched_n_preempted(m->s);
@@ -380,8 +397,9 @@ static inline void sim_states(sim *m, const rose_sched_plan *p)
     assert_int_equal(in_step, p->n_items);
     assert_true(open_begun <= (m->o.max_active ? m->o.max_active : m->o.max_seqs));
     assert_true(waiting <= m->o.max_queued);
-    /* somebody always gets on, unless all that holds a place has sampled its last token */
-    if (waiting + preempted > 0 && done == 0) assert_true(p->n_items > 0);
+    /* somebody always gets on, unless all that holds a place has sampled its last token or waits
+     * for its mask */
+    if (waiting + preempted > 0 && done + held == 0) assert_true(p->n_items > 0);
     sim_page_counts(m, p, in_step + done);
     if (m->step % 512 == 0) assert_true(rose_kv_prefix_sound(rose_sched_prefix(m->s)));
 }
@@ -407,6 +425,7 @@ static inline bool sim_step(sim *m)
 {
     rose_sched_plan p;
     m->step++;
+    if (m->load.guided_in > 0) sim_allow(m);
     if (m->clock.ttft_ns > 0) sim_late(m);
     bool any = rose_sched_next(m->s, &p);
     assert_int_equal(any, p.n_items > 0);

@@ -787,6 +787,42 @@ static void test_late(void **state)
     drop(&f);
 }
 
+/* A guided sequence samples once for each allow, and nobody waits for it. */
+static void test_guided(void **state)
+{
+    (void)state;
+    fix f = make(&base_opts, 40);
+    const rose_sched_request guided = {.n_prompt = 5, .max_tokens = 3, .guided = true};
+    const rose_sched_request longer = {.n_prompt = 40, .max_tokens = 2, .guided = true};
+    assert_int_equal(submit_as(f.s, &guided), 0);
+    assert_int_equal(submit(f.s, 3, 9), 1);
+    expect_plan(f.s, "1:0+3*"); /* 0 waits in the queue and is passed */
+    assert_int_equal(rose_sched_n_running(f.s), 1);
+    expect_plan(f.s, "1:3+1*");
+    rose_sched_allow(f.s, 0);
+    expect_plan(f.s, "1:4+1* 0:0+5*");
+    expect_plan(f.s, "1:5+1*");
+    rose_sched_allow(f.s, 0);
+    expect_plan(f.s, "1:6+1* 0:5+1*");
+    rose_sched_finish(f.s, 1);
+    expect_plan(f.s, "");
+    /* a prompt of several pieces waits before its last */
+    assert_int_equal(submit_as(f.s, &longer), 1);
+    expect_plan(f.s, "1:0+16");
+    expect_plan(f.s, "1:16+16");
+    expect_plan(f.s, "");
+    rose_sched_allow(f.s, 0);
+    expect_plan(f.s, "0:6+1*");
+    rose_sched_allow(f.s, 1);
+    expect_plan(f.s, "1:32+8*");
+    rose_sched_allow(f.s, 1);
+    expect_plan(f.s, "1:40+1*");
+    expect_plan(f.s, ""); /* both have sampled their last */
+    rose_sched_finish(f.s, 0);
+    rose_sched_finish(f.s, 1);
+    drop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -813,6 +849,7 @@ int main(void)
         cmocka_unit_test(test_itl_goal),
         cmocka_unit_test(test_itl_goal_admission),
         cmocka_unit_test(test_late),
+        cmocka_unit_test(test_guided),
     };
     return cmocka_run_group_tests_name("scheduler", tests, NULL, NULL);
 }

@@ -93,6 +93,29 @@ static void test_policies(void **state)
     simulate("five idle pages", o, base_load, 40, test_seed(), 50000);
 }
 
+/* Sequences that wait for masks between their samples, beside others. */
+static void test_guided(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    sim_load load = base_load;
+    load.guided_in = 2;
+    simulate("guided", o, load, 40, test_seed(), 100000);
+    assert_true(simulate("guided, few pages", o, load, 17, test_seed() + 2, 100000).preemptions >
+                500);
+    o.prefill_chunk_size = 5;
+    o.admission = ROSE_ADMISSION_PACK;
+    simulate("guided, pack, chunks", o, load, 24, test_seed() + 4, 50000);
+    o.prefix_cache = false;
+    o.admission = ROSE_ADMISSION_FIFO;
+    o.decode_first = false;
+    simulate("guided, no cache", o, load, 24, test_seed() + 6, 50000);
+    o.chunked_prefill = false;
+    o.max_step_tokens = 64; /* every prompt is one piece */
+    load.guided_in = 1;
+    simulate("all guided, whole prompts", o, load, 24, test_seed() + 8, 50000);
+}
+
 /* A clock and goals: within them nothing starves either, and all of it ends or is refused. */
 static void test_goals(void **state)
 {
@@ -111,7 +134,7 @@ static void test_goals(void **state)
         o.max_model_len = 200;
         o.itl_goal_ns = rows[i].itl_ns;
         if (i == 2) o.admission = ROSE_ADMISSION_PACK;
-        sim m = sim_open(o, (sim_load){6, 2, 3, 60}, 500, test_seed() + i * 2);
+        sim m = sim_open(o, (sim_load){6, 2, 3, 60, 0}, 500, test_seed() + i * 2);
         m.clock = rows[i].clock;
         sim_start(&m);
         sim_run(&m, 12000);
@@ -137,12 +160,12 @@ static void test_shapes(void **state)
     simulate("pages of one token", o, base_load, 80, test_seed(), 30000);
     o.page_tokens = 64;
     o.max_model_len = 200;
-    simulate("pages of 64", o, (sim_load){4, 1, 1, 100}, 6, test_seed(), 30000);
+    simulate("pages of 64", o, (sim_load){4, 1, 1, 100, 0}, 6, test_seed(), 30000);
     o.page_tokens = 5;
     o.max_seqs = 24;
     o.max_queued = 40;
     o.max_step_tokens = 60;
-    simulate("24 sequences", o, (sim_load){6, 2, 3, 40}, 100, test_seed(), 10000);
+    simulate("24 sequences", o, (sim_load){6, 2, 3, 40, 0}, 100, test_seed(), 10000);
 }
 
 int main(void)
@@ -150,7 +173,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base),   cmocka_unit_test(test_no_cache),
         cmocka_unit_test(test_chunks), cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_goals),  cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_guided), cmocka_unit_test(test_goals),
+        cmocka_unit_test(test_shapes),
     };
     return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
 }

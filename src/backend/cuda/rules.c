@@ -30,8 +30,8 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab)
 
 bool rose_cuda_rules_change(const rose_output_rules *r)
 {
-    return r->score_id == ROSE_TOKEN_NONE &&
-           (r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0);
+    return r->score_id == ROSE_TOKEN_NONE && (r->mask != NULL || r->n_allowed > 0 ||
+                                              r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0);
 }
 
 static bool reports(const rose_output_rules *r)
@@ -78,7 +78,7 @@ static places place(const part *p)
 
 static bool has_bitmap(const rose_output_rules *r, uint32_t vocab)
 {
-    return r->n_allowed > 0 || r->n_banned > bitmap_words(vocab);
+    return r->mask != NULL || r->n_allowed > 0 || r->n_banned > bitmap_words(vocab);
 }
 
 static uint64_t words_of(const rose_output_rules *r, uint32_t vocab)
@@ -112,7 +112,7 @@ static uint32_t put_words(uint32_t *words, uint32_t *used, const void *from, uin
     return at;
 }
 
-/* Write a bitmap of the ids that are allowed and not banned. */
+/* Write a bitmap of the ids that are in the mask, allowed and not banned. */
 static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_rules *r,
                            uint32_t vocab)
 {
@@ -121,6 +121,8 @@ static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_ru
     memset(map, r->n_allowed > 0 ? 0 : 0xff, n * sizeof *map);
     for (uint32_t i = 0; i < r->n_allowed; i++)
         map[r->allowed[i] / 32] |= 1u << r->allowed[i] % 32;
+    for (uint32_t i = 0; i < (vocab + 31) / 32 && r->mask != NULL; i++)
+        map[i] &= r->mask[i];
     for (uint32_t i = 0; i < r->n_banned; i++)
         map[r->banned[i] / 32] &= ~(1u << r->banned[i] % 32);
     *used += n;

@@ -1,11 +1,14 @@
 /* tests/backend/emulated/test_emulated_forward.c - the whole CUDA backend without a GPU: its host
  * files over runtime.cc, its kernels on machine.h. A small model of each family gives logits close
  * to those of the CPU backend, and the same bits eagerly, in graphs, in mixed steps
- * and without fusions. */
+ * and without fusions. Under rules, the ids are those of the CPU sampler. */
 #define FX_MAX_SEQS 33
 #define FX_MAX_ROWS 48
 #include "backend/cuda_fixture.h"
 #include "backend/golden_checks.h"
+#include "backend/rules_reference.h"
+
+#include "backend/cpu/sampler.h"
 
 /* The first N_SHORT have all kinds of norms, windows, soft caps and layers without RoPE. The others
  * run if ROSE_TEST_LONG is set or a test is named. */
@@ -130,6 +133,111 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
+/* ---- rules ---- */
+
+enum { N_RULED = 9 };
+
+typedef struct ruled {
+    rule_set sets[N_RULED];
+    rose_logprob reports[N_RULED][6];
+    const rose_output_rules *rules[N_RULED];
+    uint32_t ids[N_RULED];
+} ruled;
+
+static void random_ruled(ruled *r, uint32_t vocab)
+{
+    for (uint32_t i = 0; i < N_RULED; i++) {
+        random_rules(&r->sets[i], vocab);
+        if (rnd(2) == 0) {
+            r->sets[i].u.report = r->reports[i];
+            r->sets[i].u.n_top = 5;
+        }
+        r->rules[i] = i % 4 == 3 ? NULL : &r->sets[i].u;
+    }
+}
+
+/* A decode step of first tokens. */
+static void run_ruled(fx_backend *f, ruled *r, float *logits)
+{
+    uint32_t tokens[N_RULED], first[N_RULED + 1], rows[N_RULED];
+    const uint32_t zeros[N_RULED] = {0}, ones[N_RULED] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const rose_sampling greedy[N_RULED] = {{.temperature = 0}};
+    rose_err err = {""};
+    rose_step_result result;
+    uint64_t ticket;
+    for (uint32_t i = 0; i < N_RULED; i++) {
+        tokens[i] = 5 * i;
+        first[i] = rows[i] = i;
+    }
+    first[N_RULED] = N_RULED;
+    const rose_batch b = {.n_seqs = N_RULED,
+                          .n_tokens = N_RULED,
+                          .tokens = tokens,
+                          .seq_first = first,
+                          .seq_pos = zeros,
+                          .pages = rows,
+                          .page_stride = 1,
+                          .n_outputs = N_RULED,
+                          .out_row = rows,
+                          .out_pos = ones,
+                          .out_params = greedy,
+                          .out_rules = r->rules,
+                          .logits = logits};
+    if (f->ops->step(f->cpu, &b, &ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
+    if (f->ops->collect(f->cpu, ticket, &result, &err) != ROSE_OK) fail_msg("collect: %s", err.msg);
+    memcpy(r->ids, result.ids, sizeof r->ids);
+}
+
+static void check_ruled(const ruled *r, const float *logits, uint32_t vocab)
+{
+    static float y[MAX_VOCAB];
+    rose_cpu_kernels k;
+    void *scratch = aligned_alloc(64, (rose_sampler_scratch(MAX_VOCAB) + 63) / 64 * 64);
+    const rose_sampling greedy = {.temperature = 0};
+    rose_cpu_kernels_init(&k, ROSE_ISA_SCALAR);
+    for (uint32_t i = 0; i < N_RULED; i++) {
+        const float *x = logits + (size_t)i * vocab;
+        memcpy(y, x, vocab * sizeof *y);
+        if (r->rules[i] != NULL) apply_naively(&r->sets[i], x, vocab, y);
+        assert_int_equal(r->ids[i], rose_sampler_pick(&k, y, vocab, &greedy, 1, scratch));
+        if (r->rules[i] != NULL && r->rules[i]->report != NULL && r->ids[i] < vocab)
+            check_report(x, vocab, r->reports[i], 5);
+    }
+    free(scratch);
+}
+
+/* Masks and all other rules: in a graph, eagerly, and with room for one output at a time. */
+static void test_rules(void **state)
+{
+    static const uint32_t vocabs[] = {96, 1027};
+    static ruled r;
+    float *logits = calloc((size_t)N_RULED * MAX_VOCAB, sizeof *logits);
+    (void)state;
+    assert_non_null(logits);
+    for (int v = 0; v < 2; v++) {
+        const fx_shape shape = {
+            "rules",  1,     64,    2,     96,   vocabs[v], 64, ROSE_ACT_GELU_TANH,
+            ROSE_F32, false, false, false, false};
+        rose_model *m = fx_model(&shape, fx_seed());
+        fx_backend f = fx_open(m, ROSE_COMPUTE_F32, NULL, 0, 0);
+        rose_cuda *c = fx_cuda(&f);
+        for (int round = 0; round < 8; round++) {
+            random_ruled(&r, vocabs[v]);
+            for (int way = 0; way < 3; way++) {
+                c->use_graphs = way == 0;
+                c->scratch.rules_bytes = rose_cuda_rules_bytes(vocabs[v]) >> (way == 2 ? 10 : 0);
+                run_ruled(&f, &r, logits);
+                check_ruled(&r, logits, vocabs[v]);
+            }
+        }
+        fx_close(&f);
+        fx_model_free(m);
+    }
+    free(logits);
+}
+
+/* ---- the tuner ---- */
+
 static char g_tune_dir[] = "/tmp/rose-emulated-XXXXXX";
 
 static void tune(rose_backend_opts *o)
@@ -183,7 +291,7 @@ static void test_tuned(void **state)
 /* An argument runs the tests whose names match it: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[N_FAMILIES + 1];
+    struct CMUnitTest tests[N_FAMILIES + 2];
     const int n = argc > 1 || getenv("ROSE_TEST_LONG") != NULL ? N_FAMILIES : N_SHORT;
     memset(tests, 0, sizeof tests);
     for (int i = 0; i < n; i++)
@@ -191,6 +299,8 @@ int main(int argc, char **argv)
                                        .test_func = test_family,
                                        .initial_state = (void *)(uintptr_t)g_families[i]};
     tests[n] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
+    tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(test_rules);
+    g_state = fx_seed();
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,26 @@ static inline float __fdiv_rn(float a, float b)
 {
     return a / b;
 }
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __uint2float_rn(uint32_t u)
+{
+    return (float)u;
+}
+static inline unsigned long long __float2ull_rn(float x)
+{
+    return (unsigned long long)rintf(x);
+}
 static inline float __frcp_rn(float a)
 {
     return 1 / a;
@@ -89,6 +109,10 @@ static inline void atomicMax(unsigned long long *at, unsigned long long v)
 {
     if (*at < v) *at = v;
 }
+static inline void atomicAdd(unsigned long long *at, unsigned long long v)
+{
+    *at += v;
+}
 template <typename A, typename B> static inline std::common_type_t<A, B> min(A a, B b)
 {
     return a < b ? a : b;
@@ -97,6 +121,8 @@ template <typename A, typename B> static inline std::common_type_t<A, B> max(A a
 {
     return a < b ? b : a;
 }
+
+using std::isfinite;
 
 #include "backend/cuda/layout.cuh"
 
