@@ -249,6 +249,7 @@ typedef struct rose_api_part {
 typedef struct rose_api_piece {
     rose_api_part_kind kind;
     uint32_t call;
+    uint32_t part;    /* its part, in choice->parts */
     const char *id;   /* CALL; else NULL */
     const char *text; /* borrowed from the choice */
     size_t len;
@@ -280,9 +281,11 @@ typedef struct rose_api_choice {
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
-    size_t n_out;      /* in a stream: the bytes of text that are out */
-    uint32_t n_blocks; /* in a stream of responses or messages: blocks that have begun */
-    bool block_open;   /* the last of them has not ended */
+    size_t n_out;         /* in a stream: the bytes of text that are out */
+    uint32_t n_parts_out; /* likewise: the parts of which nothing is left */
+    uint32_t n_blocks;    /* in a stream of responses or messages: blocks that have begun */
+    bool block_open;      /* the last of them has not ended */
+    uint32_t block_part;  /* the part with which it begins */
     rose_api_part_kind block_kind;  /* TEXT, REASONING or CALL */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
