@@ -82,7 +82,9 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     }
     if (c->extra != NULL) rose_api_extra_token(c, ev->id);
     if (ev->stop_id) note_stop_id(c, ev->id);
-    if (ev->stop_id && !j->stops.include) return; /* as a stop string: not part of the text */
+    /* As a stop string, an id that ends the text is not part of it. An end-of-sequence id is often
+     * but not always a special token, which has no text. */
+    if ((ev->stop_id || ev->finish == ROSE_FINISH_STOP) && !j->stops.include) return;
     const unsigned skip = rose_api_is_mark(&j->reading, ev->id) ? 0 : ROSE_DECODE_SKIP_SPECIAL;
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
     if (c->n_tokens <=

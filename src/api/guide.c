@@ -91,11 +91,13 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     if (c != NULL &&
         rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len) == ROSE_OK)
         return true;
-    if (!rose_api_workers_may_compile(j->api->workers, j)) {
-        j->declined = true;
-        return false;
-    }
-    const rose_status st = compile(j, kind, schema_order, text, len, &err);
+    rose_status st = rose_api_workers_may_compile(j->api->workers, j);
+    j->declined = st == ROSE_E_EMPTY;
+    if (st == ROSE_E_FULL)
+        rose_api_fail_status(&j->err, st, NULL,
+                             atomic_load_explicit(&j->api->engine, memory_order_acquire));
+    if (st != ROSE_OK) return false;
+    st = compile(j, kind, schema_order, text, len, &err);
     rose_api_workers_compiled(j->api->workers, j);
     if (st == ROSE_OK) return true;
     rose_api_fail_status(&j->err, st, &err, NULL);

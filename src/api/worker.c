@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "api/api_internal.h"
+#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/profile.h"
 
@@ -22,6 +23,8 @@ struct rose_api_workers {
     uint32_t n_jobs, max_jobs;
     uint32_t n_long, max_long;           /* long bodies that workers have */
     uint32_t n_compiling, max_compiling; /* workers that compile a grammar */
+    uint32_t n_grammars, max_grammars;   /* jobs in the queue that wait until they may compile; they
+                                          * are its first */
     size_t long_bytes;                   /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
@@ -59,7 +62,10 @@ static rose_api_job *pick(rose_api_workers *w)
         w->long_bytes -= j->body_len;
         w->n_long++;
     }
-    w->n_compiling += j->compiles;
+    if (j->compiles) {
+        w->n_compiling++;
+        w->n_grammars--;
+    }
     return j;
 }
 
@@ -76,15 +82,21 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
     return j;
 }
 
-bool rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
+rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
 {
-    if (w == NULL || j->compiles) return true;
+    rose_status st = ROSE_OK;
+    if (w == NULL || j->compiles) return ROSE_OK;
     pthread_mutex_lock(&w->lock);
-    const bool may = w->n_compiling < w->max_compiling;
-    w->n_compiling += may;
+    if (w->n_grammars == w->max_grammars)
+        st = ROSE_E_FULL;
+    else if (w->n_grammars > 0 || w->n_compiling == w->max_compiling)
+        st = ROSE_E_EMPTY;
+    else
+        w->n_compiling++;
+    w->n_grammars += st == ROSE_E_EMPTY; /* it will be put back */
+    j->compiles = st != ROSE_E_FULL;
     pthread_mutex_unlock(&w->lock);
-    j->compiles = true; /* now, or when the queue gives it out again */
-    return may;
+    return st;
 }
 
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
@@ -97,18 +109,21 @@ void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Puts a job that may not compile now back to the front of the queue. */
+/* Puts a job that may not compile now back into the queue, after the others that wait for this. */
 static void put_back(rose_api_workers *w, rose_api_job *j)
 {
+    rose_api_job **at = &w->head;
     j->declined = false;
     pthread_mutex_lock(&w->lock);
+    while (*at != NULL && (*at)->compiles)
+        at = &(*at)->next;
     if (is_long(j)) {
         w->n_long--;
         w->long_bytes += j->body_len;
     }
-    j->next = w->head;
-    w->head = j;
-    if (w->tail == NULL) w->tail = j;
+    j->next = *at;
+    *at = j;
+    if (j->next == NULL) w->tail = j;
     w->n_jobs++;
     pthread_mutex_unlock(&w->lock);
 }
@@ -144,6 +159,17 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+/* Compiling keeps a CPU busy for up to a second, and on the CPU backend the steps of all requests
+ * wait for the slowest CPU. So it gets one CPU of four, and at most half of n workers. */
+static uint32_t most_compiling(uint32_t n)
+{
+    int cpus[ROSE_MAX_CPUS];
+    const uint32_t allowed = rose_cpus_allowed(cpus, ROSE_MAX_CPUS), quota = rose_cpus_quota();
+    const uint32_t most = (quota < allowed ? quota : allowed) / 4;
+    const uint32_t half = n / 2 < most ? n / 2 : most;
+    return half > 1 ? half : 1;
+}
+
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
                                     uint32_t max_jobs, rose_err *err)
 {
@@ -156,7 +182,8 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
-    w->max_compiling = n > 1 ? n / 2 : 1;
+    w->max_compiling = most_compiling(n);
+    w->max_grammars = max_jobs > 1 ? max_jobs / 2 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;

@@ -13,6 +13,9 @@
  * White space that separates calls, reasoning and text is dropped: around reasoning, before a call
  * that begins the reply, and after calls.
  *
+ * A new format needs a value and its names here and in calls.c, its states in calls_json.c or
+ * calls_convert.c, a form of its tag in api/tools.c, and samples in tests/chat/test_calls.c.
+ *
  * Threads: a parser belongs to one thread at a time. Its tools are shared and only read. */
 #ifndef ROSE_CHAT_CALLS_H
 #define ROSE_CHAT_CALLS_H
@@ -38,7 +41,7 @@ typedef enum rose_calls_format {
     ROSE_CALLS_MISTRAL,   /* [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}], or
                            * [TOOL_CALLS]f[ARGS]{"a": 1} */
     ROSE_CALLS_LIST       /* the reply is a list [{"name": "f", "parameters": {"a": 1}}], as a
-                           * grammar may ask for; no model writes it by itself */
+                           * grammar may ask for; only functions of the request count */
 } rose_calls_format;
 
 typedef enum rose_reasoning_format {

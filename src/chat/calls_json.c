@@ -230,7 +230,7 @@ static void between(rose_calls *p, char c)
                  {CALLS_LIST_NEXT, ',', CALLS_OBJECT}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         if (steps[i].state != p->state || steps[i].c != c) continue;
-        if (p->state == CALLS_LIST_NEXT) rose_calls_json_begin(p, CALLS_OBJECT, true);
+        if (p->state == CALLS_LIST_NEXT) rose_calls_json_begin(p, CALLS_OBJECT, p->marked);
         p->state = steps[i].next;
         if (p->state == CALLS_IN_KEY) p->key_len = 0;
         p->scan.escape = false;

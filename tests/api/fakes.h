@@ -285,7 +285,8 @@ const char *rose_engine_failure(const rose_engine *e)
 }
 
 static rose_engine_hists fake_hists;
-static uint32_t fake_stop_id; /* as if every request had it in stop_token_ids; 0 = none */
+static uint32_t fake_eos = FAKE_EOS; /* the id that ends a text; FAKE_EOS is a special token */
+static uint32_t fake_stop_id;        /* as if every request had it in stop_token_ids; 0 = none */
 
 static rose_logprob fake_report[64];
 
@@ -496,7 +497,7 @@ static void fake_advance(rose_request *r)
         ev.has_token = 1;
         if (r->n_done == 1) r->times.first_token = fake.now_ns;
         ev.stop_id = fake_stop_id != 0 && ev.id == fake_stop_id;
-        if (ev.stop_id || (ev.id == FAKE_EOS && !r->o.ignore_eos))
+        if (ev.stop_id || (ev.id == fake_eos && !r->o.ignore_eos))
             fake_end(r, &ev, ROSE_FINISH_STOP);
         else if (r->n_done >= r->o.max_tokens || r->n_done + r->o.n_prompt >= fake.max_model_len)
             fake_end(r, &ev, ROSE_FINISH_LENGTH);

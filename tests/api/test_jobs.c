@@ -741,6 +741,45 @@ static void grammars_leave_a_worker(void **state)
     fake_arrival_ns = 1;
 }
 
+/* Jobs that wait for a compile fill at most half of the queue: here one compiles, two wait, and the
+ * last is refused. */
+static void grammars_leave_room(void **state)
+{
+    (void)state;
+    rose_api_opts o;
+    rose_http_req *r[5];
+    rose_api_opts_default(&o);
+    o.model_id = "m";
+    o.n_workers = 2;
+    o.max_queued_jobs = 4;
+    o.inline_bytes = 0;
+    fake_reset();
+    fake.next = next_word;
+    fake_arch.eos_ids[0] = FAKE_EOS;
+    fake_arch.n_eos = 1;
+    rose_api *a = fake_start(&o);
+    atomic_store(&fake_vocab_held, true);
+    for (int i = 0; i < 4; i++) {
+        char body[64];
+        snprintf(body, sizeof body, "{\"prompt\":[1],\"regex\":\"%c\"}", 'a' + i);
+        r[i] = ask("/v1/completions", body);
+    }
+    fake_run(r[3]);
+    assert_int_equal(r[3]->status, 429);
+    r[4] = ask("/v1/completions", "{\"prompt\":[1,2],\"max_tokens\":1}");
+    fake_run(r[4]);
+    assert_int_equal(r[4]->status, 200);
+    atomic_store(&fake_vocab_held, false);
+    for (int i = 0; i < 3; i++) {
+        fake_run(r[i]);
+        assert_int_equal(r[i]->status, 200);
+    }
+    for (int i = 0; i < 5; i++)
+        fake_free(r[i]);
+    fake_stop(a);
+    fake_arch.n_eos = 0;
+}
+
 /* Clients that leave while their jobs wait for a compile, and a stop then: nothing is left. */
 static void gone_before_the_grammar(void **state)
 {
@@ -1004,6 +1043,7 @@ int main(void)
         cmocka_unit_test(back_after_the_stop),
         cmocka_unit_test(templates_run_on_workers),
         cmocka_unit_test(grammars_leave_a_worker),
+        cmocka_unit_test(grammars_leave_room),
         cmocka_unit_test(gone_before_the_grammar),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),

@@ -370,6 +370,13 @@ static void stop_ids(void **state)
            HEAD "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
                 "\"stop_reason\":256}],\"timings\":{...}}\n\n" DONE);
     fake_stop_id = 0;
+    fake_eos = W(1); /* an end-of-sequence id that is no special token: its text is not shown */
+    expect("/v1/completions", "{\"prompt\":\"p\",\"stream\":true}", s, 3,
+           HEAD
+           "{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" HEAD
+           "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
+           "\"stop_reason\":null}],\"timings\":{...}}\n\n" DONE);
+    fake_eos = FAKE_EOS;
     fake_arch.n_eos = 0;
 }
 

@@ -298,6 +298,10 @@ static const sample samples[] = {
      "}, {\"name\": \"now\", \"parameters\": {}}]",
      "C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0},
 
+    {LIST, 0, 0, "[{\"name\": \"other\", \"parameters\": {}}]",
+     "T{[{\"name\": \"other\", \"parameters\": {}}]}", 0},
+    {LIST, 0, 0, "[{\"name\": \"now\"}, 1]", "T{[{\"name\": \"now\"}, 1]}", 0},
+
     /* reasoning */
     {NONE, QWEN3, 0, "<think>\nFirst <b> this.\n\nThen < that.\n</think>\n\nThe answer.\n",
      "R{First <b> this.\n\nThen < that.}T{The answer.\n}", 0},
@@ -432,7 +436,7 @@ static void test_nothing_waits(void **state)
         {PYTHONIC, "[run.code(code='x = ", "C0{run.code}A0{{\"code\": \"x = "},
         {PYTHONIC, "a [b]", "T{a [b]"},
         {MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\":", "C0{f}A0{{\"a\":"},
-        {LIST, "[{\"name\": \"f\", \"parameters\": {\"a", "C0{f}A0{{\"a"}};
+        {LIST, "[{\"name\": \"now\", \"parameters\": {\"a", "C0{now}A0{{\"a"}};
     json_t *tools = load_tools();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         log l = {0};
