@@ -33,7 +33,7 @@
 #include "engine/engine_internal.h"
 
 enum {
-    FEW_GUIDED = 16,            /* rows with a guide are few up to this part of all: 1 of 16 */
+    FEW_GUIDED = 16,            /* rows with a guide are few if at most 1 of 16 has one */
     MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
     MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
 };

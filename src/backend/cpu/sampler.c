@@ -458,6 +458,17 @@ static void penalise(const rose_output_rules *r, float *y)
     }
 }
 
+/* -inf for each id whose bit is 0. Most words of a mask are all ones or all zeros. */
+static void forbid(const uint32_t *mask, uint32_t vocab, float *y)
+{
+    for (uint32_t first = 0; first < vocab; first += 32) {
+        const uint32_t bits = mask[first / 32], n = vocab - first < 32 ? vocab - first : 32;
+        if (bits == UINT32_MAX) continue;
+        for (uint32_t i = 0; i < n; i++)
+            y[first + i] = (bits >> i & 1) != 0 ? y[first + i] : -INFINITY;
+    }
+}
+
 /* y = x under the rules. */
 static void change_logits(const float *x, uint32_t vocab, const rose_output_rules *r, float *y)
 {
@@ -469,8 +480,7 @@ static void change_logits(const float *x, uint32_t vocab, const rose_output_rule
     } else {
         memcpy(y, x, vocab * sizeof *y);
     }
-    for (uint32_t i = 0; i < vocab && r->mask != NULL; i++)
-        if ((r->mask[i / 32] >> i % 32 & 1) == 0) y[i] = -INFINITY;
+    if (r->mask != NULL) forbid(r->mask, vocab, y);
     for (uint32_t i = 0; i < r->n_banned; i++)
         y[r->banned[i]] = -INFINITY;
     for (uint32_t i = 0; i < r->n_bias; i++)
