@@ -401,9 +401,9 @@ test-amx:
 	build/amx-emulation/tests/backend/test_kernels --isa amx
 
 GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
-test-gpu: $(GPU_TESTS) $(addprefix $B/tests/engine/test_engine_,cpu guide) $B/roseinfer $(FAULTS)
-	@python3 tools/run_tests $(GPU_TESTS) "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_cpu" \
-	    "env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_guide" "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"
+test-gpu: $(GPU_TESTS) $(addprefix $B/tests/engine/test_engine_,cpu guide pool) $B/roseinfer $(FAULTS)
+	@python3 tools/run_tests $(GPU_TESTS) $(foreach t,cpu guide pool,"env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_$t") \
+	    "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"
 sanitize-gpu: $(GPU_TESTS)
 	@sh tools/sanitize_gpu $(GPU_TESTS)
 bench-gpu: build/roseinfer build/roseinfer-bench build/tests/tools/gpu_steps

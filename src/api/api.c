@@ -19,6 +19,7 @@ void rose_api_opts_default(rose_api_opts *o)
 {
     *o = (rose_api_opts){
         .model_id = "model",
+        .pooling = {.pool = ROSE_POOL_LAST, .normalizes = true},
         .version = ROSE_VERSION,
         .n_io_threads = 1,
         .n_workers = 4,

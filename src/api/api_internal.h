@@ -103,8 +103,12 @@ typedef enum rose_api_kind {
     ROSE_API_DETOKENIZE = 8,
     ROSE_API_PROFILE_START = 16,
     ROSE_API_PROFILE_STOP = 32,
-    ROSE_API_APPLY = 64 /* /apply-template, /v1/messages/count_tokens: the fields are those of
-                         * ROSE_API_CHAT */
+    ROSE_API_APPLY = 64, /* /apply-template, /v1/messages/count_tokens: the fields are those of
+                          * ROSE_API_CHAT */
+    ROSE_API_EMBED = 1 << 10,
+    ROSE_API_RERANK = 1 << 11,
+    ROSE_API_SCORE = 1 << 12,
+    ROSE_API_POOLED = ROSE_API_EMBED | ROSE_API_RERANK | ROSE_API_SCORE /* nothing is generated */
 } rose_api_kind;
 
 /* The fields that ask for structured output. */
@@ -122,6 +126,15 @@ typedef enum rose_api_structured {
     ROSE_API_N_STRUCTURED
 } rose_api_structured;
 
+/* The fields of requests that are pooled (pooled.c). */
+typedef struct rose_api_pooled_params {
+    const json_t *input, *query, *documents, *text_1, *text_2;
+    const json_t *encoding_format, *instruction, *normalize; /* strings; a bool. NULL = absent */
+    int64_t dimensions, top_n;                               /* 0 = absent */
+    int64_t truncate; /* truncate_prompt_tokens: -1 = to the context; 0 = absent */
+    bool return_documents;
+} rose_api_pooled_params;
+
 /* The checked fields. Pointers are borrowed from the JSON root. */
 typedef struct rose_api_params {
     double temperature, top_p, min_p;
@@ -135,6 +148,7 @@ typedef struct rose_api_params {
     int64_t best_of; /* -1 = absent */
     double presence, frequency, repetition;
     double timeout; /* seconds; 0 = none */
+    rose_api_pooled_params pooled;
     bool echo, token_ids, as_ids, include_stop, chat_logprobs;
     int64_t priority;         /* lower is sooner */
     const json_t *cache_salt; /* a JSON string of at least one byte; NULL = the request has none */
@@ -331,9 +345,10 @@ typedef struct rose_api_dialect {
     void (*error)(rose_api_out *o, const rose_api_error *e);
 } rose_api_dialect;
 
-/* completion and chat: stream.c; responses and messages: blocks.c */
+/* completion and chat: stream.c; responses and messages: blocks.c; the others: pooled.c */
 extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat,
-    rose_api_dialect_responses, rose_api_dialect_messages;
+    rose_api_dialect_responses, rose_api_dialect_messages, rose_api_dialect_embed,
+    rose_api_dialect_rerank, rose_api_dialect_score;
 
 /* tools.c: how the text of a chat is read. */
 typedef struct rose_api_reading {
@@ -389,14 +404,15 @@ struct rose_api_job {
     bool score_only;                                         /* max_tokens 0 */
     bool plain; /* chat: without a template, by the rules of chat.c */
     bool ignore_eos;
-    char guided_by[64];       /* the field that asks for the grammar; "" = the text is free */
-    rose_api_prompts prompts; /* owned; kept if the reply shows them */
-    rose_api_extra *extras;   /* owned [n_choices] or NULL */
-    double timeout_s;         /* 0 = none, or not yet known */
-    rose_http_timer *timer;   /* I/O thread */
-    double watched_s;         /* likewise: what it was set to */
-    rose_api_choice *choices; /* owned [n_choices] */
-    uint32_t *stop_mem;       /* owned: the states of all choices */
+    char guided_by[64];             /* the field that asks for the grammar; "" = the text is free */
+    rose_api_prompts prompts;       /* owned; kept if the reply shows them */
+    rose_api_extra *extras;         /* owned [n_choices] or NULL */
+    struct rose_api_pooled *pooled; /* owned; NULL: the job generates text */
+    double timeout_s;               /* 0 = none, or not yet known */
+    rose_http_timer *timer;         /* I/O thread */
+    double watched_s;               /* likewise: what it was set to */
+    rose_api_choice *choices;       /* owned [n_choices] */
+    uint32_t *stop_mem;             /* owned: the states of all choices */
     rose_stops stops;
     rose_api_reading reading;
     rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
@@ -601,6 +617,17 @@ void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_ap
 /* For j->render: one object for each of j->prompts, with the sampling fields that count. */
 void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
 void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e);
+
+/* pooled.c: /v1/embeddings, /v1/rerank, /v1/score. A choice is an input, or one of the two answers
+ * of a reranker. */
+void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
+/* Submits further inputs, as long as the engine takes them. Called by the worker, then by the I/O
+ * thread after each end of a choice. False: the job has failed, and its requests are to be
+ * cancelled. */
+bool rose_api_pooled_submit(rose_api_job *j);
+/* I/O thread. Takes the result of a choice that has ended well. False: the job has failed. */
+bool rose_api_pooled_take(rose_api_choice *c);
+void rose_api_pooled_free(struct rose_api_pooled *d); /* accepts NULL */
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
  * ends a recording that still runs when the server stops (main thread). */

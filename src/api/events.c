@@ -14,6 +14,9 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
+/* Embeddings can make a reply of tens of megabytes, whose memory is not kept. */
+enum { MAX_SCRATCH = 1 << 20 };
+
 /* True if the client still waits for the result, and the result can still come. */
 static bool wanted(const rose_api_job *j)
 {
@@ -118,7 +121,8 @@ static void fail_engine(rose_api_job *j)
         rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed: %s", why);
     else
         rose_api_fail(&j->err, 500, "engine_error", NULL,
-                      "the model gave no finite logit for this request");
+                      j->pooled != NULL ? "the model gave no finite state for this request"
+                                        : "the model gave no finite logit for this request");
 }
 
 static void take_failure(rose_api_choice *c, rose_finish finish)
@@ -204,9 +208,27 @@ static void deliver(rose_api_choice *c, bool last)
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
 
+/* The end of a pooled request, which has no other event. */
+static void take_pooled(rose_api_choice *c, const rose_event *ev)
+{
+    rose_api_job *j = c->job;
+    if (wanted(j) && ev->finish != ROSE_FINISH_LENGTH) take_failure(c, (rose_finish)ev->finish);
+    if (wanted(j)) {
+        c->finish = "length";
+        c->t_last_ns = ev->t_ns;
+        if (!rose_api_pooled_take(c)) cancel_all(j);
+    }
+    release(c);
+    if (wanted(j) && !rose_api_pooled_submit(j)) cancel_all(j);
+}
+
 static void take_event(rose_api_choice *c, const rose_event *ev)
 {
     rose_api_job *j = c->job;
+    if (j->pooled != NULL) {
+        take_pooled(c, ev);
+        return;
+    }
     rose_finish finish = (rose_finish)ev->finish;
     bool last = finish != ROSE_FINISH_NONE;
     rose_api_out_reset(&j->io->text);
@@ -280,6 +302,7 @@ static void reply_whole(rose_api_job *j)
         rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
                        io->out.b.len);
     }
+    if (io->out.b.cap > MAX_SCRATCH) rose_api_out_free(&io->out);
 }
 
 /* Answers and frees a job, after the engine is done with all of it. */

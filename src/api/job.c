@@ -85,6 +85,7 @@ void rose_api_job_free(rose_api_job *j)
     rose_grammar_unref(j->grammar);
     json_decref(j->reading.tools);
     rose_api_prompts_free(&j->prompts);
+    rose_api_pooled_free(j->pooled);
     free(j->choices);
     free(j->stop_mem);
     rose_stops_free(&j->stops);
@@ -411,6 +412,10 @@ done:
 
 static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
+    if ((j->kind & ROSE_API_POOLED) != 0) {
+        if (note_ignored(j, c->ignored)) rose_api_pooled_run(j, p, c);
+        return;
+    }
     if (j->kind == ROSE_API_TOKENIZE)
         rose_api_tokenize_run(j, p, c);
     else if (j->kind == ROSE_API_DETOKENIZE)
@@ -525,9 +530,10 @@ static void watch_job(rose_stall_span *s, const rose_api_job *j)
         [ROSE_API_APPLY] = "apply-template",     [ROSE_API_PROFILE_START] = "start_profile",
         [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
+    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? "pooled" : kinds[j->kind];
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
-                      kinds[j->kind], j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
+                      name, j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);
 }
 
 void rose_api_job_process(rose_api_job *j, rose_encoder *enc)

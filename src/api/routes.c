@@ -435,6 +435,21 @@ static void post_count_tokens(rose_api_io *io, rose_http_req *r)
     start(io, r, ROSE_API_APPLY, &rose_api_dialect_messages, false);
 }
 
+static void post_embeddings(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_EMBED, &rose_api_dialect_embed, false);
+}
+
+static void post_rerank(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_RERANK, &rose_api_dialect_rerank, false);
+}
+
+static void post_score(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_SCORE, &rose_api_dialect_score, false);
+}
+
 static void post_tokenize(rose_api_io *io, rose_http_req *r)
 {
     start_job(io, r, ROSE_API_TOKENIZE);
@@ -468,6 +483,12 @@ static const route routes[] = {
     {"/v1/messages/count_tokens", true, false, post_count_tokens},
     {"/v1/completions/render", true, false, post_render},
     {"/v1/chat/completions/render", true, false, post_chat_render},
+    {"/v1/embeddings", true, false, post_embeddings},
+    {"/v1/rerank", true, false, post_rerank},
+    {"/v2/rerank", true, false, post_rerank},
+    {"/rerank", true, false, post_rerank},
+    {"/v1/score", true, false, post_score},
+    {"/score", true, false, post_score},
     {"/v1/models", false, false, get_models},
     {"/v1/models/", false, false, get_model}, /* a prefix */
     {"/tokenize", true, false, post_tokenize},
@@ -535,10 +556,9 @@ static bool method_fits(const route *rt, const char *method)
 
 /* Paths of the OpenAI API and related servers that this server does not have. */
 static const char *const absent[] = {
-    "/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/images",        "/v1/audio",
-    "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",    "/v1/threads",
-    "/v1/uploads",   "/v1/messages",   "/v1/edits",       "/v1/vector_stores", "/v1/realtime",
-    "/v1/rerank",    "/v1/score",      "/v1/videos",      "/v1/conversations",
+    "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",         "/v1/batches",
+    "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",       "/v1/edits",
+    "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
 };
 
 static bool is_absent(const char *path)
@@ -575,10 +595,11 @@ static void nothing_there(rose_api_error *e, const char *path)
     guess_path(guess, path);
     const bool in_v1 = find_route(guess) != NULL;
     if (is_absent(guess))
-        rose_api_fail(e, 404, "not_found", NULL,
-                      "'%.200s' is not implemented by this server; it has /v1/completions, "
-                      "/v1/chat/completions, /v1/responses, /v1/messages and /v1/models",
-                      path);
+        rose_api_fail(
+            e, 404, "not_found", NULL,
+            "'%.200s' is not implemented by this server; it has /v1/completions, "
+            "/v1/chat/completions, /v1/responses, /v1/messages, /v1/embeddings and /v1/models",
+            path);
     else if (in_v1 || find_route(guess + 3) != NULL)
         rose_api_fail(e, 404, "not_found", NULL,
                       "there is nothing at '%.200s'; did you mean '%s'?%s", path,

@@ -37,7 +37,7 @@ enum {
 
 typedef struct field {
     const char *name;
-    uint8_t where; /* rose_api_kind bits */
+    uint16_t where; /* rose_api_kind bits */
     uint8_t type;
     uint8_t off;   /* T_REFUSED, T_HINT */
     uint16_t at;   /* offset in rose_api_params */
@@ -51,12 +51,40 @@ enum {
     TOP = ROSE_MAX_TOP_LOGPROBS,
     CT = ROSE_API_CHAT | ROSE_API_TOKENIZE,
     TD = ROSE_API_TOKENIZE | ROSE_API_DETOKENIZE,
-    ALL = CC | TD
+    ALL = CC | TD,
+    POOLED = ROSE_API_POOLED,
+    RANKED = ROSE_API_RERANK | ROSE_API_SCORE
 };
+#define POOLED_AT(member) AT(pooled.member)
 
 static const field fields[] = {
     /* served */
-    {"model", ALL, T_MODEL, 0, 0, 0, 0, NULL},
+    {"model", ALL | POOLED, T_MODEL, 0, 0, 0, 0, NULL},
+    {"input", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(input), 0, 0, NULL},
+    {"encoding_format", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(encoding_format), 0, 0, NULL},
+    {"dimensions", ROSE_API_EMBED, T_INT, 0, POOLED_AT(dimensions), 1, INT32_MAX,
+     "1 to 2147483647"},
+    {"normalize", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(normalize), 0, 0, NULL},
+    {"query", ROSE_API_RERANK, T_JSON, 0, POOLED_AT(query), 0, 0, NULL},
+    {"documents", ROSE_API_RERANK, T_JSON, 0, POOLED_AT(documents), 0, 0, NULL},
+    {"top_n", ROSE_API_RERANK, T_INT, 0, POOLED_AT(top_n), 0, INT32_MAX,
+     "0 (all), or 1 to 2147483647"},
+    {"return_documents", ROSE_API_RERANK, T_BOOL, 0, POOLED_AT(return_documents), 0, 0, NULL},
+    {"text_1", ROSE_API_SCORE, T_JSON, 0, POOLED_AT(text_1), 0, 0, NULL},
+    {"text_2", ROSE_API_SCORE, T_JSON, 0, POOLED_AT(text_2), 0, 0, NULL},
+    {"instruction", RANKED, T_JSON, 0, POOLED_AT(instruction), 0, 0, NULL},
+    {"truncate_prompt_tokens", POOLED, T_INT, 0, POOLED_AT(truncate), -1, INT32_MAX,
+     "-1 (the context), or 1 to 2147483647"},
+    {"add_special_tokens", POOLED, T_BOOL, 0, AT(add_special_tokens), 0, 0, NULL},
+    {"timeout", POOLED, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT,
+     "0 (none) to 86400 seconds"},
+    {"priority", POOLED, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
+    {"cache_salt", POOLED, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
+    {"user", POOLED, T_LABEL, 0, 0, 0, 0, NULL},
+    {"request_id", POOLED, T_LABEL, 0, 0, 0, 0, NULL},
+    {"messages", ROSE_API_EMBED, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
+    {"max_tokens_per_doc", ROSE_API_RERANK, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
+    {"max_chunks_per_doc", ROSE_API_RERANK, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
     {"prompt", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
     {"messages", CT, T_JSON, 0, AT(messages), 0, 0, NULL},
     {"add_generation_prompt", CT, T_BOOL, 0, AT(add_generation_prompt), 0, 0, NULL},
@@ -393,6 +421,11 @@ static bool check_best_of(const rose_api_params *p, rose_api_error *err)
 static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
     const char *name = NULL;
+    if (kind == ROSE_API_EMBED && p->pooled.input == NULL) name = "input";
+    if (kind == ROSE_API_RERANK && p->pooled.documents == NULL) name = "documents";
+    if (kind == ROSE_API_RERANK && p->pooled.query == NULL) name = "query";
+    if (kind == ROSE_API_SCORE && p->pooled.text_2 == NULL) name = "text_2";
+    if (kind == ROSE_API_SCORE && p->pooled.text_1 == NULL) name = "text_1";
     if (kind == ROSE_API_COMPLETION && p->prompt == NULL) name = "prompt";
     if ((kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) && p->messages == NULL) name = "messages";
     if (kind == ROSE_API_DETOKENIZE && p->tokens == NULL) name = "tokens";
@@ -485,7 +518,8 @@ static rose_api_params defaults(const rose_generation *g)
                          .add_generation_prompt = true,
                          .parallel_calls = true,
                          .include_reasoning = true,
-                         .separate_reasoning = true};
+                         .separate_reasoning = true,
+                         .pooled = {.return_documents = true}};
     if ((g->has & ROSE_GENERATION_TEMPERATURE) != 0) p.temperature = (double)g->temperature;
     if ((g->has & ROSE_GENERATION_TOP_P) != 0) p.top_p = (double)g->top_p;
     if ((g->has & ROSE_GENERATION_TOP_K) != 0) p.top_k = g->top_k;

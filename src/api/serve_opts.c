@@ -18,6 +18,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
     f->api.model_id = NULL;
     f->log_level = "info";
     f->generation_config = "auto";
+    f->pooling_type = f->task = "auto";
     f->shutdown_timeout = 60;
     f->io_slice_us = 100;
     if (rose_cpus_allowed(f->io_cpu_list, ROSE_MAX_CPUS) < SPARE_CPUS ||
@@ -67,6 +68,12 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
+        ROSE_ROW_CHOICE("pooling-type", &f->pooling_type, "auto|last|mean",
+                        "the state that is an embedding: of the last token, or the mean of all. "
+                        "auto reads the model's files, else last"),
+        ROSE_ROW_CHOICE("task", &f->task, "auto|embed|rerank",
+                        "what /v1/rerank and /v1/score compare: embeddings, or the answers yes and "
+                        "no of a reranker. auto reads the model's config.json"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
@@ -189,8 +196,9 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "roseinfer serve MODEL [options]",
         "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
         "/v1/chat/completions,\n"
-        "/v1/models, /tokenize, /detokenize, /apply-template, /health, /ready, /version, "
-        "/metrics;\n"
+        "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
+        "/apply-template,\n"
+        "/health, /ready, /version, /metrics;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
         "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
         "The exit code is 1 if the engine has failed (/health is then 503 until the server is "

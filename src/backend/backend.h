@@ -218,6 +218,12 @@ typedef struct rose_batch {
     const rose_sampling *out_params;           /* [n_outputs] */
     const rose_output_rules *const *out_rules; /* NULL, or [n_outputs], each NULL or rules; rules
                                                   are borrowed until collect() */
+    /* NULL, or [n_outputs], each NULL or a sum, [d_model], borrowed until collect(). The state of
+     * the output's row is added to the sum: what the head's GEMM reads, as fp32. Each addition is
+     * one fp32 rounding, output after output. Outputs of the same sum are neighbours, and there are
+     * at most n_seqs sums. An output with a sum samples nothing: it has no rules, and its id means
+     * nothing. */
+    float *const *out_states;
     float *logits; /* NULL, or [n_outputs][vocab_size] host memory that gets the raw logits */
 } rose_batch;
 
@@ -237,6 +243,7 @@ enum {
      * collected. Two steps may be in flight; they run and are collected in order. Tokens may be
      * ROSE_TOKEN_OUTPUT. */
     ROSE_CAP_AHEAD = 1u << 2,
+    ROSE_CAP_STATES = 1u << 3, /* out_states */
 };
 
 typedef struct rose_backend_ops {

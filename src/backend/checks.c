@@ -26,11 +26,17 @@ static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
 
 static rose_status check_outputs(const rose_batch *b, uint32_t vocab, rose_err *err)
 {
+    uint32_t n_sums = 0;
     for (uint32_t i = 0; i < b->n_outputs; i++) {
         const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
         if (b->out_row[i] >= b->n_tokens)
             return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
                              b->out_row[i], b->n_tokens);
+        const float *sum = b->out_states != NULL ? b->out_states[i] : NULL;
+        if (sum != NULL && (i == 0 || sum != b->out_states[i - 1])) n_sums++;
+        if (n_sums > b->n_seqs || (sum != NULL && r != NULL))
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u has a state and %s", i,
+                             r != NULL ? "rules" : "more sums than sequences");
         if (r != NULL && !rules_fit(r, vocab))
             return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
                              i);

@@ -49,7 +49,18 @@ static rose_status open_lender(server *s, const rose_serve_flags *f, const char 
     return ROSE_OK;
 }
 
-/* Reads the chat template, and the sampling defaults unless they are turned off. */
+/* Models that are made for embeddings or ranks; any other can be asked for them as well. */
+static void log_pooling(const rose_pooling_config *p)
+{
+    if (p->ranks)
+        rose_log(ROSE_LOG_INFO, "serve", "a reranker: /v1/rerank and /v1/score ask for yes or no");
+    else if (p->embeds)
+        rose_log(ROSE_LOG_INFO, "serve", "embeddings: %s%s",
+                 p->pool == ROSE_POOL_MEAN ? "the mean of all states" : "the last state",
+                 p->normalizes ? ", normalised" : "");
+}
+
+/* Reads the chat template, how to pool, and the sampling defaults unless they are turned off. */
 static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
     char text[ROSE_GENERATION_TEXT];
@@ -63,6 +74,9 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
     st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
     if (st != ROSE_OK) return st;
+    st = rose_pooling_read(&f->api.pooling, dir, f->pooling_type, f->task, err);
+    if (st != ROSE_OK) return st;
+    log_pooling(&f->api.pooling);
     rose_generation_text(&f->api.generation, text);
     if (text[0] != '\0')
         rose_log(ROSE_LOG_INFO, "serve",

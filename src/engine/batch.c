@@ -41,6 +41,7 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
     b->params = calloc(max_tokens, sizeof *b->params);
     b->rules = calloc((size_t)2 * max_tokens, sizeof *b->rules);
     b->out_rules = calloc(max_tokens, sizeof *b->out_rules);
+    b->out_states = calloc(max_tokens, sizeof *b->out_states);
     b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
     b->row_pages = calloc(n, sizeof *b->row_pages);
     b->batch = (rose_batch){.tokens = b->tokens,
@@ -53,7 +54,8 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
                             .out_params = b->params};
     return b->tokens != NULL && b->seq_first != NULL && b->seq_pos != NULL && b->pages != NULL &&
            b->out_row != NULL && b->out_pos != NULL && b->params != NULL && b->row_ticket != NULL &&
-           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL;
+           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL &&
+           b->out_states != NULL;
 }
 
 void rose_batch_destroy(rose_batch_builder *b)
@@ -67,6 +69,7 @@ void rose_batch_destroy(rose_batch_builder *b)
     free(b->params);
     free(b->rules);
     free(b->out_rules);
+    free(b->out_states);
     free(b->row_ticket);
     free(b->row_pages);
     memset(b, 0, sizeof *b);
@@ -79,6 +82,7 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f)
     f->n_samples = 0;
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
     b->batch.out_rules = NULL; /* until a sequence has some */
+    b->batch.out_states = NULL;
     b->n_guided = 0;
     b->bound = false;
 }
@@ -119,6 +123,7 @@ static uint32_t add_output(rose_batch_builder *b, uint32_t row, uint32_t pos, co
     b->out_pos[k] = pos;
     b->params[k] = r->sampling;
     b->out_rules[k] = NULL;
+    b->out_states[k] = NULL;
     return k;
 }
 
@@ -144,6 +149,22 @@ static void add_scores(rose_batch_builder *b, const rose_sched_item *it, const r
     }
 }
 
+/* Adds outputs for the states that the request pools, unless they are in the sum already. After a
+ * preemption a row may be computed again. */
+static void add_states(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
+{
+    uint32_t first_row = b->batch.n_tokens - it->n;
+    uint32_t pos = it->pos > r->n_pooled ? it->pos : r->n_pooled;
+    if (r->pool == ROSE_POOL_LAST) pos = r->n_prompt - 1;
+    for (; pos < it->pos + it->n; pos++) {
+        uint32_t k = add_output(b, first_row + (pos - it->pos), pos + 1, r);
+        b->out_states[k] = r->state;
+        b->batch.out_states = b->out_states;
+        b->bound = true;
+        r->n_pooled = pos + 1;
+    }
+}
+
 static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
 {
     uint32_t pos = it->pos + it->n; /* what the last row predicts */
@@ -151,8 +172,9 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
     /* A prompt that is only scored still ends in one output. If scores are wanted, that is the
      * score of its last token; otherwise a token is sampled and ignored. */
     if (scores) add_scores(b, it, r, pos < r->n_prompt ? pos + 1 : r->n_prompt);
+    if (r->pool != ROSE_POOL_NONE) add_states(b, it, r);
     if (!it->sample) return;
-    if (!(scores && pos < r->n_prompt)) {
+    if (!(scores && pos < r->n_prompt) && r->pool == ROSE_POOL_NONE) {
         uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
         const bool act =
             r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt);

@@ -50,13 +50,14 @@ typedef struct rose_batch_builder {
     rose_sampling *params;               /* [max_tokens] */
     rose_output_rules *rules;            /* [2][max_tokens] of outputs that have any, by step */
     const rose_output_rules **out_rules; /* [max_tokens] into rules, or NULL */
+    float **out_states;                  /* [max_tokens] of pooled requests, or NULL */
     uint64_t *row_ticket;                /* [max_seqs] whose table the row holds */
     uint32_t *row_pages;                 /* [max_seqs] how many of its pages */
     rose_flight *flight;                 /* of the step that is being built */
     uint64_t n_steps;                    /* with it */
     uint32_t n_guided;                   /* outputs of requests with a guide in this step */
-    bool bound; /* a request without a guide has rules: collect this step before the next is
-                   built */
+    bool bound; /* a request without a guide has rules, or a request is pooled: collect this step
+                   before the next is built */
 } rose_batch_builder;
 
 /* stride: pages of the longest sequence. False: out of memory; call destroy all the same. */
@@ -70,7 +71,8 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f);
  * those generated. */
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n);
 /* Adds the next sequence of the step. If the previous step samples an id for r that is not known
- * yet, the id becomes a reference to that step's output. Changes r->rules and r->out only. */
+ * yet, the id becomes a reference to that step's output. Changes r->rules, r->out and r->n_pooled
+ * only. */
 void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_request *r);
 
 #endif

@@ -13,7 +13,7 @@
  * pages are free at once, because steps run in order and a new owner writes them in a later step.
  * The K and V of the row enter the prefix index only if the row's id is known. A step with rules
  * (penalties, logprobs, ...) is collected before anything else is done. Its rules depend on the ids
- * before it, and it writes into memory of its requests.
+ * before it, and it writes into memory of its requests. So does a step with pooled requests.
  *
  * A request with a guide has a row in a step that samples only after the mask of the sample is
  * there (guide_internal.h). It never has rows in two steps in flight.
@@ -186,8 +186,14 @@ static void take_mask(rose_engine *e, rose_request *r)
 static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 {
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
-    if (r->max_tokens == 0) { /* the prompt was only scored; nothing is generated */
+    if (r->max_tokens == 0) { /* the prompt was only scored or pooled; nothing is generated */
         ev.finish = ROSE_FINISH_LENGTH;
+        if (r->pool != ROSE_POOL_NONE && !rose_request_finish_state(r)) {
+            ev.finish = ROSE_FINISH_ERROR;
+            rose_log(ROSE_LOG_WARN, "engine",
+                     "an embedding of %u tokens is not finite (are the model's weights sound?)",
+                     r->n_prompt);
+        }
         finish(e, r, ev);
         return;
     }
@@ -236,7 +242,9 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 static void take_submission(rose_engine *e, rose_request *r)
 {
     /* cannot fail: submit checked the request, and n_queued bounds the queue */
-    bool scores = r->rules != NULL && r->rules->prompt_logprobs; /* every row is to be computed */
+    /* every row is to be computed, unless only the last one gives a score */
+    bool all = r->pool == ROSE_POOL_MEAN ||
+               (r->rules != NULL && r->rules->prompt_logprobs && r->rules->n_scored < r->n_run);
     const rose_sched_request q = {.n_prompt = r->n_run,
                                   .max_tokens = r->max_tokens > 0 ? r->max_tokens : 1,
                                   .priority = r->priority,
@@ -245,7 +253,7 @@ static void take_submission(rose_engine *e, rose_request *r)
                                   .due_ns = r->due_ns,
                                   .same_prompt = r->same_prompt,
                                   .guided = r->guided != NULL,
-                                  .no_lookup = r->skip_prefix_cache || scores};
+                                  .no_lookup = r->skip_prefix_cache || all};
     rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
     rose_status st = rose_sched_submit(e->sched, &q, &r->seq);
     if (st != ROSE_OK) {

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "base/hist.h"
 #include "base/wakeq.h"
+#include "model/pooling.h"
 
 typedef struct rose_engine rose_engine;
 typedef struct rose_request rose_request;
@@ -78,7 +79,7 @@ typedef enum rose_finish {
     ROSE_FINISH_STOP,   /* an end-of-sequence id was sampled; it is delivered as the last token */
     ROSE_FINISH_LENGTH, /* max_tokens, or the context is full */
     ROSE_FINISH_CANCELLED,
-    ROSE_FINISH_ERROR,    /* the backend failed, or no finite logit */
+    ROSE_FINISH_ERROR,    /* the backend failed, or no finite logit or state */
     ROSE_FINISH_LATE,     /* the request waited until it could no longer begin in time
                            * (ttft_slo_ms) */
     ROSE_FINISH_NO_TOKEN, /* the request's rules or its guide allow no next id */
@@ -106,6 +107,8 @@ typedef struct rose_request_rules {
     bool prompt_logprobs;     /* also report the log-probability of every prompt token but the
                                * first */
     uint32_t prompt_n_top;    /* likewise */
+    uint32_t prompt_from;     /* with prompt_logprobs: no report of tokens at positions before this
+                               * one. A cached prefix of the other tokens is then not computed */
     float repetition;         /* 1 = off; above 0 */
     float presence;           /* 0 = off */
     float frequency;          /* 0 = off */
@@ -152,8 +155,12 @@ typedef struct rose_request_opts {
     uint32_t n_prompt;      /* 1 .. max_model_len - 1 */
     uint32_t max_tokens;    /* most tokens to generate, at least 1; clamped to max_model_len -
                              * n_prompt */
-    bool score_only; /* max_tokens is ignored and nothing is generated: one event without a token
-                        (LENGTH) ends it. The prompt may then fill the context */
+    bool score_only;   /* max_tokens is ignored and nothing is generated: one event without a token
+                          (LENGTH) ends it. The prompt may then fill the context */
+    rose_pooling pool; /* not NONE: nothing is generated, and max_tokens and sampling are ignored.
+                        * As with score_only, one event ends the request; then rose_request_state is
+                        * valid. MEAN sums in fp32, in order of position, and does not read the
+                        * prefix cache. Needs rules NULL and a backend with ROSE_CAP_STATES */
     rose_sampling sampling;
     const rose_request_rules *rules; /* sampling rules; NULL = none, which costs nothing;
                                       * borrowed during submit */
@@ -244,6 +251,10 @@ const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i);
  * rules.prompt_logprobs. */
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos);
 
+/* Consumer thread. The pooled state, [d_model], of a request with `pool` that finished with LENGTH;
+ * every value is finite. Valid until release. */
+const float *rose_request_state(const rose_request *r);
+
 /* Consumer thread, after the finish event was polled. Says why the guide failed
  * (ROSE_FINISH_GUIDE); NULL after every other finish. Valid until release. */
 const char *rose_request_guide_error(const rose_request *r);
@@ -254,7 +265,7 @@ void rose_request_release(rose_request *r);
 
 /* Says why the engine has failed, while the engine is open; NULL if it has not failed. Any
  * thread. If a request ended with ERROR while the result here is NULL, the request had no finite
- * logit. */
+ * logit or state. */
 const char *rose_engine_failure(const rose_engine *e);
 
 /* A copy of the engine's counters; any thread. The counters may be of slightly different

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -89,8 +90,14 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
         free(r);
         return NULL;
     }
+    if (o->pool != ROSE_POOL_NONE && (r->state = calloc(c->width, sizeof *r->state)) == NULL) {
+        free(r->rules);
+        free(r);
+        return NULL;
+    }
     const bool guided = o->guide.ops != NULL && max_tokens > 0;
     if (guided && (r->guided = rose_guided_create(o, c)) == NULL) {
+        free(r->state);
         free(r->rules);
         free(r);
         return NULL;
@@ -105,7 +112,9 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->prompt = prompt;
     r->n_prompt = o->n_prompt;
     r->max_tokens = max_tokens;
-    r->n_run = rose_request_n_run(o->n_prompt, max_tokens);
+    r->n_run = rose_request_n_run(o->n_prompt, max_tokens, o->pool);
+    r->pool = o->pool;
+    r->width = c->width;
     r->ignore_eos = o->ignore_eos;
     r->skip_prefix_cache = o->skip_prefix_cache;
     r->prof_id = o->prof_id;
@@ -126,6 +135,7 @@ void rose_request_unref(rose_request *r)
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
     rose_guided_destroy(r->guided);
     free(r->rules);
+    free(r->state);
     free(r);
 }
 
@@ -174,6 +184,21 @@ const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
 {
     return r->rules->prompt_reports + (size_t)pos * (1 + r->rules->prompt_n_top);
+}
+
+bool rose_request_finish_state(rose_request *r)
+{
+    bool finite = true;
+    for (uint32_t i = 0; i < r->width; i++) {
+        if (r->pool == ROSE_POOL_MEAN) r->state[i] /= (float)r->n_prompt;
+        finite = finite && isfinite(r->state[i]);
+    }
+    return finite;
+}
+
+const float *rose_request_state(const rose_request *r)
+{
+    return r->state;
 }
 
 const char *rose_request_guide_error(const rose_request *r)

@@ -51,6 +51,8 @@ struct rose_request {
                        only scored, all but the last (at least 1) */
     rose_rules *rules;   /* owned; NULL = none */
     rose_guided *guided; /* owned; NULL = none */
+    rose_pooling pool;
+    uint32_t width; /* of state */
     bool ignore_eos, skip_prefix_cache;
     uint64_t prof_id;
     int32_t priority;
@@ -69,6 +71,8 @@ struct rose_request {
     uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;
+    uint32_t n_pooled; /* prompt tokens below this one are in `state` */
+    float *state;      /* owned, [width]: the sum, at the end the result; NULL without `pool` */
     rose_request_times times;
     /* any thread */
     /* number of references: one of the consumer, and one each of the cancel stack, a job of the
@@ -83,19 +87,23 @@ struct rose_request {
 };
 
 /* The caller has checked the request: max_model_len bounds its sizes. c: needed for o->rules and
- * o->guide, if the request has them. Takes the guide over, unless it returns NULL: out of memory.
- */
+ * o->guide and o->pool, if the request has them. Takes the guide over, unless it returns NULL: out
+ * of memory. */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
-static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens)
+static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens, rose_pooling pool)
 {
-    return max_tokens > 0 || n_prompt == 1 ? n_prompt : n_prompt - 1;
+    return max_tokens > 0 || pool != ROSE_POOL_NONE || n_prompt == 1 ? n_prompt : n_prompt - 1;
 }
 void rose_request_unref(rose_request *r); /* any thread */
 
 /* Engine thread. Appends the event; true: the caller must push r into its sink now. If false and
  * the event was the finish, r may already be freed. */
 bool rose_request_publish(rose_request *r, const rose_event *ev);
+
+/* Engine thread, when all of the prompt is in r->state: divides a mean. False if a value is not
+ * finite. */
+bool rose_request_finish_state(rose_request *r);
 
 /* Engine thread. Returns all requests that were asked to be cancelled since the last call,
  * linked by cancel_next. The caller owns one reference to each. */

@@ -99,6 +99,9 @@ rose_status rose_rules_check(const rose_request_rules *q, const rose_rules_ctx *
     if (st == ROSE_OK && n_reports(q, c) > ROSE_MAX_REPORT_BYTES / sizeof(rose_logprob))
         st = rose_fail(err, ROSE_E_INVAL, "the logprobs of this request need more than %d MiB",
                        ROSE_MAX_REPORT_BYTES >> 20);
+    if (st == ROSE_OK && q->prompt_logprobs && q->prompt_from > 0 && q->prompt_from >= c->n_prompt)
+        st = rose_fail(err, ROSE_E_INVAL, "prompt logprobs from position %u of %u tokens",
+                       q->prompt_from, c->n_prompt);
     return st == ROSE_OK ? check_caps(q, c, err) : st;
 }
 
@@ -188,7 +191,7 @@ rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx 
     u->max_tokens = c->max_tokens;
     u->logprobs = q->logprobs;
     u->prompt_logprobs = q->prompt_logprobs;
-    u->n_scored = 1; /* nothing predicts the first token */
+    u->n_scored = q->prompt_from > 1 ? q->prompt_from : 1; /* nothing predicts the first token */
     place(u, &a, q, c);
     u->out.seen_ids = u->seen;
     u->out.seen_counts = u->counts;

@@ -17,8 +17,9 @@ typedef struct rose_rules_ctx {
     const uint32_t *eos; /* [n_eos] borrowed from the engine */
     uint32_t n_eos;
     bool ignore_eos;
-    bool guided;   /* the mask of the guide sees to min_tokens */
-    uint32_t caps; /* of the backend */
+    bool guided;    /* the mask of the guide sees to min_tokens */
+    uint32_t caps;  /* of the backend */
+    uint32_t width; /* of a state */
 } rose_rules_ctx;
 
 typedef struct rose_rules {

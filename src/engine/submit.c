@@ -88,7 +88,24 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .n_eos = e->arch.n_eos,
                             .ignore_eos = o->ignore_eos,
                             .guided = o->guide.ops != NULL,
-                            .caps = e->ops->caps};
+                            .caps = e->ops->caps,
+                            .width = e->arch.d_model};
+}
+
+static rose_status check_pool(const rose_engine *e, const rose_request_opts *o, rose_err *err)
+{
+    if (o->pool == ROSE_POOL_NONE) return ROSE_OK;
+    if ((e->ops->caps & ROSE_CAP_STATES) == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "this device gives no embeddings");
+    if (o->rules != NULL)
+        return rose_fail(err, ROSE_E_INVAL, "a pooled request takes no sampling rules");
+    return ROSE_OK;
+}
+
+/* Nothing is generated: the prompt is only scored or pooled. */
+static bool generates_nothing(const rose_request_opts *o)
+{
+    return o->score_only || o->pool != ROSE_POOL_NONE;
 }
 
 /* Checks a submission for every mistake that a submitter can make. *max_tokens is lowered to
@@ -100,7 +117,7 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     if (o->sink == NULL) return rose_fail(err, ROSE_E_INVAL, "the request has no sink");
     if (o->n_prompt == 0 || o->prompt == NULL)
         return rose_fail(err, ROSE_E_INVAL, "the prompt is empty");
-    if (o->n_prompt >= len + (o->score_only ? 1 : 0))
+    if (o->n_prompt >= len + (o->score_only && o->pool == ROSE_POOL_NONE ? 1 : 0))
         return rose_fail(err, ROSE_E_INVAL, "the prompt has %u tokens: the context holds %u",
                          o->n_prompt, len);
     for (uint32_t i = 0; i < o->n_prompt; i++) {
@@ -108,10 +125,11 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
             return rose_fail(err, ROSE_E_INVAL, "token %u of the prompt is %u: ids end at %u", i,
                              o->prompt[i], e->arch.vocab_size - 1);
     }
-    rose_status st = check_sampling(&o->sampling, err);
+    rose_status st = check_pool(e, o, err);
+    if (st == ROSE_OK && o->pool == ROSE_POOL_NONE) st = check_sampling(&o->sampling, err);
     if (st != ROSE_OK) return st;
     *max_tokens = o->max_tokens < len - o->n_prompt ? o->max_tokens : len - o->n_prompt;
-    if (o->score_only) *max_tokens = 0;
+    if (generates_nothing(o)) *max_tokens = 0;
     if (o->rules != NULL) {
         const rose_rules_ctx c = rules_ctx(e, o, *max_tokens);
         if ((st = rose_rules_check(o->rules, &c, err)) != ROSE_OK) return st;
@@ -119,8 +137,8 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     if (o->guide.ops != NULL && (e->ops->caps & ROSE_CAP_LOGIT_RULES) == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "this device does not support structured output");
     return rose_sched_check(&e->sched_opts, e->plan.kv_pages,
-                            o->score_only ? rose_request_n_run(o->n_prompt, 0) : o->n_prompt,
-                            o->score_only ? 1 : *max_tokens, err);
+                            rose_request_n_run(o->n_prompt, *max_tokens, o->pool),
+                            generates_nothing(o) ? 1 : *max_tokens, err);
 }
 
 /* Checks whether the engine's current state refuses the request. due_ns: when its first token is

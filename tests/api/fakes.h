@@ -158,7 +158,9 @@ bool rose_tokenizer_find(const rose_tokenizer *t, const char *text, size_t len, 
 {
     (void)t;
     *id = FAKE_EOS;
-    return len == 5 && memcmp(text, "<eos>", 5) == 0;
+    if (len == 3 && memcmp(text, "yes", 3) == 0) *id = 'y';
+    if (len == 2 && memcmp(text, "no", 2) == 0) *id = 'n';
+    return *id != FAKE_EOS || (len == 5 && memcmp(text, "<eos>", 5) == 0);
 }
 
 size_t rose_detok_cap(const rose_tokenizer *t)
@@ -210,12 +212,14 @@ size_t rose_detok_finish(rose_detok *d, char *out)
 
 /* ---- engine ---- */
 
-enum { FAKE_RING = 64, FAKE_MAX_REQS = 512 };
+enum { FAKE_RING = 64, FAKE_MAX_REQS = 512, FAKE_WIDTH = 4 };
 
 struct rose_request {
     rose_request_opts o;
-    uint32_t n_cached;   /* what the engine would say */
-    uint32_t prompt_sum; /* of the ids, so that a test can tell prompts apart */
+    uint32_t n_cached;       /* what the engine would say */
+    uint32_t prompt_sum;     /* of the ids, so that a test can tell prompts apart */
+    float state[FAKE_WIDTH]; /* of a pooled request: 1, prompt_sum, -1, 0.5 */
+    rose_logprob score;      /* of the last prompt token: minus its id / 16 */
     uint32_t n_done;
     bool ended, in_sink;
     atomic_bool cancelled;
@@ -295,9 +299,13 @@ const rose_logprob *rose_request_logprobs(const rose_request *r, uint32_t i)
 
 const rose_logprob *rose_request_prompt_logprobs(const rose_request *r, uint32_t pos)
 {
-    (void)r;
     (void)pos;
-    return fake_report;
+    return r->score.id != 0 ? &r->score : fake_report;
+}
+
+const float *rose_request_state(const rose_request *r)
+{
+    return r->o.pool != ROSE_POOL_NONE ? r->state : NULL;
 }
 
 const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)
@@ -358,6 +366,11 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         FAKE_ALLOC_END();
         if (r == NULL || fake.n_live == FAKE_MAX_REQS) abort();
         r->o = *o;
+        if (o->rules != NULL && o->rules->prompt_from > 0) {
+            const uint32_t id = o->prompt[o->n_prompt - 1];
+            if (o->rules->prompt_from != o->n_prompt - 1) abort();
+            r->score = (rose_logprob){.id = id, .rank = 1, .logprob = -(float)id / 16};
+        }
         r->o.rules = NULL; /* borrowed for submit */
         r->o.prompt = NULL;
         fake.salt_len = o->cache_salt_len < sizeof fake.salt ? o->cache_salt_len : sizeof fake.salt;
@@ -365,6 +378,8 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
         r->o.cache_salt = NULL;
         for (uint32_t i = 0; i < o->n_prompt; i++)
             r->prompt_sum += o->prompt[i];
+        const float state[FAKE_WIDTH] = {1, (float)r->prompt_sum, -1, 0.5f};
+        memcpy(r->state, state, sizeof state);
         r->times.submitted = fake.now_ns;
         fake.live[fake.n_live++] = r;
         fake.n_running++;
@@ -468,8 +483,8 @@ static void fake_advance(rose_request *r)
     uint32_t id;
     if (r->ended || r->tail - r->head == FAKE_RING) return;
     if (r->n_done == 0) r->times.admitted = fake.now_ns - 1000;
-    if (r->o.score_only && !atomic_load(&r->cancelled))
-        fake_end(r, &ev, ROSE_FINISH_LENGTH);
+    if ((r->o.score_only || r->o.pool != ROSE_POOL_NONE) && !atomic_load(&r->cancelled))
+        fake_end(r, &ev, fake.fail_at == 1 ? fake.fail_how : ROSE_FINISH_LENGTH);
     else if (atomic_load(&r->cancelled)) {
         fake_end(r, &ev, ROSE_FINISH_CANCELLED);
     } else if (fake.fail_at != 0 && r->n_done + 1 == fake.fail_at) {
@@ -817,6 +832,7 @@ static inline void fake_reset(void)
     fake.max_model_len = 64;
     fake_plan.max_model_len = fake.max_model_len;
     fake_arch.vocab_size = FAKE_VOCAB;
+    fake_arch.d_model = FAKE_WIDTH;
     fake.now_ns = 1000000000;
     fake.next = fake_next_script;
 }

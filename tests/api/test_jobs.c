@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <jansson.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "fakes.h"
@@ -910,6 +911,112 @@ static void room_error_bodies(void **state)
     fake_stop(a);
 }
 
+/* ---- pooled requests ---- */
+
+/* A body of n inputs; input i has the sum 97 + i of its ids. */
+static rose_http_req *many_inputs(uint32_t n)
+{
+    char body[4096];
+    size_t at = (size_t)snprintf(body, sizeof body, "{\"input\":[");
+    for (uint32_t i = 0; i < n; i++)
+        at += (size_t)snprintf(body + at, sizeof body - at, "%s[97,%u]", i > 0 ? "," : "", i);
+    snprintf(body + at, sizeof body - at, "],\"normalize\":false}");
+    return fake_request("/v1/embeddings", body, strlen(body));
+}
+
+/* More inputs than the engine takes: each end submits the next ones. */
+static void inputs_in_pieces(void **state)
+{
+    enum { N = 200 };
+    (void)state;
+    for (int workers = 0; workers < 2; workers++) {
+        rose_api *a = start(workers != 0);
+        fake.capacity = 7;
+        fake.max_reserved = 0; /* nothing is reserved */
+        rose_http_req *r = many_inputs(N);
+        fake_arrive(r);
+        fake_run(r);
+        json_t *reply = json_loads(fake_text(r), 0, NULL);
+        const json_t *data = json_object_get(reply, "data");
+        assert_int_equal(r->status, 200);
+        assert_int_equal(json_array_size(data), N);
+        for (uint32_t i = 0; i < N; i++) {
+            const json_t *v = json_object_get(json_array_get(data, i), "embedding");
+            assert_int_equal(json_integer_value(json_object_get(json_array_get(data, i), "index")),
+                             i);
+            assert_int_equal(json_array_size(v), FAKE_WIDTH);
+            assert_true(json_real_value(json_array_get(v, 1)) == 97.0 + i);
+            assert_true(json_real_value(json_array_get(v, 3)) == 0.5);
+        }
+        assert_int_equal(fake.n_submitted, N);
+        assert_int_equal(fake.n_released, N);
+        json_decref(reply);
+        fake_free(r);
+        fake_stop(a);
+    }
+}
+
+/* The engine takes none at the start, fails one later, or the client leaves: one end, and all that
+ * was submitted is released. */
+static void inputs_that_fail(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        rose_api *a = start(false);
+        fake.capacity = way == 0 ? 0 : 5;
+        rose_http_req *r = many_inputs(50);
+        fake_arrive(r);
+        for (int i = 0; i < 3; i++) {
+            fake_engine_step();
+            fake_turn(0);
+        }
+        const uint32_t n = fake.n_submitted;
+        if (way == 1) fake.fail_at = 1;
+        if (way == 2) fake.submit_status = ROSE_E_CLOSED;
+        if (way == 3) fake_leave(r);
+        fake_run(r);
+        for (int i = 0; i < 5; i++) {
+            fake_engine_step();
+            fake_turn(0);
+        }
+        assert_int_equal(n == 0, way == 0);
+        assert_true(fake.n_submitted < 50);
+        assert_int_equal(fake.n_released, fake.n_submitted);
+        if (way < 3) assert_int_equal(r->status, way == 0 ? 429 : way == 1 ? 500 : 503);
+        fake_free(r);
+        fake_stop(a);
+    }
+}
+
+/* A reranker: score = 1 / (1 + exp(no - yes)), each answer a request of its own. */
+static void ranks_by_two_answers(void **state)
+{
+    static const char body[] = "{\"query\":\"q\",\"documents\":[\"a\",\"b\"],\"top_n\":1}";
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    o.async_admit = false;
+    o.pooling.ranks = true;
+    fake_reset();
+    fake.max_model_len = fake_plan.max_model_len = 4096; /* a token a byte */
+    rose_api *a = fake_start(&o);
+    rose_http_req *r = fake_request("/rerank", body, strlen(body));
+    fake_arrive(r);
+    fake_run(r);
+    json_t *reply = json_loads(fake_text(r), 0, NULL);
+    const json_t *results = json_object_get(reply, "results");
+    const json_t *best = json_array_get(results, 0);
+    assert_int_equal(r->status, 200);
+    assert_int_equal(json_array_size(results), 1);
+    assert_int_equal(fake.n_submitted, 4);
+    assert_int_equal(json_integer_value(json_object_get(best, "index")), 0); /* of equal ones */
+    const double want = 1 / (1 + exp((double)('y' - 'n') / 16));
+    assert_true(fabs(json_real_value(json_object_get(best, "relevance_score")) - want) < 1e-7);
+    json_decref(reply);
+    fake_free(r);
+    fake_stop(a);
+}
+
 int main(void)
 {
     const char *seed = getenv("ROSE_TEST_SEED");
@@ -940,6 +1047,9 @@ int main(void)
         cmocka_unit_test(gone_before_the_grammar),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(room_error_bodies),
+        cmocka_unit_test(inputs_in_pieces),
+        cmocka_unit_test(inputs_that_fail),
+        cmocka_unit_test(ranks_by_two_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static const uint32_t script[] = {FAKE_WORD0, FAKE_WORD0 + 1, FAKE_WORD0 + 2, FA
 
 typedef struct sample {
     const char *path, *body;
-    bool fast, templated;
+    bool fast, templated, ranks;
     char want[8192]; /* the reply without failures, times and ids blanked */
 } sample;
 
@@ -113,13 +113,19 @@ static sample samples[] = {
     {.path = "/server_info", .body = NULL},
     {.path = "/v1/loads", .body = NULL},
     {.path = "/v1/models", .body = NULL},
+    {.path = "/v1/embeddings", .body = "{\"input\":[\"ab\",\"cd\"],\"foo\":1}"},
+    {.path = "/v1/embeddings",
+     .body = "{\"input\":[[1,2],[3]],\"encoding_format\":\"base64\",\"normalize\":false}"},
+    {.path = "/rerank", .body = "{\"query\":\"ab\",\"documents\":[\"cd\",{\"text\":\"e\"}]}"},
+    {.path = "/score", .body = "{\"text_1\":\"ab\",\"text_2\":\"cd\"}", .ranks = true},
     {.path = "/nope", .body = "{}"},
 };
 
 /* Returns the end of an id that a reply begins with here; NULL: there is none. */
 static const char *end_of_id(const char *s)
 {
-    static const char *const begins[] = {"id\":\"c", "id\":\"resp_", "id\":\"msg_"};
+    static const char *const begins[] = {"id\":\"c",     "id\":\"resp_",   "id\":\"msg_",
+                                         "id\":\"embd-", "id\":\"rerank-", "id\":\"score-"};
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
         if (strncmp(s, begins[i], strlen(begins[i])) == 0) return strchr(s + 5, '"');
     }
@@ -154,6 +160,7 @@ static bool live_once(const sample *s, rose_http_req *r)
     rose_api_opts_default(&o);
     o.async_admit = false;
     o.fast_sse = s->fast;
+    o.pooling.ranks = s->ranks;
     if (s->templated) {
         o.chat = chat;
         o.trusted = chat;

@@ -236,6 +236,7 @@ typedef struct fx_seq {
     uint32_t n_pages;
     float *logits;      /* [n_tokens][vocab], of the positions that asked */
     uint32_t *next_ids; /* [n_tokens] greedy */
+    float *sum; /* NULL, or [d_model]: the states of outputs are added, and no logits are kept */
 } fx_seq;
 
 static inline fx_seq fx_seq_make(const rose_model *m, uint64_t seed, uint32_t n_tokens)
@@ -279,8 +280,9 @@ typedef struct fx_part {
 static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
 {
     static uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
-    static uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
-    static rose_sampling params[FX_MAX_SEQS]; /* temperature 0: greedy */
+    static uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[FX_MAX_ROWS], out_pos[FX_MAX_ROWS];
+    static rose_sampling params[FX_MAX_ROWS]; /* temperature 0: greedy */
+    static float *states[FX_MAX_ROWS];
     const uint32_t vocab = f->model->arch.vocab_size;
     rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seq_first = first, .seq_pos = pos};
     rose_err err = {""};
@@ -301,7 +303,9 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         memcpy(pages + i * FX_STRIDE, s->pages, s->n_pages * sizeof *pages);
         for (uint32_t p = s->done; p < end; p++) {
             if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
-                assert_true(b.n_outputs < FX_MAX_SEQS);
+                assert_true(b.n_outputs < FX_MAX_ROWS);
+                states[b.n_outputs] = parts[i].seq->sum;
+                if (parts[i].seq->sum != NULL) b.out_states = states;
                 out_row[b.n_outputs] = b.n_tokens;
                 out_pos[b.n_outputs++] = p + 1;
             }
@@ -326,6 +330,7 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         fx_seq *s = parts[i].seq;
         uint32_t j = parts[i].out == FX_LAST ? parts[i].n_rows - 1 : 0;
         for (; parts[i].out != FX_NONE && j < parts[i].n_rows; j++, at++) {
+            if (parts[i].seq->sum != NULL) continue;
             memcpy(s->logits + (size_t)(s->done + j) * vocab, b.logits + (size_t)at * vocab,
                    vocab * sizeof *s->logits);
             s->next_ids[s->done + j] = result.ids[at];

@@ -106,6 +106,82 @@ static inline void test_random_models(void **state)
     check_golden("random-bf16");
 }
 
+/* ---- pooled states (tests/golden/states.json) ---- */
+
+static inline double state_error(json_t *want, const float *got, uint32_t n)
+{
+    double worst = 0;
+    assert_int_equal(json_array_size(want), n);
+    for (uint32_t i = 0; i < n; i++)
+        worst = fmax(worst, fabs(json_number_value(json_array_get(want, i)) - (double)got[i]));
+    return worst;
+}
+
+/* The state of the last token and the mean over the prompt, in chunks. */
+static inline double check_states_of(const golden_prompt *p, json_t *want, fx_backend *f)
+{
+    const rose_model *m = f->model;
+    const uint32_t d = m->arch.d_model;
+    fx_seq s = fx_seq_make(m, 0, p->n_ids);
+    float *sum = calloc(2 * d, sizeof *sum);
+    assert_non_null(sum);
+    memcpy(s.tokens, p->ids, p->n_ids * sizeof *s.tokens);
+    s.sum = sum;
+    fx_run(f, &s, p->n_ids, CHUNK);
+    fx_seq_drop(f, &s);
+    for (uint32_t i = 0; i < d; i++)
+        sum[i] /= (float)p->n_ids;
+    s.sum = NULL;
+    fx_run(f, &s, p->n_ids - 1, CHUNK);
+    s.sum = sum + d;
+    fx_run(f, &s, p->n_ids, CHUNK);
+    const double mean = state_error(golden_get(want, "mean"), sum, d);
+    const double last = state_error(golden_get(want, "last"), sum + d, d);
+    fx_seq_drop(f, &s);
+    fx_seq_free(&s);
+    free(sum);
+    return fmax(mean, last);
+}
+
+static inline const golden_prompt *prompt_named(const golden *g, const char *name)
+{
+    for (uint32_t i = 0; i < g->n_prompts; i++)
+        if (strcmp(g->prompts[i].name, name) == 0) return &g->prompts[i];
+    fail_msg("%s: no prompt", name);
+    return NULL;
+}
+
+static inline void test_golden_states(void **state)
+{
+    char path[1024];
+    json_error_t error;
+    size_t i, j;
+    json_t *one, *p;
+    (void)state;
+    golden_path(path, sizeof path, "tests/golden/states.json");
+    json_t *all = json_load_file(path, 0, &error);
+    if (all == NULL) fail_msg("%s: %s", path, error.text);
+    json_array_foreach(golden_get(all, "models"), i, one)
+    {
+        golden g;
+        const char *name = json_string_value(golden_get(one, "name"));
+        golden_open(&g, name);
+        rose_model *m = golden_model(&g);
+        fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 9);
+        json_array_foreach(golden_get(one, "prompts"), j, p)
+        {
+            const char *which = json_string_value(golden_get(p, "name"));
+            const double e = check_states_of(prompt_named(&g, which), p, &f);
+            print_message("%s, prompt %s: largest error of a state %.1e\n", name, which, e);
+            assert_true(e <= golden_real(one, "tolerance"));
+        }
+        fx_close(&f);
+        rose_model_close(m);
+        golden_close(&g);
+    }
+    json_decref(all);
+}
+
 /* Nats a token, in double from our logits. */
 static const char *golden_isa = "auto"; /* of held_out_loss */
 

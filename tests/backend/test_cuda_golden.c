@@ -30,6 +30,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rose_tiny),
         cmocka_unit_test(test_random_models),
+        cmocka_unit_test(test_golden_states),
         cmocka_unit_test(test_held_out_loss),
     };
     if (!fx_use_gpu()) return 77;

@@ -47,9 +47,8 @@ static void test_held_out_loss_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rose_tiny),
-        cmocka_unit_test(test_random_models),
-        cmocka_unit_test(test_held_out_loss),
+        cmocka_unit_test(test_rose_tiny),           cmocka_unit_test(test_random_models),
+        cmocka_unit_test(test_golden_states),       cmocka_unit_test(test_held_out_loss),
         cmocka_unit_test(test_held_out_loss_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

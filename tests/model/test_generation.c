@@ -1,7 +1,11 @@
-/* The sampling defaults of generation_config.json and of GGUF metadata. */
+/* What a model's author recommends: the sampling defaults of generation_config.json and of GGUF
+ * metadata, and how the model pools its states. */
 #include "tokenizer/tok_fixture.h"
 
+#include <sys/stat.h>
+
 #include "model/generation.h"
+#include "model/pooling.h"
 
 static rose_status read_text(const char *text, rose_generation *g, rose_err *err)
 {
@@ -98,9 +102,147 @@ static void gguf_keys(void **state)
     rose_buf_free(&b);
 }
 
+/* ---- pooling ---- */
+
+#define MODULES(more)                                                                              \
+    "[{\"idx\":0,\"path\":\"\",\"type\":\"sentence_transformers.models.Transformer\"}," more "]"
+#define POOLING   "{\"path\":\"1_Pooling\",\"type\":\"sentence_transformers.models.Pooling\"}"
+#define NORMALIZE "{\"path\":\"2_Normalize\",\"type\":\"sentence_transformers.models.Normalize\"}"
+
+typedef struct pooled {
+    const char *config, *modules, *pooling; /* the texts of the files; NULL: there is none */
+    const char *type, *task;                /* the options */
+    rose_pooling_config want;
+    const char *wrong; /* a part of the message; NULL: no error */
+} pooled;
+
+static const pooled poolings[] = {
+    {.want = {.pool = ROSE_POOL_LAST, .normalizes = true}},
+    {.config = "{\"architectures\":[\"Qwen3ForCausalLM\"]}",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true}},
+    {.modules = MODULES(POOLING "," NORMALIZE),
+     .pooling = "{\"pooling_mode_cls_token\":false,\"pooling_mode_lasttoken\":true}",
+     .want = {.pool = ROSE_POOL_LAST, .embeds = true, .normalizes = true, .cuts = true}},
+    {.modules = MODULES(POOLING),
+     .pooling = "{\"pooling_mode_mean_tokens\":true}",
+     .want = {.pool = ROSE_POOL_MEAN, .embeds = true, .cuts = true}},
+    {.modules = MODULES(POOLING),
+     .pooling = "{\"pooling_mode\":\"mean\"}",
+     .want = {.pool = ROSE_POOL_MEAN, .embeds = true, .cuts = true}},
+    {.modules = MODULES(POOLING),
+     .pooling = "{\"pooling_mode_max_tokens\":true}",
+     .type = "mean",
+     .want = {.pool = ROSE_POOL_MEAN, .normalizes = true}},
+    {.config = "{\"is_matryoshka\":true,\"matryoshka_dimensions\":[64,32]}",
+     .want = {.pool = ROSE_POOL_LAST,
+              .normalizes = true,
+              .cuts = true,
+              .n_dimensions = 2,
+              .dimensions = {64, 32}}},
+    {.config = "{\"architectures\":[\"Qwen3ForSequenceClassification\"]}",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .ranks = true}},
+    {.config = "{\"architectures\":[\"Qwen3ForSequenceClassification\"]}",
+     .task = "embed",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true}},
+    {.task = "rerank", .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .ranks = true}},
+    {.config = "{\"architectures\":[\"Qwen3ForSequenceClassification\"],"
+               "\"tie_word_embeddings\":false}",
+     .wrong = "no head for the answers"},
+    {.config = "{\"matryoshka_dimensions\":[0]}", .wrong = "matryoshka_dimensions[0]"},
+    {.config = "{\"matryoshka_dimensions\":7}", .wrong = "not a list"},
+    {.modules = "{}", .wrong = "not a list of modules"},
+    {.modules = "[{\"type\":\"x.Pooling\"}]", .wrong = "a type and a path"},
+    {.modules = "[{\"type\":\"x.Pooling\",\"path\":\"../x\"}]", .wrong = "in the folder"},
+    {.modules = MODULES(POOLING), .wrong = "has no 1_Pooling/config.json"},
+    {.modules = MODULES(POOLING), .pooling = "{}", .wrong = "no field says how"},
+    {.modules = MODULES(POOLING),
+     .pooling = "{\"pooling_mode_cls_token\":true}",
+     .wrong = "pooling by 'cls_token' is not supported"},
+    {.modules = MODULES(POOLING),
+     .pooling = "{\"pooling_mode_cls_token\":true,\"pooling_mode_mean_tokens\":true}",
+     .wrong = "more than one way"},
+    {.modules = MODULES("{\"path\":\"2_Dense\",\"type\":\"x.Dense\"}"), .wrong = "module Dense"},
+};
+
+static void pooling(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++) {
+        const pooled *p = &poolings[i];
+        rose_pooling_config got;
+        rose_err err = {""};
+        temp_dir d;
+        temp_make(&d);
+        if (p->config != NULL) temp_write(&d, "config.json", p->config, strlen(p->config));
+        if (p->modules != NULL) temp_write(&d, "modules.json", p->modules, strlen(p->modules));
+        if (p->pooling != NULL) {
+            char sub[600];
+            snprintf(sub, sizeof sub, "%s/1_Pooling", d.path);
+            assert_int_equal(mkdir(sub, 0700), 0);
+            temp_write(&d, "1_Pooling/config.json", p->pooling, strlen(p->pooling));
+        }
+        const rose_status st = rose_pooling_read(&got, d.path, p->type, p->task, &err);
+        if ((st == ROSE_OK) != (p->wrong == NULL)) fail_msg("case %zu: %s", i, err.msg);
+        if (p->wrong != NULL && strstr(err.msg, p->wrong) == NULL)
+            fail_msg("case %zu: %s", i, err.msg);
+        assert_memory_equal(&got, &p->want, sizeof got);
+        char command[700];
+        snprintf(command, sizeof command, "rm -rf %s", d.path);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+static void dimensions(void **state)
+{
+    const rose_pooling_config any = {.cuts = true}, none = {0},
+                              two = {.cuts = true, .n_dimensions = 2, .dimensions = {64, 32}};
+    (void)state;
+    assert_true(rose_pooling_allows(&none, 128, 128));
+    assert_false(rose_pooling_allows(&none, 128, 64));
+    assert_true(rose_pooling_allows(&any, 128, 1) && rose_pooling_allows(&any, 128, 128));
+    assert_false(rose_pooling_allows(&any, 128, 0) || rose_pooling_allows(&any, 128, 129));
+    assert_true(rose_pooling_allows(&two, 128, 32) && rose_pooling_allows(&two, 128, 128));
+    assert_false(rose_pooling_allows(&two, 128, 63));
+}
+
+/* ARCH.pooling_type of a GGUF file: 1 mean, 3 last, 4 rank. */
+static void gguf_pooling(void **state)
+{
+    enum { U32 = 4 };
+    (void)state;
+    for (uint32_t type = 0; type < 6; type++) {
+        const uint64_t n_key = strlen("general.architecture"), n_text = 5;
+        const uint32_t is_text = 8;
+        temp_dir d;
+        rose_buf b = {0};
+        rose_pooling_config got;
+        rose_err err = {""};
+        assert_int_equal(rose_buf_add(&b, "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0", 24),
+                         ROSE_OK);
+        assert_int_equal(rose_buf_add(&b, &n_key, 8), ROSE_OK);
+        assert_int_equal(rose_buf_add(&b, "general.architecture", n_key), ROSE_OK);
+        assert_int_equal(rose_buf_add(&b, &is_text, 4), ROSE_OK);
+        assert_int_equal(rose_buf_add(&b, &n_text, 8), ROSE_OK);
+        assert_int_equal(rose_buf_add(&b, "qwen3", 5), ROSE_OK);
+        put_number(&b, "qwen3.pooling_type", U32, &type);
+        temp_make(&d);
+        temp_write(&d, "m.gguf", b.data, b.len);
+        const rose_status st = rose_pooling_read(&got, d.path, NULL, NULL, &err);
+        assert_int_equal(st, type == 2 || type == 5 ? ROSE_E_UNSUPPORTED : ROSE_OK);
+        if (st == ROSE_OK) {
+            assert_int_equal(got.pool, type == 1 ? ROSE_POOL_MEAN : ROSE_POOL_LAST);
+            assert_int_equal(got.embeds, type == 1 || type == 3);
+            assert_int_equal(got.ranks, type == 4);
+        }
+        temp_remove(&d);
+        rose_buf_free(&b);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(bad_values),
-                                       cmocka_unit_test(gguf_keys)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values),  cmocka_unit_test(bad_values), cmocka_unit_test(gguf_keys),
+        cmocka_unit_test(pooling), cmocka_unit_test(dimensions), cmocka_unit_test(gguf_pooling)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

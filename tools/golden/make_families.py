@@ -6,7 +6,8 @@
 
 For each NAME.config.json, `roseinfer random-model --config` writes a tiny model, which transformers
 runs on the CPU: weights and arithmetic FP32, attention "eager". Writes NAME.json and NAME.f32 (see
-tests/golden/README.md), and rope.json with the inverse frequencies of well-known models.
+tests/golden/README.md), rope.json with the inverse frequencies of well-known models, and
+../states.json with pooled states of two of the models.
 """
 
 import argparse
@@ -288,16 +289,47 @@ def make_ropes():
     print(f"rope: {len(tables)} tables")
 
 
+@torch.no_grad()
+def states_of(folder, ids):
+    """The state of the last token, and the mean over all tokens: what transformers' models without a
+    head give as last_hidden_state."""
+    hidden = make_golden.load(folder).base_model(torch.tensor([ids])).last_hidden_state[0]
+    numbers = lambda v: [float(f"{x:.9g}") for x in v.tolist()]
+    return {"last": numbers(hidden[-1]), "mean": numbers(hidden.double().mean(0))}
+
+
+def make_states(program):
+    models = []
+    for name in ("families/qwen3", "random-f32"):
+        with open(os.path.join(ROOT, "tests/golden", name + ".json"), encoding="utf-8") as f:
+            made = json.load(f)
+        with tempfile.TemporaryDirectory() as folder:
+            if "config" in made["model"]["random"]:
+                make_model(program, "qwen3", made["model"]["random"]["seed"], folder)
+            else:
+                make_golden.make_random_model(program, made["model"]["random"], folder)
+            assert make_golden.describe_files(folder) == made["model"]["files"]
+            prompts = [{"name": p["name"], **states_of(folder, p["ids"])}
+                       for p in made["prompts"] if p["name"] in ("short", "long")]  # fmt: skip
+        models.append({"name": name, "tolerance": TOLERANCE, "prompts": prompts})
+    made_by = make_golden.made_by("tools/golden/make_families.py")
+    make_golden.write(os.path.dirname(FOLDER), "states",
+                      {"format": 1, "made_by": made_by, "models": models})  # fmt: skip
+    print("states: 2 models")
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     ap.add_argument("--roseinfer", default=os.path.join(ROOT, "build/roseinfer"))
-    ap.add_argument("names", nargs="*", help="models, or rope; all by default")
+    ap.add_argument("names", nargs="*", help="models, rope or states; all by default")
     args = ap.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for name in args.names or ["rope", *MODELS]:
+    for name in args.names or ["rope", *MODELS, "states"]:
         if name == "rope":
             make_ropes()
+        elif name == "states":
+            make_states(args.roseinfer)
         else:
             make(args.roseinfer, name)
 

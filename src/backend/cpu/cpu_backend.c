@@ -387,7 +387,7 @@ const rose_backend_ops *rose_backend_cpu(void)
 {
     static const rose_backend_ops ops = {
         .name = "cpu",
-        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES,
+        .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_STATES,
         .plan = cpu_plan,
         .kept = rose_cpu_kept,
         .open = cpu_open,

@@ -346,6 +346,39 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     }
 }
 
+static bool is_state(const rose_batch *b, uint32_t output)
+{
+    return b->out_states != NULL && b->out_states[output] != NULL;
+}
+
+/* Tells whether an output of slots first .. first+n-1 needs logits. */
+static bool needs_logits(const worker *w, uint32_t first, uint32_t n)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    for (uint32_t i = sc->slot_first[first]; i < sc->slot_first[first + n]; i++)
+        if (!is_state(w->b, i)) return true;
+    return false;
+}
+
+/* Adds the states of slots first .. first+n-1 to their sums. Each thread has a share of the width,
+ * so that every sum is in order of the outputs. */
+static void add_states(worker *w, const float *normed, uint32_t first, uint32_t n)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const uint32_t d = w->c->arch.d_model;
+    const uint32_t begin = (uint32_t)rose_share(d, w->tid, w->n);
+    const uint32_t end = (uint32_t)rose_share(d, w->tid + 1, w->n);
+
+    for (uint32_t slot = first; w->b->out_states != NULL && slot < first + n; slot++) {
+        const float *x = normed + (slot - first) * sc->ld_d;
+        for (uint32_t i = sc->slot_first[slot]; i < sc->slot_first[slot + 1]; i++) {
+            float *sum = w->b->out_states[i];
+            for (uint32_t k = begin; sum != NULL && k < end; k++)
+                sum[k] = sum[k] + x[k];
+        }
+    }
+}
+
 /* Chooses the ids of slots first .. first+n-1, whose logits are in the block. */
 static void sample_block(worker *w, uint32_t first, uint32_t n)
 {
@@ -361,6 +394,10 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
     for (uint32_t i = base + (uint32_t)rose_share(count, w->tid, w->n); i < end; i++) {
         while (sc->slot_first[slot + 1] <= i)
             slot++;
+        if (is_state(b, i)) {
+            sc->ids[i] = ROSE_TOKEN_NONE;
+            continue;
+        }
         const float *logits = sc->logits + (slot - first) * sc->ld_vocab;
         if (b->logits != NULL)
             memcpy(b->logits + (size_t)i * vocab, logits, vocab * sizeof *logits);
@@ -390,7 +427,9 @@ static void outputs(worker *w)
         phase_done(w, ROSE_PHASE_EMBED);
         project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
-        matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
+        add_states(w, normed, first, n);
+        if (needs_logits(w, first, n))
+            matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         phase_done(w, ROSE_PHASE_HEAD);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
                                     * the next block */

@@ -65,6 +65,7 @@ static void free_host(rose_cuda *c)
     rose_gemm_tuned_free(&c->tuned);
     free(c->weights.layers);
     free(c->deliveries);
+    free(c->sums_to);
     free(c->mega); /* NULL, unless the device is lost */
     free(c);
 }
@@ -121,10 +122,14 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
     const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
     const uint64_t entries =
         round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
-    const uint64_t slot = header + rules + ids + entries;
+    const uint64_t seqs = c->plan.max_seqs, sum = round_up(seqs * sizeof(rose_cuda_sum));
+    const uint64_t sums = round_up(seqs * c->arch.d_model * sizeof(float));
+    const uint64_t slot = header + rules + ids + entries + sum + sums;
 
     c->deliveries = calloc(tokens * ROSE_CUDA_SLOTS, sizeof *c->deliveries);
-    if (c->deliveries == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
+    c->sums_to = calloc(seqs * ROSE_CUDA_SLOTS, sizeof *c->sums_to);
+    if (c->deliveries == NULL || c->sums_to == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
         rose_cuda_slot *s = &c->slots[i];
@@ -132,7 +137,10 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
         s->rules = s->header + header;
         s->ids = (void *)(s->rules + rules);
         s->entries = (void *)(s->rules + rules + ids);
+        s->sum = (void *)(s->rules + rules + ids + entries);
+        s->sums = (void *)(s->rules + rules + ids + entries + sum);
         s->deliveries = c->deliveries + i * tokens;
+        s->sums_to = c->sums_to + i * seqs;
         e = cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming);
     }
@@ -297,9 +305,9 @@ static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_bat
         const rose_output_rules *r =
             b->out_rules != NULL && i < b->n_outputs ? b->out_rules[i] : NULL;
         gather[i] = i < b->n_outputs ? b->out_row[i] : i;
-        /* Padding, outputs that rules.c samples later and outputs whose id is given: greedy, which
-         * is the least work. */
-        if (i >= b->n_outputs ||
+        /* Padding, states, outputs that rules.c samples later and outputs whose id is given:
+         * greedy, which is the least work. */
+        if (i >= b->n_outputs || (b->out_states != NULL && b->out_states[i] != NULL) ||
             (r != NULL && (r->score_id != ROSE_TOKEN_NONE || rose_cuda_rules_change(r))))
             picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
         else
@@ -408,6 +416,7 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     memcpy(slot->header + step.at.turn, &turn, sizeof turn);
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
+    rose_cuda_sums_begin(c, slot, b);
     fill_rows(slot->header, &step.at, b, s.n_rows);
     fill_items(slot->header, &step.at, b, &s, rose_cuda_item_rows(&c->arch));
     if (!c->plain) fill_cuts(c, slot->header, &step.at, &s);
@@ -456,6 +465,7 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
     c->collected = ticket;
     rose_cuda_rules_deliver(slot);
+    rose_cuda_sums_deliver(c, slot);
     *out = (rose_step_result){.n_outputs = slot->n_outputs, .ids = slot->ids};
     return ROSE_OK;
 }
@@ -482,7 +492,7 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
 
 const rose_backend_ops rose_cuda_ops = {
     .name = "cuda",
-    .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD,
+    .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD | ROSE_CAP_STATES,
     .check = rose_cuda_check,
     .plan = rose_cuda_plan,
     .open = cuda_open,

@@ -3,8 +3,9 @@
  *
  * device.c opens the GPU; plan.c and scratch.c compute sizes and places; load.c uploads the
  * weights; forward.c launches the kernels of a step; graphs.c captures steps; switches.c reads
- * which optimisations to leave out; rules.c handles logit rules and log-probability reports; warm.c
- * runs the warm-up; cuda_backend.c implements the interface of backend.h.
+ * which optimisations to leave out; rules.c handles logit rules and log-probability reports;
+ * states.c sums the states of pooled requests; warm.c runs the warm-up; cuda_backend.c implements
+ * the interface of backend.h.
  *
  * Words that these files use:
  *
@@ -123,13 +124,17 @@ typedef struct rose_cuda_slot {
     rose_cuda_logprob *entries; /* pinned, mapped host memory [max_step_tokens * (1 + n_top)] for
                                    log-probabilities */
     rose_cuda_delivery *deliveries; /* [max_step_tokens]; part of rose_cuda.deliveries */
-    cudaEvent_t sent;               /* event: the copy of the header to the device has finished */
+    /* Sums of states: their outputs, their values [max_seqs][d_model] (both pinned, mapped), and
+     * where the caller wants them ([max_seqs]; part of rose_cuda.sums_to). */
+    rose_cuda_sum *sum;
+    float *sums, **sums_to;
+    cudaEvent_t sent; /* event: the copy of the header to the device has finished */
     cudaEvent_t done;
     uint64_t ticket;
     uint64_t rules_used;
     /* `rules` was full and is filled again in this step; enqueued kernels may still read it. */
     bool rules_again;
-    uint32_t n_outputs, n_entries, n_deliveries;
+    uint32_t n_outputs, n_entries, n_deliveries, n_sums;
 } rose_cuda_slot;
 
 /* A captured step. It serves decode steps of up to n sequences or, if shape.n_tiles > 0, steps of
@@ -166,6 +171,7 @@ struct rose_cuda {
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */
     uint8_t *pinned;                             /* pinned host memory of all slots, owned */
     rose_cuda_delivery *deliveries;              /* of all slots, owned */
+    float **sums_to;                             /* likewise */
     rose_cuda_weights weights;
     rose_cuda_scratch scratch;
     rose_cuda_slot slots[ROSE_CUDA_SLOTS];
@@ -300,5 +306,16 @@ rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos);
 cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
                                 uint32_t n);
 void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
+
+/* states.c: the sums of states (rose_batch.out_states). Before the step: copy the caller's sums to
+ * the slot. */
+void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b);
+/* Whether one of the outputs first .. first + n - 1 needs logits. */
+bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n);
+/* After the norm of these outputs: add their states. */
+cudaError_t rose_cuda_sums_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+                               uint32_t n);
+/* Call after the step has ended: copy the sums to the caller. */
+void rose_cuda_sums_deliver(const rose_cuda *c, const rose_cuda_slot *slot);
 
 #endif

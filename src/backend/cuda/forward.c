@@ -325,7 +325,7 @@ static void head(rose_cuda_pass *p, uint32_t first, uint32_t n)
 }
 
 /* Outputs first .. first + n - 1, at most one block of logits. */
-static void outputs(rose_cuda_pass *p, uint32_t first, uint32_t n)
+static void outputs(rose_cuda_pass *p, const rose_cuda_step *step, uint32_t first, uint32_t n)
 {
     rose_cuda *c = p->c;
     const rose_cuda_scratch *s = &c->scratch;
@@ -339,6 +339,7 @@ static void outputs(rose_cuda_pass *p, uint32_t first, uint32_t n)
                                      .d = c->arch.d_model,
                                      .rows = n};
     note(p, rose_cuda_norm_run(&p->launch, &gathered));
+    if (step != NULL && !rose_cuda_needs_logits(step->batch, first, n)) return;
     head(p, first, n);
     rose_cuda_pass_sample(p, first, n);
 }
@@ -355,6 +356,7 @@ cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t f
 {
     const rose_batch *b = step->batch;
     cudaError_t e = b->out_rules != NULL ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
+    if (e == cudaSuccess && b->out_states != NULL) e = rose_cuda_sums_run(c, step, first, n);
     if (e == cudaSuccess && b->logits != NULL) e = copy_logits(c, b, first, n);
     return e;
 }
@@ -374,7 +376,7 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
     for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {
         const uint32_t left = s->n_outputs - first;
         const uint32_t n = left < c->scratch.out_block ? left : c->scratch.out_block;
-        outputs(&p, first, n);
+        outputs(&p, step, first, n);
         if (step != NULL && p.e == cudaSuccess) p.e = rose_cuda_after(c, step, first, n);
     }
     return p.e;

@@ -4,7 +4,8 @@
  * (cuda_internal.h) depend only on the shape of the step: a graph of n sequences serves every
  * decode step of up to n sequences, with contexts of any length. A graph of n prompt rows serves
  * every step of one prompt with up to n rows and one output. The tables mark the unused rows,
- * items, units and outputs as padding. */
+ * items, units and outputs as padding. A step that gives states has no graph, because it may leave
+ * out the head. */
 #include "backend/cuda/cuda_internal.h"
 
 /* Sizes of the captured decode steps. Up to 8 sequences they are close together, because there the
@@ -113,7 +114,7 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
  * prompt (several rows, one output). */
 const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b)
 {
-    if (!c->use_graphs || b->n_outputs != b->n_seqs) return NULL;
+    if (!c->use_graphs || b->n_outputs != b->n_seqs || b->out_states != NULL) return NULL;
     if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
         return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
     if (b->n_tokens != b->n_seqs) return NULL;

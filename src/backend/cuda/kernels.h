@@ -74,6 +74,21 @@ typedef struct rose_cuda_norm {
     uint32_t d, rows;
 } rose_cuda_norm;
 
+/* The outputs [first, end) of a step whose states are added to one sum. */
+typedef struct rose_cuda_sum {
+    uint32_t first, end;
+} rose_cuda_sum;
+
+/* sums[i] += the states of those of sum[i]'s outputs that are in the block, output after output.
+ * The states of outputs first .. first + n - 1 are the rows of h. */
+typedef struct rose_cuda_states {
+    const void *h; /* T, blocked, k_pad values in a row */
+    uint32_t k_pad, d, first, n;
+    const rose_cuda_sum *sum; /* [n_sums] */
+    float *sums;              /* [n_sums][d] */
+    uint32_t n_sums;
+} rose_cuda_states;
+
 /* x += norm(y), then y = 0: the branch of an architecture that norms what a layer adds. The next
  * GEMM with end RESIDUAL adds to y again. */
 typedef struct rose_cuda_norm_add {
@@ -269,6 +284,7 @@ typedef struct rose_cuda_launch {
 
 cudaError_t rose_cuda_norm_run(const rose_cuda_launch *l, const rose_cuda_norm *a);
 cudaError_t rose_cuda_norm_add_run(const rose_cuda_launch *l, const rose_cuda_norm_add *a);
+cudaError_t rose_cuda_states_run(const rose_cuda_launch *l, const rose_cuda_states *a);
 /* unfused.cu: what the GEMMs do themselves unless a switch is off */
 cudaError_t rose_cuda_act_run(const rose_cuda_launch *l, const rose_cuda_act *a);
 cudaError_t rose_cuda_largest_run(const rose_cuda_launch *l, const rose_cuda_largest *a);

@@ -265,6 +265,27 @@ static __global__ void __launch_bounds__(TILE_ROWS * 32, Q > 6 ? 1 : 2)
     }
 }
 
+/* ---- sums of states, for pooled requests: a thread has one value of one sum ---- */
+
+enum { SUM_THREADS = 128 };
+
+template <typename T> static __global__ void states_kernel(const rose_cuda_states a)
+{
+    const uint32_t k = blockIdx.x * SUM_THREADS + threadIdx.x;
+    const T *h = static_cast<const T *>(a.h);
+    pdl_launch();
+    pdl_wait();
+    const rose_cuda_sum s = a.sum[blockIdx.y];
+    const uint32_t begin = s.first > a.first ? s.first : a.first;
+    const uint32_t end = s.end < a.first + a.n ? s.end : a.first + a.n;
+    if (k >= a.d || begin >= end) return;
+    float *to = a.sums + (size_t)blockIdx.y * a.d + k;
+    float sum = *to;
+    for (uint32_t i = begin; i < end; i++)
+        sum += to_f32(h[h_index(i - a.first, k, a.k_pad)]);
+    *to = sum;
+}
+
 /* ---- launchers ---- */
 
 extern "C" cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
@@ -321,6 +342,17 @@ extern "C" cudaError_t rose_cuda_norm_add_run(const rose_cuda_launch *at,
     if (a->d <= 1024) return launch_kernel(at, norm_add_kernel<4>, grid, NORM_THREADS, 0, *a);
     if (a->d <= 4096) return launch_kernel(at, norm_add_kernel<16>, grid, NORM_THREADS, 0, *a);
     return launch_kernel(at, norm_add_kernel<64>, grid, NORM_THREADS, 0, *a);
+}
+
+extern "C" cudaError_t rose_cuda_states_run(const rose_cuda_launch *at, const rose_cuda_states *a)
+{
+    const dim3 grid((a->d + SUM_THREADS - 1) / SUM_THREADS, a->n_sums);
+    if (a->n_sums == 0) return cudaSuccess;
+    if (at->type == ROSE_CUDA_F16)
+        return launch_kernel(at, states_kernel<__half>, grid, SUM_THREADS, 0, *a);
+    if (at->type == ROSE_CUDA_BF16)
+        return launch_kernel(at, states_kernel<__nv_bfloat16>, grid, SUM_THREADS, 0, *a);
+    return launch_kernel(at, states_kernel<float>, grid, SUM_THREADS, 0, *a);
 }
 
 extern "C" cudaError_t rose_cuda_norm_prepare(void)

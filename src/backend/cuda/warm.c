@@ -16,10 +16,12 @@ typedef struct warm {
     uint32_t *zeros; /* [max_step_tokens] */
     uint32_t *pages; /* [kv_pages] 0, 1, ... */
     uint32_t *first; /* [max_seqs + 1] */
+    float *sum;      /* [d_model] */
     rose_err *err;
 } warm;
 
-/* The last row asks for rules and for a report, so that every kernel after the head runs. */
+/* The last row asks for rules, for a report and for its state, so that every kernel after the last
+ * norm runs. */
 static rose_status run(warm *w, rose_batch *b)
 {
     static const uint32_t banned[] = {0};
@@ -28,18 +30,20 @@ static rose_status run(warm *w, rose_batch *b)
         {.score_id = ROSE_TOKEN_NONE, .report = report, .n_top = 1},
         {.score_id = ROSE_TOKEN_NONE, .banned = banned, .n_banned = 1},
     };
-    const rose_output_rules *const each[2] = {&rules[0], &rules[1]};
-    const rose_sampling params[2] = {{.temperature = 1, .top_p = 0.9f},
-                                     {.temperature = 1, .top_p = 1}};
-    const uint32_t rows[2] = {b->n_tokens - 1, b->n_tokens - 1}, pos[2] = {0, 0};
+    const rose_output_rules *const each[3] = {&rules[0], &rules[1], NULL};
+    const rose_sampling params[3] = {
+        {.temperature = 1, .top_p = 0.9f}, {.temperature = 1, .top_p = 1}, {.top_p = 1}};
+    const uint32_t last = b->n_tokens - 1, rows[3] = {last, last, last}, pos[3] = {0, 0, 0};
+    float *const states[3] = {NULL, NULL, w->sum};
     rose_step_result result;
     uint64_t ticket;
 
-    b->n_outputs = b->n_tokens > 1 ? 2 : 1;
+    b->n_outputs = b->n_tokens < 3 ? b->n_tokens : 3;
     b->out_row = rows;
     b->out_pos = pos;
     b->out_params = params;
     b->out_rules = each;
+    if (b->n_outputs == 3) b->out_states = states;
     rose_status st = w->ops->step(w->c, b, &ticket, w->err);
     return st == ROSE_OK ? w->ops->collect(w->c, ticket, &result, w->err) : st;
 }
@@ -75,7 +79,8 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
     w.zeros = calloc(p->max_step_tokens, sizeof *w.zeros);
     w.pages = calloc(p->kv_pages, sizeof *w.pages);
     w.first = calloc((size_t)p->max_seqs + 1, sizeof *w.first);
-    if (st == ROSE_OK && (w.zeros == NULL || w.pages == NULL || w.first == NULL))
+    w.sum = calloc(c->arch.d_model, sizeof *w.sum);
+    if (st == ROSE_OK && (w.zeros == NULL || w.pages == NULL || w.first == NULL || w.sum == NULL))
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     for (uint32_t i = 0; st == ROSE_OK && i < p->kv_pages; i++)
         w.pages[i] = i;
@@ -85,5 +90,6 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
     free(w.zeros);
     free(w.pages);
     free(w.first);
+    free(w.sum);
     return st;
 }

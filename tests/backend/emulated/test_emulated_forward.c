@@ -133,6 +133,81 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
+/* ---- states ---- */
+
+/* Adds the states of a prompt of N_PROMPT tokens in chunks, beside decode steps of another sequence
+ * and beside a second sum. */
+static void run_states(const rose_model *m, fx_backend *f, uint32_t chunk, float *sum, float *last)
+{
+    fx_seq s = fx_seq_make(m, fx_seed() + 99, N_PROMPT), other = fx_seq_make(m, fx_seed(), 12);
+    float *beside = calloc(m->arch.d_model, sizeof *beside);
+    assert_non_null(beside);
+    memset(sum, 0, m->arch.d_model * sizeof *sum);
+    memset(last, 0, m->arch.d_model * sizeof *last);
+    s.sum = sum;
+    while (s.done < N_PROMPT) {
+        const uint32_t left = N_PROMPT - s.done, rows = left < chunk ? left : chunk;
+        fx_part parts[] = {{&other, 1, FX_ALL}, {&s, rows, FX_ALL}};
+        const bool both = other.done < other.n_tokens && chunk < left;
+        other.sum = other.done % 2 == 1 ? beside : NULL;
+        fx_step(f, both ? parts : parts + 1, both ? 2 : 1);
+    }
+    fx_seq_drop(f, &s);
+    s.sum = NULL;
+    fx_run(f, &s, N_PROMPT - 1, chunk);
+    s.sum = last;
+    fx_step(f, &(fx_part){&s, 1, FX_LAST}, 1);
+    fx_seq_drop(f, &s);
+    fx_seq_drop(f, &other);
+    fx_seq_free(&s);
+    fx_seq_free(&other);
+    free(beside);
+}
+
+static double relative_error(const float *want, const float *got, uint32_t n)
+{
+    double diff = 0, size = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        diff += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        size += (double)want[i] * (double)want[i];
+    }
+    return sqrt(diff / size);
+}
+
+/* The sums are close to those of the CPU, and have the same bits in chunks and beside others. */
+static void test_states(void **state)
+{
+    static const rose_compute types[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16, ROSE_COMPUTE_F16};
+    static const double limits[] = {1e-4, 8e-2, 2e-2};
+    golden g;
+    rose_model *m = family_model("families/qwen3", &g);
+    const uint32_t d = m->arch.d_model;
+    float *v = calloc((size_t)d * 6, sizeof *v);
+    (void)state;
+    assert_non_null(v);
+    fx_device = "cpu";
+    fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 1);
+    run_states(m, &f, N_PROMPT, v, v + d);
+    fx_close(&f);
+    fx_device = "cuda";
+    for (int t = 0; t < 3; t++) {
+        f = fx_open(m, types[t], NULL, 0, 1);
+        run_states(m, &f, N_PROMPT, v + 2 * d, v + 3 * d);
+        const double e = relative_error(v, v + 2 * d, d),
+                     e_last = relative_error(v + d, v + 3 * d, d);
+        print_message("states, type %d: relative error %.1e of a sum, %.1e of one\n", t, e, e_last);
+        assert_true(e < limits[t] && e_last < limits[t]);
+        for (uint32_t chunk = 5; chunk < 30; chunk += 8) {
+            run_states(m, &f, chunk, v + 4 * d, v + 5 * d);
+            assert_memory_equal(v + 2 * d, v + 4 * d, 2 * d * sizeof *v);
+        }
+        fx_close(&f);
+    }
+    free(v);
+    rose_model_close(m);
+    golden_close(&g);
+}
+
 /* ---- rules ---- */
 
 enum { N_RULED = 9 };
@@ -291,7 +366,7 @@ static void test_tuned(void **state)
 /* An argument runs the tests whose names match it: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[N_FAMILIES + 2];
+    struct CMUnitTest tests[N_FAMILIES + 3];
     const int n = argc > 1 || getenv("ROSE_TEST_LONG") != NULL ? N_FAMILIES : N_SHORT;
     memset(tests, 0, sizeof tests);
     for (int i = 0; i < n; i++)
@@ -300,6 +375,7 @@ int main(int argc, char **argv)
                                        .initial_state = (void *)(uintptr_t)g_families[i]};
     tests[n] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
     tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(test_rules);
+    tests[n + 2] = (struct CMUnitTest)cmocka_unit_test(test_states);
     g_state = fx_seed();
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);

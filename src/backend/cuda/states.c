@@ -1,0 +1,58 @@
+/* backend/cuda/states.c - the sums of states that pooled requests want. A sum lies in mapped host
+ * memory of the slot. step() copies the caller's values there, a kernel adds the states of each
+ * block of outputs after their norm, and collect() copies the sum back. Each value is added by one
+ * thread in order of the outputs, so the bits do not depend on the blocks. */
+#include <string.h>
+
+#include "backend/cuda/cuda_internal.h"
+
+static bool is_state(const rose_batch *b, uint32_t output)
+{
+    return b->out_states != NULL && b->out_states[output] != NULL;
+}
+
+void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b)
+{
+    const size_t d = c->arch.d_model;
+    slot->n_sums = 0;
+    for (uint32_t i = 0; b->out_states != NULL && i < b->n_outputs; i++) {
+        float *to = b->out_states[i];
+        if (to == NULL) continue;
+        if (i == 0 || to != b->out_states[i - 1]) {
+            memcpy(slot->sums + slot->n_sums * d, to, d * sizeof *to);
+            slot->sums_to[slot->n_sums] = to;
+            slot->sum[slot->n_sums++].first = i;
+        }
+        slot->sum[slot->n_sums - 1].end = i + 1;
+    }
+}
+
+bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = first; i < first + n; i++)
+        if (!is_state(b, i)) return true;
+    return false;
+}
+
+cudaError_t rose_cuda_sums_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n)
+{
+    const rose_cuda_slot *slot = step->slot;
+    /* A plain launch: a step of a prompt is long, so a dependent one would gain nothing. */
+    const rose_cuda_launch l = {.device = &c->device, .stream = c->stream, .type = c->type};
+    const rose_cuda_states a = {.h = c->scratch.out_h,
+                                .k_pad = c->weights.head.k_pad,
+                                .d = c->arch.d_model,
+                                .first = first,
+                                .n = n,
+                                .sum = slot->sum,
+                                .sums = slot->sums,
+                                .n_sums = slot->n_sums};
+    return rose_cuda_states_run(&l, &a);
+}
+
+void rose_cuda_sums_deliver(const rose_cuda *c, const rose_cuda_slot *slot)
+{
+    const size_t d = c->arch.d_model;
+    for (uint32_t i = 0; i < slot->n_sums; i++)
+        memcpy(slot->sums_to[i], slot->sums + i * d, d * sizeof(float));
+}
