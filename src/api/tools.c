@@ -402,6 +402,12 @@ static bool needs_tag(const rose_api_reading *r, const rose_api_params *p, bool 
             (r->calls != ROSE_CALLS_NONE || r->reasoning != ROSE_REASONING_NONE));
 }
 
+/* A format that binds the answer and not the calls. */
+static bool is_answer_format(const rose_api_structure *s)
+{
+    return s->any && s->kind != ROSE_GRAMMAR_TAG && strcmp(s->param, "response_format") == 0;
+}
+
 bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_template_text *text, json_t **tag)
 {
@@ -413,6 +419,8 @@ bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_pro
     *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
                             .one_call = !p->parallel_calls || p->tool_name != NULL};
     if (j->kind != ROSE_API_CHAT) return true;
+    if (forced(p) && is_answer_format(&p->structure))
+        p->structure = (rose_api_structure){0}; /* a reply of calls has no answer */
     if (forced(p) && p->structure.any)
         return rose_api_fail(&j->err, 400, NULL, "tool_choice",
                              "fields 'tool_choice' and '%s' exclude each other: a text can obey "
