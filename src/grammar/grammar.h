@@ -82,6 +82,9 @@ typedef struct rose_grammar_opts {
                                * (default 1); UINT32_MAX: none, not even after ',' and ':' */
     bool schema_order;        /* properties only in the order of the schema, as OpenAI's strict
                                * schemas have them; false: in any order, as JSON Schema says */
+    bool closed;              /* an object whose schema names properties has no other ones, unless
+                               * the schema speaks of them (additionalProperties, patternProperties,
+                               * propertyNames); false: it may have any, as JSON Schema says */
     uint32_t max_states;      /* states of the automaton (default 1,000,000) */
     uint32_t max_depth;       /* nesting of a schema or expression, in levels (default 200) */
     uint32_t max_stack;       /* nesting of the output, in frames (default 1,000): at the limit the
