@@ -591,9 +591,11 @@ bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const
 bool rose_api_piece_next(rose_api_choice *c, rose_api_piece *p);
 void rose_api_parts_clear(rose_api_choice *c); /* keeps the memory */
 bool rose_api_has_part(const rose_api_choice *c, rose_api_part_kind kind);
-/* Writes the whole text of a kind (of a call) as a JSON string. call is 0 for kinds without. */
-void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind,
-                        uint32_t call);
+/* Writes the whole text of a kind as a JSON string. */
+void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind);
+/* Writes the arguments of the call that begins with this part as a JSON string. They are the next
+ * parts. */
+void rose_api_put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *call);
 
 /* stream.c */
 void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */

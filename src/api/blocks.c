@@ -46,16 +46,6 @@ static const rose_api_part *open_part(const rose_api_choice *c)
     return c->block_part < c->n_parts ? &c->parts[c->block_part] : NULL;
 }
 
-/* Writes the arguments of the call that begins with this part as a JSON string. */
-static void put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
-{
-    const rose_api_part *end = c->parts + c->n_parts;
-    PUT(o, "\"");
-    for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++)
-        rose_api_put_escaped(o, c->text.data + part->begin, part->len);
-    PUT(o, "\"");
-}
-
 static void begin_event(rose_api_out *o, rose_api_job *j, const char *type)
 {
     PUT(o, "event: ");
@@ -119,7 +109,7 @@ static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k,
         put_part(o, c, part);
         PUT(o, ",\"arguments\":");
         if (filled)
-            put_args(o, c, part);
+            rose_api_put_args(o, c, part);
         else
             PUT(o, "\"\"");
         PUT(o, "}");
@@ -137,7 +127,7 @@ static bool is_cut(const rose_api_choice *c)
     return c->finish != NULL && strcmp(c->finish, "length") == 0;
 }
 
-/* Of item k of n when all text is there: only the last item can be cut. */
+/* Returns the status of item k of n when all text is there: only the last item can be cut. */
 static const char *item_status(const rose_api_choice *c, uint32_t k, uint32_t n)
 {
     const bool broken = c->finish == NULL || is_cut(c);
@@ -317,7 +307,7 @@ static void close_item(rose_api_out *o, rose_api_choice *c, bool last)
         PUT(o, ",\"name\":");
         put_part(o, c, part);
         PUT(o, ",\"arguments\":");
-        put_args(o, c, part);
+        rose_api_put_args(o, c, part);
         end_event(o);
     } else {
         const bool reasons = c->block_kind == ROSE_API_PART_REASONING;

@@ -82,14 +82,21 @@ bool rose_api_has_part(const rose_api_choice *c, rose_api_part_kind kind)
     return false;
 }
 
-void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind,
-                        uint32_t call)
+void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind)
 {
     rose_api_puts(o, "\"");
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
-        if (part->kind == kind && part->call == call)
-            rose_api_put_escaped(o, c->text.data + part->begin, part->len);
+        if (part->kind == kind) rose_api_put_escaped(o, c->text.data + part->begin, part->len);
     }
+    rose_api_puts(o, "\"");
+}
+
+void rose_api_put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *call)
+{
+    const rose_api_part *end = c->parts + c->n_parts;
+    rose_api_puts(o, "\"");
+    for (const rose_api_part *p = call + 1; p < end && p->kind == ROSE_API_PART_ARGS; p++)
+        rose_api_put_escaped(o, c->text.data + p->begin, p->len);
     rose_api_puts(o, "\"");
 }

@@ -2,9 +2,9 @@
  * mistral, lists), or a name before the arguments (mistral).
  *
  * The object around the arguments is checked as it comes, in any order of its members. The value of
- * the arguments is passed on byte by byte. Of its syntax only strings and brackets are followed, so
- * that its end is found. Arguments that come before the name, or are JSON in a string, wait until
- * they are complete. */
+ * the arguments is passed on byte by byte. The parser follows only its strings and
+ * brackets, in order to find its end. Arguments that come before the name, or are JSON in a string,
+ * wait until they are complete. */
 #include <stdlib.h>
 #include <string.h>
 

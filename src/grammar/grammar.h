@@ -112,7 +112,7 @@ rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *e
 
 /* Makes a matcher that stands where m stands (a further choice of the same request). */
 rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err);
-void rose_matcher_destroy(rose_matcher *m); /* accepts NULL */
+void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
 void rose_matcher_reset(rose_matcher *m);   /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as

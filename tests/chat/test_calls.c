@@ -229,7 +229,10 @@ static const sample samples[] = {
     {XML, 0, 0, "<function=now><parameter=></function>", "T{<function=now><parameter=></function>}",
      0},
     {XML, 0, 0, "<function=now><parameter=a>1</parameter> but <parameter=></function>",
-     "C0{now}A0{{\"a\": \"1\"}T{ but <parameter=>}A0{}}", 0},
+     "C0{now}A0{{\"a\": \"1\"}}", 0},
+    {XML, 0, 0,
+     "<function=now><parameter=a>1</parameter> and <parameter=b>2</parameter></function>.",
+     "C0{now}A0{{\"a\": \"1\", \"b\": \"2\"}}T{.}", 0},
     {XML, 0, 0, "<tool_call>  <functio", "T{<tool_call>  <functio}", 0},
 
     /* pythonic */

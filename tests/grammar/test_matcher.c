@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "grammar/cache.h"
+#include "grammar/match_internal.h"
 #include "tokenizer/tok_fixture.h"
 
 static rose_vocab_trie *v;
@@ -567,6 +568,39 @@ static void threads(void **state)
     rose_grammar_cache_destroy(c);
 }
 
+static void *destroy(void *m)
+{
+    rose_matcher_destroy(m);
+    return NULL;
+}
+
+/* A matcher may be destroyed while another thread computes a mask of its grammar. */
+static void destroyed_meanwhile(void **state)
+{
+    rose_grammar *g;
+    pthread_t t;
+    uint32_t words[64];
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, "a+", 2, v, NULL, NULL), ROSE_OK);
+    rose_matcher *a = start(g), *b = start(g), *c = start(g);
+    pthread_mutex_lock(&g->lock);
+    assert_int_equal(pthread_create(&t, NULL, destroy, b), 0);
+    pthread_join(t, NULL);
+    rose_matcher_destroy(c);
+    assert_ptr_equal(atomic_load(&g->gone), c);
+    pthread_mutex_unlock(&g->lock);
+    assert_true(rose_vocab_trie_ids(v) <= 32 * 64);
+    assert_int_equal(rose_matcher_mask(a, words, NULL), ROSE_OK);
+    assert_null(atomic_load(&g->gone));
+    assert_ptr_equal(g->matchers, a);
+    b = start(g);
+    pthread_mutex_lock(&g->lock);
+    rose_matcher_destroy(b); /* the grammar frees it */
+    pthread_mutex_unlock(&g->lock);
+    rose_grammar_unref(g);
+    rose_matcher_destroy(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,6 +619,7 @@ int main(void)
         cmocka_unit_test(cache),
         cmocka_unit_test(large_grammar),
         cmocka_unit_test(threads),
+        cmocka_unit_test(destroyed_meanwhile),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
