@@ -387,6 +387,7 @@ static void tags(void **state)
         {TEKKEN, TOOLS ",\"response_format\":{\"type\":\"json_object\"}", "\"value\":\"[\"",
          "TOOL_CALLS"},
         {OPENED, "\"regex\":\"ab\"", "\"pattern\":\"ab\"", "tags_with_separator"},
+        {OPENED, "\"regex\":\"[1]\"", "\"pattern\":\"[1]\"", "tags_with_separator"},
         {OPENED, "\"grammar\":\"root ::= \\\"ab\\\"\"", "\"grammar\":\"root",
          "tags_with_separator"},
         {OPENED, "\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}",

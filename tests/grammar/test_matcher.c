@@ -342,6 +342,46 @@ static void hostile(void **state)
         at += sprintf(at, ",\"key number %d\":{\"type\":\"null\"}", i);
     strcpy(at, "}}");
     try_hostile(schema, keys, "");
+    /* each item but the first lies in the one before it, however they are written */
+    try_hostile(schema,
+                join(repeated("{\"type\":\"array\",\"prefixItems\":[", 1, ""),
+                     repeated("{},", 50000, "{}]}")),
+                "nested more than");
+}
+
+/* A list of n different words. */
+static char *words(const char *head, int n, const char *tail)
+{
+    char *text = malloc((size_t)n * 16 + 200);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "%s", head);
+    for (int i = 0; i < n; i++)
+        at += sprintf(at, "%s\"word%d\"", i > 0 ? "," : "", i);
+    strcpy(at, tail);
+    return text;
+}
+
+/* Every word of an enum is looked up in the others of the schema, but not in its own: twenty
+ * thousand words would take 200 million comparisons. */
+static void long_enums(void **state)
+{
+    (void)state;
+    char *text = words("{\"enum\":[", 20000, "]}");
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+    assert_true(allows(g, "\"word19999\""));
+    assert_false(allows(g, "\"word20000\""));
+    rose_grammar_unref(g);
+    free(text);
+    text = words("{\"allOf\":[{\"enum\":[\"word5\"]},{\"enum\":[", 20000, "]}]}");
+    g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+    assert_true(allows(g, "\"word5\""));
+    assert_false(allows(g, "\"word6\""));
+    rose_grammar_unref(g);
+    free(text);
+    try_hostile(ROSE_GRAMMAR_JSON_SCHEMA,
+                join(words("{\"allOf\":[{\"enum\":[", 50000, "]},"),
+                     words("{\"enum\":[\"x\",", 50000, "]}]}")),
+                "steps");
 }
 
 /* Each definition refers to the next one twice: 2^60 paths, 60 rules. */
@@ -530,13 +570,21 @@ static void threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_vocabularies), cmocka_unit_test(odd_tokens),
-        cmocka_unit_test(sentencepiece),    cmocka_unit_test(halves_of_characters),
-        cmocka_unit_test(copies),           cmocka_unit_test(deep_output),
-        cmocka_unit_test(clean_ups),        cmocka_unit_test(no_way_on),
-        cmocka_unit_test(hostile),          cmocka_unit_test(doubling),
-        cmocka_unit_test(limits),           cmocka_unit_test(cache),
-        cmocka_unit_test(large_grammar),    cmocka_unit_test(threads),
+        cmocka_unit_test(bad_vocabularies),
+        cmocka_unit_test(odd_tokens),
+        cmocka_unit_test(sentencepiece),
+        cmocka_unit_test(halves_of_characters),
+        cmocka_unit_test(copies),
+        cmocka_unit_test(deep_output),
+        cmocka_unit_test(clean_ups),
+        cmocka_unit_test(no_way_on),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(long_enums),
+        cmocka_unit_test(doubling),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(cache),
+        cmocka_unit_test(large_grammar),
+        cmocka_unit_test(threads),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
