@@ -9,8 +9,9 @@
 
 enum { WORDS_DEPTH = 2000 }; /* words of which each begins the next: 2 MB of text */
 
-/* Functions that walk over nodes recurse, and a level takes 200 bytes of the thread's stack. */
-enum { MAX_HEIGHT = 8000 };
+/* Functions that walk over nodes recurse. A level takes 200 bytes of the stack, which may be 2 MiB.
+ */
+enum { MAX_HEIGHT = 5000 };
 
 static uint32_t highest(const gr_build *b, const gr_node *kids, uint32_t n, uint32_t most)
 {

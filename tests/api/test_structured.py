@@ -317,6 +317,9 @@ def hostile():
     yield "a deep grammar", {"grammar": "root ::= " + "(" * 50000 + '"a"' + ")" * 50000}
     yield "nested references", {"guided_json": {"$ref": "#/$defs/d0", "$defs": {**deep, "d300": {}}}}
     yield "large counts", {"guided_json": {"type": "array", "minItems": 10 ** 9, "items": wide}}
+    yield "many items", {"guided_json": {"type": "array", "prefixItems": [{}] * 50000}}
+    yield "long lists", {"guided_json": {"allOf": [{"enum": [f"a{i}" for i in range(k, 50000)]} for k in (0, 1)]}}
+    yield "many properties", {"guided_json": {"type": "object", "required": [f"a{i}" for i in range(50000)]}}
     yield "endless recursion", {"guided_json": {"$ref": "#"}}
     yield "a grammar without an end", {"ebnf": 'root ::= "a" root'}
 
