@@ -21,8 +21,9 @@ os.environ.update({
     "OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False", "OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false",
-    "LANGCHAIN_TRACING_V2": "false", "PYDANTIC_AI_NO_BANNER": "1", "HTTP_PROXY": "http://127.0.0.1:9",
-    "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"})
+    "LANGCHAIN_TRACING_V2": "false", "PYDANTIC_AI_NO_BANNER": "1", "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost", **{name: "http://127.0.0.1:9" for name in (
+        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")}})
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from same_bits import Server, check, results  # noqa: E402  pylint: disable=wrong-import-position
 
