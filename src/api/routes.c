@@ -556,9 +556,9 @@ static bool method_fits(const route *rt, const char *method)
 
 /* Paths of the OpenAI API and related servers that this server does not have. */
 static const char *const absent[] = {
-    "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",         "/v1/batches",
-    "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",       "/v1/edits",
-    "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
+    "/v1/responses", "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",
+    "/v1/batches",   "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",
+    "/v1/edits",     "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
 };
 
 static bool is_absent(const char *path)
