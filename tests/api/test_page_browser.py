@@ -226,7 +226,7 @@ class Page:
 def test_chat(s, relay):
     with Page(relay) as p:
         p.ready()
-        check("the model and the version are named", p.text("#model-name") == f"{NAME} \u00b7 {s.get('/version').json()['version']}")
+        check("the model and the version are named", [p.text("#model-name"), p.text("#version")] == [NAME, s.get("/version").json()["version"]])
         check("no chat template: said, and plain completion is offered", "no chat template" in p.text("#empty-text") and p.shown("to-text"))
         check("the message field has the focus", p.active() == "input")
         p.set(max_tokens="24", temperature="0", system="Tell a story.")
@@ -443,6 +443,16 @@ def test_raw(relay):
         head, body = response.split("\n\n", 1)
         check("response: status, headers, all events", head.startswith("200 OK\n") and "content-type: text/event-stream" in head and
               body.startswith("data: {") and body.endswith("data: [DONE]\n\n"), response)
+        p.d.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+        for how in ("the clipboard", "a browser without it"):
+            p.js("navigator.clipboard.writeText('other')")
+            if how != "the clipboard":
+                p.js("Object.defineProperty(navigator.clipboard, 'writeText', {value: () => Promise.reject(new Error())})")
+            p.js("document.getElementById('copy-response').focus()")
+            p.keys(Keys.ENTER)
+            p.wait("document.getElementById('copy-response').textContent === 'Copied'", "the copy")
+            got = p.d.execute_async_script("const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)));")
+            check(f"copy with {how}", got == body, got)
         line = p.js("return curl()")
         check("curl: the key is a variable", "secret" not in line and "$ROSEINFER_API_KEY" in line, line)
         said = subprocess.run(["sh", "-c", line + " -s"], capture_output=True, timeout=WAIT_S, check=False,
