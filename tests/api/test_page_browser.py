@@ -73,7 +73,7 @@ class Relay(http.server.ThreadingHTTPServer):
 
     def __init__(self, port):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.upstream, self.key, self.paths, self.bodies, self.left = port, None, [], [], threading.Event()
+        self.upstream, self.key, self.away, self.paths, self.bodies, self.left = port, None, False, [], [], threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}/"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -109,6 +109,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def relay(self):
         server, body = self.server, self.rfile.read(int(self.headers.get("Content-Length", 0)))
         server.paths.append(self.path)
+        if server.away:
+            self.close_connection = True
+            return
         wants = server.key and self.path not in ("/", "/ready", "/health")
         if wants and self.headers.get("Authorization") != "Bearer " + server.key:
             self.answer(401, {}, [b'{"error":{"message":"the API key is wrong or missing","code":"invalid_api_key"}}'])
@@ -257,6 +260,8 @@ def test_chat(s, relay):
         p.ready()
         check("a reload keeps conversation and settings", p.js("return turns.length") == 4 and p.js("return document.getElementById('system').value")
               == "Tell a story.")
+        p.js("document.querySelectorAll('.assistant details')[1].open = true; showAll()")
+        check("unfolded times stay unfolded", p.js("return document.querySelectorAll('.assistant details')[1].open"))
         test_edit(p, relay)
         p.sound("chat")
 
@@ -396,7 +401,7 @@ def test_replies(relay):
     with Page(relay) as p:
         p.ready()
         for name, want in (("busy", "429: the queue is full (rate_limit_exceeded) Try again in 7 seconds."),
-                           ("event", "engine_error: the engine "), ("cut", "The stream ended before its end mark")):
+                           ("event", "The stream ended with an error: the engine "), ("cut", "The stream ended before its end mark")):
             p.ask("script: " + name, 2)
             check(f"{name}: says why", (p.text(".assistant .error") or "").startswith(want), p.text(".assistant"))
             check(f"{name}: what came stays", p.js("return turns[1].text") == {"busy": "", "event": "begun", "cut": "half"}[name])
@@ -491,6 +496,21 @@ def test_server_view(s, relay):
         p.sound("server view")
 
 
+def test_away(s):
+    """The server goes and comes back."""
+    relay = Relay(s.port)
+    with Page(relay) as p:
+        p.ready()
+        relay.away = True
+        p.ask("hello", 2)
+        check("away: the answer says so", "cannot be reached" in (p.text(".error") or ""), p.text(".assistant"))
+        p.wait("document.getElementById('dot').className === 'down'", "the state of a server that is away")
+        relay.away = False
+        p.ready()
+        check("back: the name is shown again", p.text("#model-name") == NAME)
+    relay.shutdown()
+
+
 def test_key(relay):
     relay.key = "k-1"
     with Page(relay) as p:
@@ -544,7 +564,7 @@ def test_looks(s, relay):
                     p.wait("samples.length >= 2", "two samples")
                     s.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 200, "n": 3})
                     p.wait("samples.length >= 5", "five samples")
-                wide = p.js("return [...document.querySelectorAll('body, header, main > section, #log, .turn, .tile')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.id + '.' + e.className)")
+                wide = p.js("return [...document.querySelectorAll('body, header, main > section, #log, .turn, .tile')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => [e.id, e.className, e.clientWidth, e.scrollWidth, e.textContent.slice(-300)])")
                 check(f"{name}: the view {view} is not wider than its window", not wide, wide)
                 p.shot(f"{name}-{view}" if view != "chat" else name + "-end")
             p.js("document.getElementById('tab-chat').click(); showSettings(true)")
@@ -563,7 +583,7 @@ def main():
     with Server() as s:
         relay = Relay(s.port)
         for test, args in ((test_chat, (s, relay)), (test_text, (s, relay)), (test_settings, (relay,)), (test_stop, (relay,)),
-                           (test_evil, (relay,)), (test_replies, (relay,)), (test_raw, (relay,)), (test_key, (relay,)),
+                           (test_evil, (relay,)), (test_replies, (relay,)), (test_raw, (relay,)), (test_away, (s,)), (test_key, (relay,)),
                            (test_looks, (s, relay))):
             try:
                 test(*args)
