@@ -49,7 +49,9 @@ static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *e
     const rose_prof_span span = rose_prof_begin("api.vocabulary");
     rose_status st =
         rose_vocab_trie_open(&v, a->tok, arch->vocab_size, arch->eos_ids, arch->n_eos, err);
-    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, NULL, a->grammars.max_bytes, err);
+    /* as in vLLM and OpenAI's API: a small model that may add properties finds no end */
+    const rose_grammar_opts opts = {.closed = true};
+    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, &opts, a->grammars.max_bytes, err);
     rose_vocab_trie_unref(v); /* the cache has a reference of its own */
     rose_prof_end(&span);
     if (st == ROSE_OK) atomic_store_explicit(&a->grammars.cache, *out, memory_order_release);

@@ -555,11 +555,13 @@ static bool method_fits(const route *rt, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* Paths of the OpenAI API and related servers that this server does not have. */
+/* Paths of the OpenAI API and related servers that this server does not have, except for those of
+ * routes. */
 static const char *const absent[] = {
-    "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",         "/v1/batches",
-    "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",       "/v1/edits",
-    "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
+    "/v1/moderations", "/v1/images",        "/v1/audio",         "/v1/files",
+    "/v1/batches",     "/v1/fine_tuning",   "/v1/assistants",    "/v1/threads",
+    "/v1/uploads",     "/v1/edits",         "/v1/vector_stores", "/v1/realtime",
+    "/v1/videos",      "/v1/conversations", "/v1/responses",     "/v1/messages",
 };
 
 static bool is_absent(const char *path)

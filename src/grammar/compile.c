@@ -161,6 +161,7 @@ void rose_grammar_unref(rose_grammar *g)
     if (g == NULL) return;
     /* acq_rel: the last holder frees what the others have written */
     if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
+    rose_gr_free_gone(g);
     rose_gr_program_free(&g->p);
     rose_gr_states_free(&g->s);
     rose_vocab_trie_unref(g->vocab);
