@@ -92,6 +92,9 @@ typedef struct rose_grammar_opts {
     uint64_t max_work;        /* steps of compiling (default 30,000,000: below a second) */
     size_t max_compile_bytes; /* memory while compiling (default 256 MiB) */
     size_t max_run_bytes;     /* cached states and masks of one grammar (default 32 MiB) */
+    size_t max_live_bytes;    /* all grammars of the vocabulary that live (default 2 GiB): beyond
+                               * this, compiling fails with ROSE_E_FULL. Beyond half of it, a grammar
+                               * caches 1/64 of max_run_bytes */
 } rose_grammar_opts;
 
 /* Compiles text[0..len) (no NUL needed) for a vocabulary, of which the grammar takes a reference.
