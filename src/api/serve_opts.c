@@ -17,6 +17,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
     rose_engine_flags_init(&f->engine);
     f->api.model_id = NULL;
     f->log_level = "info";
+    f->pull = true;
     f->generation_config = "auto";
     f->pooling_type = f->task = "auto";
     f->shutdown_timeout = 60;
@@ -77,6 +78,9 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
+                      .first = true),
+        ROSE_ROW_BOOL("pull", &f->pull,
+                      "fetch a model of the hub, ORG/NAME, that is not in the cache",
                       .first = true),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "

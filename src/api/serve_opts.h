@@ -22,11 +22,11 @@ typedef struct rose_serve_flags {
     const char *generation_config;   /* auto, none, vllm or a path */
     const char *pooling_type, *task; /* see rose_pooling_read */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
-    bool nvtx, lenient;
+    bool nvtx, lenient, pull;
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
-enum { ROSE_SERVE_OPT_ROWS = 78 + ROSE_ENGINE_FLAG_ROWS };
+enum { ROSE_SERVE_OPT_ROWS = 79 + ROSE_ENGINE_FLAG_ROWS };
 
 /* Set every option to its default. */
 void rose_serve_opts_default(rose_serve_flags *f);

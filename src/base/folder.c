@@ -73,9 +73,9 @@ rose_status rose_folder_check(const char *path, rose_err *err)
     if (is_hub_name(path))
         return rose_fail(
             err, ROSE_E_NOTFOUND,
-            "'%.100s' is not a folder on this machine, and roseinfer downloads no models; "
-            "to get it from the Hugging Face hub: hf download %.100s --local-dir %.100s",
-            path, path, strchr(path, '/') + 1);
+            "'%.150s' is not a folder on this machine; to get it from the Hugging Face hub: "
+            "roseinfer pull %.150s",
+            path, path);
     return rose_fail(err, ROSE_E_NOTFOUND,
                      "'%.200s': there is no such folder; " A_MODEL " (to get GPT-2: " GET_GPT2 ")",
                      path);

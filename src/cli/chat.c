@@ -362,12 +362,13 @@ static void greet(const chat *c, const char *model)
            (int)(model + n - base), base, rose_lib_max_model_len(c->rose));
 }
 
-static int open_and_talk(chat *c, const char *model, const rose_lib_options *lib,
-                         const char *system)
+/* folder: where the files of the model are. */
+static int open_and_talk(chat *c, const char *folder, const char *model,
+                         const rose_lib_options *lib, const char *system)
 {
     char err[ROSE_LIB_ERR] = "";
     if ((c->messages = json_array()) == NULL) return complain(c, "out of memory");
-    if (rose_lib_open(&c->rose, model, lib, err) != 0) return complain(c, err);
+    if (rose_lib_open(&c->rose, folder, lib, err) != 0) return complain(c, err);
     if (!rose_lib_has_chat_template(c->rose)) {
         fprintf(stderr,
                 "roseinfer: %s has no chat template: give one with --chat-template FILE, or "
@@ -387,7 +388,7 @@ int rose_cmd_chat(int argc, char **argv)
 {
     chat c = {.tty = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1};
     rose_lib_options lib = {ROSE_CLI_LIB_OPTIONS, .generation_config = "auto"};
-    bool pin = false;
+    bool pin = false, pull = true;
     const char *system = NULL, *model;
     const rose_opt rows[] = {
         ROSE_ROW_STRING("system-prompt", &system, "TEXT", "the system message",
@@ -402,6 +403,7 @@ int rose_cmd_chat(int argc, char **argv)
         ROSE_ROW_U32("max-tokens", &c.max_tokens, "N", 0, 0, "most tokens of a reply",
                      .letter = 'n', .unset = "what the context leaves"),
         ROSE_CLI_SAMPLING_ROWS(&c.p, "random"),
+        ROSE_CLI_PULL_ROW(&pull),
         ROSE_CLI_ENGINE_ROWS(&lib, &pin),
     };
     enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 4, N_SET = 7 };
@@ -421,12 +423,19 @@ int rose_cmd_chat(int argc, char **argv)
 
     /* A second reading, so that what is given counts more than what the model recommends. */
     rose_err e = {{0}};
-    if (recommend(&c, model, lib.generation_config, &e) != ROSE_OK) return rose_die(&e);
+    rose_buf path = {0};
+    const char *folder = model;
+    if (!rose_cli_find_model(&folder, &path, pull, false, &e) ||
+        recommend(&c, folder, lib.generation_config, &e) != ROSE_OK) {
+        rose_buf_free(&path);
+        return rose_die(&e);
+    }
     rose_opts_parse_one(usage, about, rows, N_ROWS, argc, argv, &model);
     memcpy(c.set_rows, rows + FIRST_SET, N_SET * sizeof *rows);
     c.n_set_rows = N_SET;
     lib.pin_threads = pin;
-    rc = open_and_talk(&c, model, &lib, system);
+    rc = open_and_talk(&c, folder, model, &lib, system);
+    rose_buf_free(&path);
     rose_lib_close(c.rose);
     json_decref(c.messages);
     rose_buf_free(&c.line);

@@ -16,6 +16,17 @@ int rose_cmd_detokenize(int argc, char **argv);
 int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
 int rose_cmd_tune(int argc, char **argv);
+int rose_cmd_pull(int argc, char **argv);
+
+/* If *model is no path on this machine but a name of the hub (ORG/NAME or ORG/NAME:QUANT), *model
+ * becomes the path in the hub's cache, which path holds. pull: fetch what is not there, unless
+ * HF_HUB_OFFLINE is set. log: progress goes to the log. False: err says why. Main thread, before
+ * other threads start. */
+bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log, rose_err *err);
+
+/* The row of --no-pull. pull: a bool *. */
+#define ROSE_CLI_PULL_ROW(pull)                                                                    \
+    ROSE_ROW_BOOL("pull", pull, "fetch a model of the hub, ORG/NAME, that is not in the cache")
 
 /* Unless --tune-dir set it: the directory of the tuned GEMM kernels becomes
  * $XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer. Main thread. */

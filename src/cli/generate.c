@@ -13,7 +13,7 @@ typedef struct generate_opts {
     bool ignore_eos, stats, echo;
     rose_lib_params p;
     rose_lib_options lib;
-    bool pin;
+    bool pin, pull;
 } generate_opts;
 
 static int die(const char *msg)
@@ -99,6 +99,7 @@ int rose_cmd_generate(int argc, char **argv)
     generate_opts g = {
         .stats = isatty(STDERR_FILENO) == 1,
         .echo = true,
+        .pull = true,
         .lib = {ROSE_CLI_LIB_OPTIONS, .chat_template = "{{ '' }}", .generation_config = "none"}};
     rose_lib_params_default(&g.p);
     g.p.temperature = ROSE_CLI_TEMPERATURE;
@@ -111,6 +112,7 @@ int rose_cmd_generate(int argc, char **argv)
         ROSE_CLI_SAMPLING_ROWS(&g.p, NULL),
         ROSE_ROW_BOOL("echo", &g.echo, "print the prompt before the text"),
         ROSE_ROW_FLAG("ignore-eos", &g.ignore_eos, "continue after the end-of-sequence token"),
+        ROSE_CLI_PULL_ROW(&g.pull),
         ROSE_CLI_ENGINE_ROWS(&g.lib, &g.pin),
         ROSE_ROW_BOOL("stats", &g.stats, "print times to stderr at the end",
                       .says = "on if standard error is a terminal"),
@@ -124,5 +126,10 @@ int rose_cmd_generate(int argc, char **argv)
     if (rc >= 0) return rc;
     g.p.ignore_eos = g.ignore_eos;
     g.lib.pin_threads = g.pin;
-    return run(model, &g);
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    const int failed =
+        rose_cli_find_model(&model, &path, g.pull, false, &err) ? run(model, &g) : rose_die(&err);
+    rose_buf_free(&path);
+    return failed;
 }

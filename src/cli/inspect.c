@@ -77,17 +77,18 @@ int rose_cmd_inspect(int argc, char **argv)
 {
     static rose_engine_flags flags;
     rose_engine_flags_init(&flags);
-    bool json = false, tensors = true;
-    rose_opt opts[ROSE_ENGINE_FLAG_ROWS + 2] = {
+    bool json = false, tensors = true, pull = true;
+    rose_opt opts[ROSE_ENGINE_FLAG_ROWS + 3] = {
         ROSE_ROW_FLAG("json", &json, "print JSON"),
         ROSE_ROW_BOOL("tensors", &tensors, "list the tensors"),
+        ROSE_CLI_PULL_ROW(&pull),
     };
     const char *model;
     int rc = rose_opts_parse_one(
         "roseinfer inspect MODEL [options]",
         "Prints the architecture, the tensors and the memory plan of a model without loading "
         "it.\nThe engine options change the plan as they would for serve.",
-        opts, 2 + rose_engine_flags_rows(&flags, opts + 2), argc, argv, &model);
+        opts, 3 + rose_engine_flags_rows(&flags, opts + 3), argc, argv, &model);
     if (rc >= 0) return rc;
 
     rose_err err = {{0}};
@@ -95,7 +96,10 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_engine_opts o;
     rose_memory_plan plan;
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
+    rose_buf path = {0};
+    if (st == ROSE_OK && !rose_cli_find_model(&model, &path, pull, false, &err)) st = ROSE_E_IO;
     if (st == ROSE_OK) st = rose_model_open_as(&m, model, flags.load_format, &err);
+    rose_buf_free(&path);
     if (st != ROSE_OK) return rose_die(&err);
     const rose_backend_ops *ops;
     st = rose_backend_pick_for(&ops, flags.device, m, &err);

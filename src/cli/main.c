@@ -39,6 +39,7 @@ static const rose_program_command commands[] = {
     {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
     {"tokenize", rose_cmd_tokenize, "text to token ids"},
     {"detokenize", rose_cmd_detokenize, "token ids to text"},
+    {"pull", rose_cmd_pull, "fetch a model of the Hugging Face hub to the cache"},
     {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
     {"tune", rose_cmd_tune, "measure the fastest GEMM kernels for a model on this GPU"},
     {"random-model", rose_cmd_random_model, "write a model with seeded random weights"},
@@ -48,8 +49,9 @@ static const rose_program_command commands[] = {
 static const rose_program program = {
     .name = "roseinfer",
     .about = "an LLM inference engine and server",
-    .notes = "MODEL is a GGUF file, or a Hugging Face folder: config.json, *.safetensors and\n"
-             "tokenizer.json (or tokenizer.model, or vocab.json + merges.txt).\n",
+    .notes = "MODEL is ORG/NAME or ORG/NAME:QUANT of the Hugging Face hub, a GGUF file, or a\n"
+             "Hugging Face folder: config.json, *.safetensors and tokenizer.json (or\n"
+             "tokenizer.model, or vocab.json + merges.txt).\n",
     .commands = commands,
     .n_commands = sizeof commands / sizeof *commands,
     .apart = "bench",

@@ -342,5 +342,15 @@ int rose_cmd_serve(int argc, char **argv)
                  "(--strict-fields refuses them), and fields that would change the answer are "
                  "always refused");
     rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
-    return run(model, &f);
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    const char *const given = model;
+    if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
+        rose_buf_free(&path);
+        return rose_die(&err);
+    }
+    if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
+    const int failed = run(model, &f);
+    rose_buf_free(&path);
+    return failed;
 }

@@ -10,6 +10,16 @@
 #include "cli/cli.h"
 #include "tokenizer/tokenizer.h"
 
+/* These commands read a cached model of the hub but fetch none. */
+static rose_status open_tokenizer(rose_tokenizer **t, const char *model, rose_err *err)
+{
+    rose_buf path = {0};
+    const bool found = rose_cli_find_model(&model, &path, false, false, err);
+    const rose_status st = found ? rose_tokenizer_open(t, model, err) : ROSE_E_NOTFOUND;
+    rose_buf_free(&path);
+    return st;
+}
+
 static void print_pieces(const rose_tokenizer *t, const rose_ids *ids)
 {
     for (size_t i = 0; i < ids->len; i++) {
@@ -59,7 +69,7 @@ int rose_cmd_tokenize(int argc, char **argv)
     rose_encoder *e = NULL;
     rose_buf text = {0};
     rose_ids ids = {0};
-    rose_status st = rose_tokenizer_open(&t, model, &err);
+    rose_status st = open_tokenizer(&t, model, &err);
     if (st == ROSE_OK) st = rose_encoder_create(&e, t, &err);
     if (st == ROSE_OK && prompt == NULL) st = rose_read_stdin(&text, &err);
     if (st == ROSE_OK)
@@ -120,7 +130,7 @@ int rose_cmd_detokenize(int argc, char **argv)
     rose_tokenizer *t = NULL;
     rose_buf in = {0}, out = {0};
     rose_ids ids = {0};
-    rose_status st = rose_tokenizer_open(&t, model, &err);
+    rose_status st = open_tokenizer(&t, model, &err);
     if (st == ROSE_OK && list == NULL) st = rose_read_stdin(&in, &err);
     if (st == ROSE_OK && list == NULL && rose_buf_str(&in) == NULL)
         st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");

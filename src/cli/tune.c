@@ -56,8 +56,12 @@ int rose_cmd_tune(int argc, char **argv)
     rose_model *m = NULL;
     rose_engine_opts o;
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
+    rose_buf path = {0};
+    if (st == ROSE_OK && !rose_cli_find_model(&model, &path, false, false, &err))
+        st = ROSE_E_NOTFOUND;
     if (st == ROSE_OK) st = rose_model_open_as(&m, model, flags.load_format, &err);
     if (st == ROSE_OK) st = tune(m, &flags, &o, &err);
     rose_model_close(m);
+    rose_buf_free(&path);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -26,7 +26,8 @@ import urllib.request
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "inspect", "random-model", "tune"]
+COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "pull", "inspect", "random-model", "tune"]
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the hub
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
 WITHOUT_OPTIONS = ["bench plot", "bench merge"]
@@ -237,8 +238,8 @@ def refused(what, model, *fragments, tokenizer=True):
 
 def test_model_errors():
     one_line_error("no such folder", run("inspect", "/nonexistent/model"), 1, "/nonexistent/model")
-    refused("a name of the hub", "openai-community/gpt2", "hf download openai-community/gpt2 --local-dir gpt2")
-    refused("another name of the hub", "Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")
+    refused("a name of the hub", "openai-community/gpt2", "roseinfer pull openai-community/gpt2")
+    refused("another name of the hub", "Qwen/Qwen3-0.6B", "roseinfer pull Qwen/Qwen3-0.6B")
     refused("a mistyped path", os.path.join(os.path.dirname(MODEL), "rose-tinny"), "rose-tinny", "no such folder")
     refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
     refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")

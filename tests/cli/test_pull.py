@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""Models by name: `test_pull.py BINARY MODEL`; closes with `N passed, N failed`.
+
+A hub of our own on loopback serves MODEL in the shape of the Hugging Face hub. It also stalls, cuts off, redirects and
+lies. Every test begins with an empty cache. Standard library only.
+"""
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.parse
+import urllib.request
+
+BIN, MODEL = os.path.abspath(sys.argv[1]), sys.argv[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NAME = "rose/tiny"
+results = {"passed": 0, "failed": 0}
+
+
+def check(name, ok, detail=""):
+    results["passed" if ok else "failed"] += 1
+    print(f"[{'       OK' if ok else '  FAILED '} ] {name}", flush=True)
+    if not ok:
+        print(f"    {repr(detail)[:3000]}", flush=True)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, answer):
+        self.seen = []  # (path, headers) of each request
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = answer
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass  # clients leave in the middle of replies
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.seen.append((self.path, dict(self.headers)))
+        self.server.answer(self)
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, code, body=b"", **headers):
+        self.send_response(code)
+        for k, v in headers.items():
+            self.send_header(k.replace("_", "-"), v)
+        if "Content_Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_bytes(self, body, length=None):
+        """The body, or the part that Range asks for; length: what is promised."""
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(asked[1]) if asked else 0
+        total = len(body) if length is None else length
+        headers = {"Content_Range": f"bytes {start}-{total - 1}/{total}"} if asked else {}
+        if length is not None:
+            headers["Content_Length"] = str(length - start)
+        self.reply(206 if asked else 200, body[start:], **headers)
+
+
+class Hub:
+    """files: name -> content. on: name of a file, or "list" -> what replaces its normal reply, called with the request
+    and the number of times that it was asked for before."""
+
+    def __init__(self, files):
+        self.files, self.on, self.counts, self.edit = files, {}, {}, lambda listing: listing
+        self.lock = threading.Lock()
+        self.server = Server(self.answer)
+
+    def listing(self):
+        siblings = []
+        for name, body in self.files.items():
+            entry = {"rfilename": name, "size": len(body), "blobId": hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()}
+            if name.endswith((".safetensors", ".gguf", ".bin")):
+                entry["lfs"] = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}
+            siblings.append(entry)
+        return self.edit({"id": NAME, "sha": COMMIT, "siblings": siblings})
+
+    def answer(self, r):
+        path = urllib.parse.unquote(r.path.split("?")[0])
+        prefix = f"/{NAME}/resolve/{COMMIT}/"
+        what = "list" if path.startswith(f"/api/models/{NAME}/revision/") else path[len(prefix):]
+        with self.lock:
+            n = self.counts[what] = self.counts.get(what, 0) + 1
+        if what in self.on:
+            return self.on[what](r, n - 1)
+        if what == "list":
+            return r.reply(200, json.dumps(self.listing()).encode()) if "blobs=true" in r.path else r.reply(400)
+        if path.startswith(prefix) and what in self.files:
+            return r.send_bytes(self.files[what])
+        r.reply(404, b"no such thing")
+
+    def asked(self, what):
+        return self.counts.get(what, 0)
+
+
+def model_files():
+    names = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+    files = {n: read(os.path.join(MODEL, n)) for n in names}
+    return {**files, "README.md": b"readme", "pytorch_model.bin": b"bin" * 100, "model.pt": b"pt", "onnx/model.onnx": b"x"}
+
+
+@contextlib.contextmanager
+def room(files=None):
+    """A hub, and a function that runs the program with an empty cache; run.env, run.cache."""
+    hub = Hub(files or model_files())
+    with tempfile.TemporaryDirectory() as d:
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE", "XDG_")) and "proxy" not in k.lower()}
+        env = {**keep, "HF_HOME": d, "HF_ENDPOINT": hub.server.url}
+
+        def run(*args, more=None, **kw):
+            p = subprocess.run([BIN, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=300, env={**env, **(more or {})}, **kw)
+            return p.returncode, p.stdout.decode(), p.stderr.decode()
+        run.env, run.home, run.repo = env, d, os.path.join(d, "hub", "models--rose--tiny")
+        run.blobs = os.path.join(run.repo, "blobs")
+        run.snapshot = os.path.join(run.repo, "snapshots", COMMIT)
+        try:
+            yield hub, run
+        finally:
+            hub.server.shutdown()
+            hub.server.server_close()
+
+
+def pull(run, *args, **kw):
+    return run("pull", NAME, "--stall-timeout", "1", *args, **kw)
+
+
+def is_whole(run, hub, names):
+    found = sorted(os.path.relpath(os.path.join(f, x), run.snapshot) for f, _, fs in os.walk(run.snapshot) for x in fs)
+    return found == sorted(names) and all(read(os.path.join(run.snapshot, n)) == hub.files[n] for n in names) \
+        and not [b for b in os.listdir(run.blobs) if "incomplete" in b]
+
+
+NEEDED = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+WEIGHTS = "model.safetensors"
+
+
+def weights_blob(run, hub):
+    return os.path.join(run.blobs, hashlib.sha256(hub.files[WEIGHTS]).hexdigest())
+
+
+def test_plain():
+    with room() as (hub, run):
+        r = pull(run)
+        check("a model arrives", r[0] == 0 and r[1] == run.snapshot + "\n" and is_whole(run, hub, NEEDED), r)
+        check("no file that is not needed", all(hub.asked(n) == 0 for n in ("README.md", "pytorch_model.bin", "model.pt")), hub.counts)
+        check("plain lines in a pipe", "model.safetensors, " in r[2] and "\r" not in r[2] and "\033" not in r[2], r)
+        link = os.readlink(os.path.join(run.snapshot, WEIGHTS))
+        check("the layout of the cache", link.startswith("../../blobs/") and read(os.path.join(run.repo, "refs", "main")) == COMMIT.encode(), link)
+        before = hub.asked(WEIGHTS)
+        r = pull(run)
+        check("a second pull fetches the list alone", r[0] == 0 and hub.asked(WEIGHTS) == before == 1, (r, hub.counts))
+        hub.server.shutdown()
+        p = run("generate", NAME, "-p", "The", "-n", "4", more={"HF_HUB_OFFLINE": "1"})
+        direct = run("generate", MODEL, "-p", "The", "-n", "4")
+        check("offline, generate finds the cache", p[0] == 0 and p[1] == direct[1], (p, direct))
+        for args in (["inspect", NAME], ["tokenize", NAME, "-p", "x"], ["chat", NAME]):
+            r = run(*args, more={"HF_HUB_OFFLINE": "1"})
+            check(f"offline, {args[0]} finds the cache", r[0] == 0 or "has no chat template" in r[2], r)
+
+
+def test_refused():
+    with room() as (hub, run):
+        for args, word in ((["generate", NAME, "--no-pull", "-p", "x"], "fetches nothing"), (["serve", NAME, "--no-pull", "--port", "0"], "fetches nothing"),
+                           (["inspect", NAME, "--no-pull"], "fetches nothing"), (["tokenize", NAME, "-p", "x"], "fetches nothing")):
+            r = run(*args)
+            check(f"{args[0]} --no-pull refuses by name", r[0] == 1 and word in r[2] and f"roseinfer pull {NAME}" in r[2], r)
+        r = run("generate", NAME, "-p", "x", more={"HF_HUB_OFFLINE": "1"})
+        check("HF_HUB_OFFLINE refuses by name", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
+        r = pull(run, more={"HF_HUB_OFFLINE": "1"})
+        check("pull with HF_HUB_OFFLINE", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
+        for bad in ("nothing", "a/b/c", "../x", "a/b:", "a/..", "/a/b", "a/b:c/d"):
+            r = run("pull", bad)
+            check(f"no name of the hub: {bad}", r[0] == 1 and "not a name of the hub" in r[2] and r[2].count("\n") == 1, r)
+        for bad in ("../x", "/x", ""):
+            r = pull(run, "--revision", bad)
+            check(f"no revision: {bad!r}", r[0] == 1 and "--revision" in r[2], r)
+        check("the hub was never asked", hub.counts == {}, hub.counts)
+        for name in ("libcurl.so.4", "libcurl-gnutls.so.4"):
+            with open(os.path.join(run.home, name), "w") as f:
+                f.write("no library")
+        r = pull(run, more={"LD_LIBRARY_PATH": run.home})
+        check("without libcurl the package is named", r[0] == 1 and "apt install libcurl4" in r[2], r)
+
+
+def test_codes():
+    for code, headers, words in ((401, {}, ["401", "HF_TOKEN"]), (403, {"X_Error_Code": "GatedRepo"}, ["gated", NAME]), (404, {}, ["404", "revision"]),
+                                 (429, {}, ["429"]), (500, {}, ["500"])):
+        with room() as (hub, run):
+            hub.on["list"] = lambda r, n: r.reply(code, b"page", **headers)
+            r = pull(run, "--retries", "1")
+            check(f"the list gives {code}", r[0] == 1 and all(w in r[2] for w in words) and hub.asked("list") == (2 if code in (429, 500) else 1), (r, hub.counts))
+            del hub.on["list"]
+            hub.on[WEIGHTS] = lambda r, n: r.reply(code, b"page", **headers)
+            r = pull(run, "--retries", "1")
+            check(f"the weights give {code}", r[0] == 1 and not os.path.exists(os.path.join(run.snapshot, WEIGHTS)), r)
+    with room() as (hub, run):
+        hub.on["list"] = lambda r, n: r.reply(503) if n == 0 else r.reply(429, Retry_After="1") if n == 1 else r.reply(200, json.dumps(hub.listing()).encode())
+        hub.on[WEIGHTS] = lambda r, n: r.reply(500) if n < 2 else r.send_bytes(hub.files[WEIGHTS])
+        r = pull(run)
+        check("503, 429 and 500 are tried again", r[0] == 0 and is_whole(run, hub, NEEDED), r)
+
+
+def test_resume():
+    with room() as (hub, run):
+        body = hub.files[WEIGHTS]
+
+        def cut(r, n):
+            if n < 2:  # promises all, sends a part
+                return r.send_bytes(body[:len(body) * (n + 1) // 3], len(body))
+            r.send_bytes(body)
+        hub.on[WEIGHTS] = cut
+        r = pull(run)
+        ranges = [h.get("Range") for p, h in hub.server.seen if p.endswith(WEIGHTS)]
+        check("a cut file is continued", r[0] == 0 and is_whole(run, hub, NEEDED) and ranges == [None, f"bytes={len(body) // 3}-", f"bytes={len(body) * 2 // 3}-"], (r, ranges))
+    with room() as (hub, run):
+        stop = threading.Event()
+
+        def stall(r, n):
+            if n == 0:
+                r.send_bytes(hub.files[WEIGHTS][:1000], len(hub.files[WEIGHTS]))
+                r.wfile.flush()
+                stop.wait(120)
+            else:
+                r.send_bytes(hub.files[WEIGHTS])
+        hub.on[WEIGHTS] = stall
+        r = pull(run)
+        stop.set()
+        check("a stall is left and continued", r[0] == 0 and is_whole(run, hub, NEEDED) and hub.asked(WEIGHTS) == 2, r)
+    for what in ("right", "wrong", "too long"):
+        with room() as (hub, run):
+            body = hub.files[WEIGHTS]
+            os.makedirs(run.blobs)
+            with open(weights_blob(run, hub) + ".incomplete", "wb") as f:
+                f.write({"right": body[:5000], "wrong": b"x" * 5000, "too long": body + b"x"}[what])
+            r = pull(run)
+            check(f"a part that is {what}", r[0] == 0 and is_whole(run, hub, NEEDED) and hub.asked(WEIGHTS) == (2 if what == "wrong" else 1), (r, hub.counts))
+    with room() as (hub, run):
+        body = hub.files[WEIGHTS]
+        os.makedirs(run.blobs)
+        with open(weights_blob(run, hub) + ".incomplete", "wb") as f:
+            f.write(body[:5000])
+        hub.on[WEIGHTS] = lambda r, n: r.reply(200, body)  # no ranges
+        r = pull(run)
+        check("a server without ranges", r[0] == 0 and is_whole(run, hub, NEEDED), r)
+    with room() as (hub, run):
+        os.makedirs(run.blobs)
+        with open(weights_blob(run, hub) + ".incomplete", "wb") as f:
+            f.write(hub.files[WEIGHTS][:5000])
+        hub.on[WEIGHTS] = lambda r, n: r.reply(206, b"y" * 10, Content_Range="bytes 5000-5009/5010")
+        r = pull(run)
+        check("the file changed between two tries", r[0] == 1 and "did the file change" in r[2], r)
+
+
+def test_lies():
+    def edited(change, words, name, code=1):
+        with room() as (hub, run):
+            def edit(listing):
+                change(listing, {s["rfilename"]: s for s in listing["siblings"]})
+                return listing
+            hub.edit = edit
+            r = pull(run, "--retries", "1")
+            whole = os.path.exists(os.path.join(run.snapshot, WEIGHTS))
+            check(name, r[0] == code and all(w in r[2] for w in words) and not whole, r)
+
+    edited(lambda l, s: s[WEIGHTS]["lfs"].update(size=1000), ["more than the 1000 bytes"], "larger than promised")
+    edited(lambda l, s: s[WEIGHTS]["lfs"].update(size=len(read(os.path.join(MODEL, WEIGHTS))) + 9), ["promised"], "smaller than promised")
+    edited(lambda l, s: s[WEIGHTS]["lfs"].update(sha256="0" * 64), ["SHA-256"], "another SHA-256")
+    edited(lambda l, s: s["config.json"].update(size=3), ["config.json", "more than the 3 bytes"], "a larger config.json")
+    edited(lambda l, s: s["config.json"].update(size=30000), ["config.json", "promised"], "a smaller config.json")
+    edited(lambda l, s: s[WEIGHTS]["lfs"].update(sha256="../../x"), ["hash"], "a hash that is a path")
+    edited(lambda l, s: s["config.json"].update(blobId="../x"), ["hash"], "a blob that is a path")
+    edited(lambda l, s: l.update(sha="../x"), ["commit"], "a commit that is a path")
+    edited(lambda l, s: s[WEIGHTS]["lfs"].update(size=-1), ["size"], "a negative size")
+    for bad in ("../config.json", "/etc/x.safetensors", "a/../b", "a//b", "a/", "", ".", "a\\b", "a\nb", "x" * 300):
+        edited(lambda l, s, bad=bad: s["README.md"].update(rfilename=bad), ["unsafe name"], f"the name {bad[:20]!r}")
+    for body, name in ((b"{", "half a list"), (b"[]", "a list of another form"), (b"\0" * (17 << 20), "an endless list")):
+        with room() as (hub, run):
+            hub.on["list"] = lambda r, n: r.reply(200, body)
+            r = pull(run, "--retries", "0")
+            check(name, r[0] == 1 and r[2].count("\n") == 1, r)
+    with room({"config.json": b"{}", "pytorch_model.bin": b"x"}) as (hub, run):
+        r = pull(run)
+        check("a model of *.bin alone", r[0] == 1 and "*.bin" in r[2] and hub.asked("pytorch_model.bin") == 0, r)
+
+
+def test_token():
+    with room() as (hub, run):
+        far = Server(lambda r: r.send_bytes(hub.files[WEIGHTS]))
+        hub.on[WEIGHTS] = lambda r, n: r.reply(302, Location=f"{far.url}/blob?sig=1")
+        hub.on["config.json"] = lambda r, n: r.reply(307, Location=f"/{NAME}/resolve/{COMMIT}/moved") if n == 0 else r.reply(500)
+        hub.files["moved"] = hub.files["config.json"]
+        r = pull(run, more={"HF_TOKEN": "hf_secret"})
+        near = [h.get("Authorization") for _, h in hub.server.seen]
+        check("the endpoint gets the token", r[0] == 0 and set(near) == {"Bearer hf_secret"}, (r, near))
+        check("another port does not", len(far.seen) == 1 and not any("secret" in str(h) for _, h in far.seen), far.seen)
+        far.shutdown()
+    for source in ("file", "home"):
+        with room() as (hub, run):
+            path = os.path.join(run.home, "token" if source == "home" else "own")
+            with open(path, "w") as f:
+                f.write("hf_other\n")
+            r = pull(run, *(["--token-file", path] if source == "file" else []), more={"HF_TOKEN": "hf_env"} if source == "file" else None)
+            seen = {h.get("Authorization") for _, h in hub.server.seen}
+            check(f"the token of a {source}", r[0] == 0 and seen == {"Bearer hf_other"}, (r, seen))
+    with room() as (hub, run):
+        hub.on["list"] = lambda r, n: r.reply(302, Location=r.path)
+        r = pull(run)
+        check("a circle of redirects ends", r[0] == 1 and "redirects" in r[2], r)
+        hub.on["list"] = lambda r, n: r.reply(302, Location="file:///etc/passwd")
+        r = pull(run, "--retries", "0")
+        check("a redirect to a file", r[0] == 1 and "root:" not in r[1] + r[2], r)
+        r = pull(run, "--token-file", os.path.join(run.home, "none"))
+        check("a token file that is not there", r[0] == 1 and "none" in r[2], r)
+
+
+def test_gguf():
+    files = {f"m-{q}.gguf": b"GGUF" + q.encode() * 100 for q in ("Q4_K_M", "Q8_0")}
+    files.update({f"Q6_K/m-Q6_K-0000{i}-of-00002.gguf": b"GGUF%d" % i for i in (1, 2)}, **{"mmproj-m-Q8_0.gguf": b"GGUF", "config.json": b"{}"})
+    with room(files) as (hub, run):
+        r = run("pull", NAME)
+        check("several GGUF files", r[0] == 1 and f"{NAME}:Q4_K_M" in r[2], r)
+        r = run("pull", f"{NAME}:q4_k_m")
+        check("one by its type", r[0] == 0 and r[1] == f"{run.snapshot}/m-Q4_K_M.gguf\n", r)
+        check("its bytes", read(r[1].strip()) == files["m-Q4_K_M.gguf"] and hub.asked("m-Q8_0.gguf") == 0, hub.counts)
+        r = run("pull", f"{NAME}:Q6_K")
+        parts = [os.path.exists(os.path.join(run.snapshot, n)) for n in files if n.startswith("Q6_K/")]
+        check("all parts of a split one", r[0] == 0 and r[1].endswith("-00001-of-00002.gguf\n") and parts == [True, True], r)
+        r = run("pull", f"{NAME}:Q2_K")
+        check("a type that is not there", r[0] == 1 and "Q2_K" in r[2], r)
+        r = run("inspect", f"{NAME}:Q4_K_M", more={"HF_HUB_OFFLINE": "1"})
+        check("inspect opens the file of the type", r[0] == 1 and "m-Q4_K_M.gguf" in r[2], r)
+
+
+def test_two():
+    with room() as (hub, run):
+        both = threading.Barrier(2)
+        hub.on["list"] = lambda r, n: (both.wait(120), r.reply(200, json.dumps(hub.listing()).encode()))
+        out = []
+        threads = [threading.Thread(target=lambda: out.append(pull(run, "--stall-timeout", "120"))) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        check("two at once", [r[0] for r in out] == [0, 0] and is_whole(run, hub, NEEDED), out)
+        check("each file came once", all(hub.asked(n) == 1 for n in NEEDED), hub.counts)
+
+
+def limit_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+def test_disk():
+    with room() as (hub, run):
+        r = pull(run, preexec_fn=limit_size)
+        check("a write that fails names the file", r[0] == 1 and ".incomplete: File too large" in r[2], r)
+        r = pull(run)
+        check("and the next pull goes on", r[0] == 0 and is_whole(run, hub, NEEDED) and "continued" in r[2], r)
+    with room() as (hub, run):
+        with open(os.path.join(run.home, "hub"), "w"):
+            pass
+        r = pull(run)
+        check("a cache that cannot be made", r[0] == 1 and "Not a directory" in r[2] and run.home in r[2], r)
+
+
+def test_serve():
+    with room() as (hub, run):
+        p = subprocess.Popen([BIN, "serve", NAME, "--port", "0"], stderr=subprocess.PIPE, text=True, env=run.env)
+        log = []
+        for line in p.stderr:
+            log.append(line)
+            if "listening on" in line:
+                break
+        text = "".join(log)
+        url = re.search(r"listening on (http://\S+)", text)
+        check("serve fetches the model and is ready", url is not None and "pull: model.safetensors" in text, text)
+        if url is not None:
+            body = json.dumps({"model": NAME, "prompt": "The", "max_tokens": 3}).encode()
+            q = urllib.request.Request(url[1] + "/v1/completions", body, {"Content-Type": "application/json"})
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(q, timeout=120) as r:
+                reply = json.load(r)
+            check("it answers under the model's name", reply["model"] == NAME and reply["usage"]["completion_tokens"] == 3, reply)
+        p.terminate()
+        p.communicate(timeout=120)
+        check("and stops", p.returncode == 0, p.returncode)
+
+
+if __name__ == "__main__":
+    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_two, test_disk, test_serve):
+        test()
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    sys.exit(1 if results["failed"] else 0)
