@@ -80,8 +80,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
                       .first = true),
         ROSE_ROW_BOOL("pull", &f->pull,
-                      "fetch a model of the hub, ORG/NAME, that is not in the cache",
-                      .first = true),
+                      "fetch a model of the hub, ORG/NAME, that is not in the cache"),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),

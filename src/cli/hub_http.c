@@ -75,7 +75,7 @@ typedef struct transfer {
     rose_hub_take take;
     void *ctx;
     rose_hub_reply *r;
-    size_t dropped; /* bytes */
+    size_t dropped;        /* bytes */
     bool started, stopped; /* stopped: by start or take */
 } transfer;
 

@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import json
 import os
+import pty
 import re
 import resource
 import signal
@@ -331,6 +332,15 @@ def test_token():
         hub.on["list"] = lambda r, n: r.reply(302, Location="file:///etc/passwd")
         r = pull(run, "--retries", "0")
         check("a redirect to a file", r[0] == 1 and "root:" not in r[1] + r[2], r)
+        def endless(r, n):
+            r.send_response(404)
+            r.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    r.wfile.write(b"x" * 65536)
+        hub.on["list"] = endless
+        r = pull(run, "--retries", "0")
+        check("an error page without end", r[0] == 1 and r[2].count("\n") == 1, r)
         r = pull(run, "--token-file", os.path.join(run.home, "none"))
         check("a token file that is not there", r[0] == 1 and "none" in r[2], r)
 
@@ -351,6 +361,42 @@ def test_gguf():
         check("a type that is not there", r[0] == 1 and "Q2_K" in r[2], r)
         r = run("inspect", f"{NAME}:Q4_K_M", more={"HF_HUB_OFFLINE": "1"})
         check("inspect opens the file of the type", r[0] == 1 and "m-Q4_K_M.gguf" in r[2], r)
+
+
+def test_sha256():
+    """The lengths around the blocks of SHA-256, which hashlib checks."""
+    sizes = [0, 1, *range(54, 67), *range(118, 131), 1000003]
+    files = {f"p-{n}.safetensors": bytes(i * 7 % 251 for i in range(n)) for n in sizes}
+    with room({"config.json": b"{}", WEIGHTS: b"x", **files}) as (hub, run):
+        r = pull(run)
+        check("SHA-256 of all lengths", r[0] == 0 and is_whole(run, hub, list(hub.files)), r)
+
+
+def test_terminal():
+    with room() as (hub, run):
+        body, go = hub.files[WEIGHTS], threading.Event()
+
+        def slowly(r, n):  # until the bar was seen
+            r.send_response(200)
+            r.send_header("Content-Length", str(len(body)))
+            r.end_headers()
+            for i in range(100):
+                r.wfile.write(body[i * len(body) // 100:(i + 1) * len(body) // 100])
+                r.wfile.flush()
+                go.wait(0.01)
+        hub.on[WEIGHTS] = slowly
+        main, side = pty.openpty()
+        p = subprocess.Popen([BIN, "pull", NAME], stdin=side, stdout=subprocess.DEVNULL, stderr=side, env=run.env)
+        os.close(side)
+        seen = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while piece := os.read(main, 65536):
+                seen += piece
+                if b"[#" in seen:
+                    go.set()
+        p.wait(120)
+        os.close(main)
+        check("a progress bar on a terminal", p.returncode == 0 and b"\r" + WEIGHTS.encode() + b" [" in seen and b"MB/s" in seen, seen[-500:])
 
 
 def test_two():
@@ -408,7 +454,7 @@ def test_serve():
 
 
 if __name__ == "__main__":
-    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_two, test_disk, test_serve):
+    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_sha256, test_terminal, test_two, test_disk, test_serve):
         test()
     print(f"{results['passed']} passed, {results['failed']} failed")
     sys.exit(1 if results["failed"] else 0)
