@@ -680,6 +680,9 @@ struct rose_api {
     char *profile_path; /* owned; path of the running recording, NULL = none */
 };
 
+/* page.c */
+void rose_api_get_page(rose_api_io *io, rose_http_req *r);
+
 /* routes.c */
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
 const char *rose_api_route_name(uint32_t index);

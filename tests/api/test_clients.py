@@ -21,14 +21,14 @@ os.environ.update({
     "OPENAI_API_KEY": "none", "ANTHROPIC_API_KEY": "none", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False", "OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false",
-    "LANGCHAIN_TRACING_V2": "false", "PYDANTIC_AI_NO_BANNER": "1", "HTTP_PROXY": "http://127.0.0.1:9",
-    "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"})
+    "LANGCHAIN_TRACING_V2": "false", "PYDANTIC_AI_NO_BANNER": "1", "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost", **{name: "http://127.0.0.1:9" for name in (
+        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")}})
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from same_bits import Server, check, results  # noqa: E402  pylint: disable=wrong-import-position
 
 BIN, MODEL, GROUP = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
 ONLY = sys.argv[4:]  # names of tests, to run fewer
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.path.dirname(os.path.abspath(sys.executable))
 NAME = os.path.basename(MODEL)
 ASK = "Once upon a time there was a"
@@ -124,6 +124,10 @@ def test_openai(url):
         floats = array.array("f", w[0].embedding).tolist()
         check("openai: embeddings", len(v) == 2 and len(floats) == 256 and v[0].embedding == floats and
               v[1].embedding != floats, (v, w))
+        talk = [{"role": "system", "content": "Be brief.", "name": "s"}, {"role": "user", "content": ASK, "name": "u"},
+                {"role": "assistant", "content": None, "refusal": None}, {"role": "user", "content": [{"type": "text", "text": "Go on."}]}]
+        r = c.chat.completions.create(messages=talk, stop=["1", "2", "3", "4", "5"], n=2, logprobs=True, top_logprobs=2, **kw)
+        check("openai: names, an empty turn, five stop strings, n", len(r.choices) == 2 and r.choices[1].logprobs.content, r)
         check("openai: models", [m.id for m in c.models.list()] == [NAME])
 
 
@@ -246,18 +250,25 @@ def test_langchain(url):
 
 
 def test_pydantic_ai(url):
+    import anthropic
     import openai
     import pydantic_ai
+    from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
     from pydantic_ai.providers.openai import OpenAIProvider
     answer = answer_type()
     provider = OpenAIProvider(openai_client=openai.AsyncOpenAI(base_url=url + "/v1", max_retries=0, timeout=300))
-    for model in (OpenAIChatModel(NAME, provider=provider), OpenAIResponsesModel(NAME, provider=provider)):
+    claude = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropic(base_url=url, max_retries=0, timeout=300))
+    for model in (OpenAIChatModel(NAME, provider=provider), OpenAIResponsesModel(NAME, provider=provider),
+                  AnthropicModel(NAME, provider=claude)):
         kind = type(model).__name__
         short, long = {"temperature": 0, "max_tokens": 24}, {"temperature": 0, "max_tokens": 120}
         r = pydantic_ai.Agent(model, instructions="Be brief.", model_settings=short).run_sync(ASK)
         check(f"pydantic-ai: {kind}", r.output, r)
-        for output in (answer, pydantic_ai.ToolOutput(answer), pydantic_ai.NativeOutput(answer)):
+        # It knows by the names of Anthropic's models which of them have native output.
+        native = [] if kind == "AnthropicModel" else [pydantic_ai.NativeOutput(answer)]
+        for output in (answer, pydantic_ai.ToolOutput(answer), *native):
             name = type(output).__name__ if isinstance(output, (pydantic_ai.ToolOutput, pydantic_ai.NativeOutput)) else "a type"
             r = pydantic_ai.Agent(model, output_type=output, model_settings=long).run_sync(ASK)
             check(f"pydantic-ai: {kind}, output_type is {name}", isinstance(r.output, answer), r)
@@ -353,6 +364,46 @@ def test_instructor(url):
     check("instructor: create_partial", len(parts) > 1 and parts[-1].word in ("yes", "no"), parts)
 
 
+# ---- group frameworks ----
+
+def test_llama_index(url):
+    from llama_index.core.llms import ChatMessage
+    from llama_index.llms.openai_like import OpenAILike
+    answer = answer_type()
+    kw = {"model": NAME, "api_base": url + "/v1", "api_key": "none", "temperature": 0, "max_tokens": 120, "max_retries": 0,
+          "context_window": 512}
+    text = OpenAILike(is_chat_model=False, **kw).complete(ASK).text
+    pieces = "".join(x.delta for x in OpenAILike(is_chat_model=False, **kw).stream_complete(ASK))
+    check("llama-index: complete", text and pieces == text, (text, pieces))
+    llm = OpenAILike(is_chat_model=True, is_function_calling_model=True, **kw)
+    talk = [ChatMessage(role="user", content=ASK)]
+    text = llm.chat(talk).message.content
+    check("llama-index: chat", text and "".join(x.delta or "" for x in llm.stream_chat(talk)) == text, text)
+    r = llm.as_structured_llm(answer).chat(talk)
+    check("llama-index: as_structured_llm by a function", isinstance(r.raw, answer), r)
+    llm = OpenAILike(is_chat_model=True, should_use_structured_outputs=True, **kw)
+    r = llm.as_structured_llm(answer).chat(talk)
+    check("llama-index: as_structured_llm by response_format", isinstance(r.raw, answer), r)
+
+
+def test_dspy(url):
+    import dspy
+    kw = {"api_base": url + "/v1", "api_key": "none", "temperature": 0, "max_tokens": 100, "cache": False, "num_retries": 0}
+    text = dspy.LM(f"openai/{NAME}", **kw)(ASK)[0]
+    check("dspy: LM", text, text)
+    text = dspy.LM(f"text-completion-openai/{NAME}", model_type="text", **kw)(ASK)[0]
+    check("dspy: LM, text", text, text)
+    # Its adapters want texts of forms that MODEL does not write, and ask for a schema only of models on dspy's list; so we ask.
+    schema = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"],
+              "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    with dspy.context(lm=dspy.LM(f"hosted_vllm/{NAME}", response_format=form, **kw), adapter=dspy.JSONAdapter()):
+        signature = dspy.Signature({"question": (str, dspy.InputField()),
+                                    "answer": (typing.Literal["yes", "no"], dspy.OutputField())}, "Answer.")
+        got = dspy.Predict(signature)(question="Q?")
+    check("dspy: Predict with JSONAdapter", got.answer in ("yes", "no"), got)
+
+
 # ---- groups of benchmarks ----
 
 TASK = """task: two
@@ -430,7 +481,8 @@ def test_guidellm(url):
 
 GROUPS = {"sdk": [test_openai, test_openai_async, test_anthropic, test_openai_agents, test_langchain, test_pydantic_ai, test_litellm,
                   test_llm],
-          "instructor": [test_instructor], "lm-eval": [test_lm_eval], "aiperf": [test_aiperf], "guidellm": [test_guidellm]}
+          "instructor": [test_instructor], "frameworks": [test_llama_index, test_dspy], "lm-eval": [test_lm_eval],
+          "aiperf": [test_aiperf], "guidellm": [test_guidellm]}
 
 
 def main():

@@ -324,7 +324,8 @@ static const row refused[] = {
     {"/detokenize", "{\"tokens\":[1.5]}", 400, "tokens", "not an integer"},
     {"/detokenize", "{\"tokens\":[[1]]}", 400, "tokens", "not an integer"},
     /* paths and methods */
-    {"/", "{}", 404, NULL, "nothing at '/'; the OpenAI API is at /v1"},
+    {"/", "{}", 405, NULL, "takes GET, not POST"},
+    {"/x", "{}", 404, NULL, "nothing at '/x'; the OpenAI API is at /v1"},
     {"/v1", "{}", 404, NULL, "nothing at"},
     {"/v1/", "{}", 404, NULL, "nothing at"},
     {"/v1/completionsx", "{}", 404, NULL, "nothing at"},

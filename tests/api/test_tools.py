@@ -149,7 +149,11 @@ def test_structure(s):
         m = ask(s, tools=TOOLS["hermes"], response_format=form, seed=seed, parallel_tool_calls=False).choices[0].message
         ok = fits(m.tool_calls[0]) if m.tool_calls else set(json.loads(m.content)) == {"x"}
         check(f"calls or structured text, seed {seed}", ok, m)
-    e = raised(openai.BadRequestError, lambda: ask(s, tools=TOOLS["hermes"], tool_choice="required", response_format=form))
+    kw = {"tools": TOOLS["hermes"], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    m = ask(s, response_format=form, **kw).choices[0].message
+    check("a demanded call leaves nothing to a format", m.tool_calls[0].function == ask(s, **kw).choices[0].message.tool_calls[0].function,
+          m)
+    e = raised(openai.BadRequestError, lambda: ask(s, extra_body={"guided_regex": "a"}, **kw))
     check("both at once cannot be", e is not None and e.param == "tool_choice", e)
 
 
