@@ -143,6 +143,9 @@ typedef struct rose_guide_ops {
     /* Called once, while no other call runs: when submit fails; else when the consumer has released
      * the request and no call runs any more. Any thread. */
     void (*destroy)(void *g);
+    /* NULL, or tells that calls may take long. The calls of all such guides share one thread, so
+     * that other guides do not wait for them. */
+    bool (*is_slow)(void *g);
 } rose_guide_ops;
 
 typedef struct rose_guide {
