@@ -47,6 +47,14 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "names besides localhost that the Host header may hold, as a proxy or another "
             "machine sends them. The option may be repeated; * allows any name",
             .unset = "none on a loopback address, else any"),
+        ROSE_ROW_LIST(
+            "api-key", &f->api_keys, "KEY",
+            "key that requests must send as 'Authorization: Bearer KEY'. The option may be "
+            "repeated. Other users of the machine see it in ps; --api-key-file and the "
+            "environment variable ROSEINFER_API_KEY hide it",
+            .unset = "none: the server is open", .secret = true),
+        ROSE_ROW_STRING("api-key-file", &f->api_key_file, "FILE",
+                        "file of API keys, one a line, in addition to --api-key"),
         ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",
                         "chat template: a file, the text of a template, or plain (User: and "
                         "Assistant:)",
@@ -153,7 +161,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                      "token of a request before it sleeps",
                      .says = "2000; 0 with fewer than 4 CPUs"),
     };
-    _Static_assert(sizeof all / sizeof *all <= 64, "too many rows");
+    _Static_assert(sizeof all / sizeof *all <= 80, "too many rows");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }

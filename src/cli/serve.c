@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <malloc.h>
 #endif
 
+#include "api/doors.h"
 #include "api/serve_opts.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -34,8 +36,9 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_http *http;
-    rose_chat *chat;   /* NULL: the plain template */
-    rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
+    rose_chat *chat;     /* NULL: the plain template */
+    rose_api_keys *keys; /* NULL: the server is open */
+    rose_chat *lender;   /* NULL, or it lends its tokens where there is no chat */
 } server;
 
 /* A model without a chat template still has special tokens. Only --trust-request-chat-template
@@ -85,6 +88,18 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     return ROSE_OK;
 }
 
+static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
+{
+    const rose_status st = rose_api_keys_read(&s->keys, &f->api_keys, f->api_key_file,
+                                              getenv("ROSEINFER_API_KEY"), err);
+    f->api.keys = s->keys;
+    if (s->keys != NULL)
+        rose_log(ROSE_LOG_INFO, "serve",
+                 "API keys: %u; all paths but /, /health and /ready need one",
+                 rose_api_keys_count(s->keys));
+    return st;
+}
+
 static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
                               const char *model_path, rose_err *err)
 {
@@ -108,6 +123,7 @@ static void stop_all(server *s)
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_api_destroy(s->api);
+    rose_api_keys_free(s->keys);
     rose_chat_close(s->chat);
     rose_chat_close(s->lender);
     rose_tokenizer_close(s->tok);
@@ -277,6 +293,7 @@ static int run(const char *dir, rose_serve_flags *f)
 
     fit_connections(f);
     rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
+    if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);

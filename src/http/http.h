@@ -26,12 +26,16 @@ typedef struct rose_http_callbacks {
      * longer usable when this returns. Not called after the reply ended. A client that has only
      * closed its sending side has not left: see conn.c. */
     void (*on_gone)(void *arg, rose_http_req *r);
+    /* The headers of a request are complete, and its body is not read yet. Returns 0 if the request
+     * may go on, else the status with which it is refused. *why is then the message, *headers
+     * further lines of the reply or NULL; both are constant. Any I/O thread. NULL = all may. */
+    int (*on_head)(void *arg, const rose_http_req *r, const char **why, const char **headers);
     /* Tells whether a GET or HEAD of this path is answered even at the connection limit: health
      * checks and metrics. Any I/O thread. NULL = no path is. */
     bool (*is_vital)(void *arg, const char *path);
-    /* Appends to `out` the body of an error response that the HTTP server itself creates. NULL =
-     * plain text. */
-    void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
+    /* Appends to `out` the body of an error response that the HTTP server itself creates. path:
+     * that of the request, "" if it could not be read. NULL = plain text. */
+    void (*error_body)(void *arg, const char *path, int status, const char *message, rose_buf *out);
     /* Called on an I/O thread that stays awake, between iterations of its event loop. NULL =
      * nothing is called. */
     void (*poll)(void *arg, uint32_t thread);
@@ -137,6 +141,8 @@ const char *rose_http_req_path(const rose_http_req *r); /* without the query, no
 const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name);
+bool rose_http_req_has_body(const rose_http_req *r); /* on_head: a body is announced */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
 /* Takes the body away from the request, which then has none. The caller frees the len bytes (and
  * at least one more, a NUL) with free(), in any thread. So a large body need not be copied. NULL

@@ -306,6 +306,7 @@ void rose_http_body_uncount(rose_http_conn *c);            /* its body is no lon
 
 /* reply.c */
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);
+void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const char *headers);
 void rose_http_refuse_extra(rose_http_conn *c); /* it came over the connection limit */
 static inline size_t http_pending(const rose_http_conn *c)
 {

@@ -292,6 +292,17 @@ static bool host_is_ours(rose_http_conn *c)
     return false;
 }
 
+/* Asks the user of this HTTP server, before anything of the body is read. */
+static bool head_is_accepted(rose_http_conn *c)
+{
+    const rose_http_callbacks *cb = &c->io->h->cb;
+    const char *why = NULL, *headers = NULL;
+    if (cb->on_head == NULL) return true;
+    const int status = cb->on_head(cb->arg, &c->req, &why, &headers);
+    if (status != 0) rose_http_refuse_with(c, status, why, headers);
+    return status == 0;
+}
+
 /* A connection over the limit gets one answer, and only a vital request gets more than 503. */
 static bool may_go_on(rose_http_conn *c)
 {
@@ -317,7 +328,7 @@ static void finish_head(rose_http_conn *c)
     if (!host_is_ours(c)) return;
     c->chunked = f.chunked;
     c->complete = !f.chunked && (f.n_length == 0 || c->content_length == 0);
-    if (!may_go_on(c)) return;
+    if (!head_is_accepted(c) || !may_go_on(c)) return;
     c->state = CONN_BODY;
     c->body_began_ns = rose_now_ns();
     if (c->complete) return;

@@ -118,13 +118,17 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
 
 void rose_http_refuse(rose_http_conn *c, int status, const char *why)
 {
+    rose_http_refuse_with(c, status, why, status == 503 ? "Retry-After: 1\r\n" : NULL);
+}
+
+void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const char *headers)
+{
     const rose_http_callbacks *cb = &c->io->h->cb;
-    const char *headers = status == 503 ? "Retry-After: 1\r\n" : NULL;
     rose_buf body = {0};
     c->keep_alive = false;
     c->linger = true;
     if (cb->error_body != NULL) {
-        cb->error_body(cb->arg, status, why, &body);
+        cb->error_body(cb->arg, c->req.path, status, why, &body);
         put_reply(c, status, "application/json", headers, body.data, body.len, NULL);
     } else {
         put_reply(c, status, "text/plain", headers, why, strlen(why), NULL);
@@ -283,6 +287,20 @@ const char *rose_http_req_header(const rose_http_req *r, const char *name)
             return c->head.data + c->headers[i].value;
     }
     return NULL;
+}
+
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
+{
+    const rose_http_conn *c = r->conn;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_headers; i++)
+        n += strcasecmp(c->head.data + c->headers[i].name, name) == 0;
+    return n;
+}
+
+bool rose_http_req_has_body(const rose_http_req *r)
+{
+    return !r->conn->complete;
 }
 
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)

@@ -668,6 +668,16 @@ const char *rose_http_req_header(const rose_http_req *r, const char *name)
                                                                                : NULL;
 }
 
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
+{
+    return rose_http_req_header(r, name) != NULL;
+}
+
+bool rose_http_req_has_body(const rose_http_req *r)
+{
+    return r->body_len > 0;
+}
+
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)
 {
     *len = r->body_len;

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""The doors of the server: `test_doors.py BINARY MODEL [TEST..]`; closes with `N passed, N failed`.
+
+API keys, with the official clients and with requests of attackers on raw sockets.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+import anthropic
+import test_openai
+from test_openai import BIN, MODEL, NAME, Server, check, httpx, openai, results
+
+KEYS = ("sk-first-0123456789", "sk-second+/=~", "sk-file-abcdef", "sk-environment")
+OPEN = ("/", "/health", "/ready")
+CLOSED = ("/v1/models", f"/v1/models/{NAME}", "/metrics", "/version", "/server_info", "/get_model_info", "/v1/loads",
+          "/tokenizer_info", "/nothing", "/v1/files", "//health", "/%68ealth", "/healthz", "/health/x", "/v1/../health")
+
+
+def raw(port, data, close_side=True):
+    """Status, head and body of the reply to these bytes; the connection is read to its end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as s:
+        s.sendall(data)
+        if close_side:
+            s.shutdown(socket.SHUT_WR)
+        got = b""
+        while part := s.recv(65536):
+            got += part
+    head, _, body = got.partition(b"\r\n\r\n")
+    return (int(head[9:12]) if head else 0), head.decode("latin-1"), body
+
+
+def get(s, path, *headers, method="GET"):
+    lines = "".join(h + "\r\n" for h in headers)
+    return raw(s.port, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n".encode("latin-1"))
+
+
+def refused(r, anthropic_form=False):
+    """Whether a reply is a 401 as it should be."""
+    if r[0] != 401 or "\r\nWWW-Authenticate: Bearer\r\n" not in r[1] + "\r\n":
+        return False
+    e = json.loads(r[2])
+    if anthropic_form:
+        return e["type"] == "error" and e["error"]["type"] == "authentication_error"
+    return e["error"]["type"] == "authentication_error" and e["error"]["code"] == "invalid_api_key"
+
+
+def failed_start(*options, env=None):
+    """Standard error of a server that must not start."""
+    p = subprocess.run([BIN, "serve", MODEL, "--port", "0", *options], stderr=subprocess.PIPE, timeout=120,
+                       env={**os.environ, **(env or {})})
+    return p.returncode, p.stderr.decode("utf-8", "replace")
+
+
+def test_key_paths(s):
+    for path in OPEN:
+        for method in ("GET", "HEAD"):
+            r = get(s, path, method=method)
+            check(f"{method} {path} needs no key", r[0] in (200, 404), r)
+        r = get(s, path, method="POST")
+        check(f"POST {path} needs one", refused(r), r)
+        r = get(s, path, "Content-Length: 1000000")
+        check(f"GET {path} with a body needs one", refused(r), r)
+    for path in CLOSED:
+        r = get(s, path)
+        check(f"GET {path} needs a key", refused(r), r)
+        r = get(s, path, f"Authorization: Bearer {KEYS[0]}")
+        check(f"GET {path} with a key", r[0] in (200, 404), r)
+    for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/"):
+        r = get(s, path, method="POST")
+        check(f"POST {path}: refused in Anthropic's form", refused(r, True), r)
+    r = get(s, "*", method="OPTIONS")
+    check("OPTIONS * needs a key", refused(r), r)
+
+
+def test_key_attacks(s):
+    key = KEYS[0]
+    for what, headers in (("empty bearer", ["Authorization: Bearer"]), ("blank bearer", ["Authorization: Bearer  "]),
+                          ("empty header", ["Authorization:"]), ("no scheme", [f"Authorization: {key}"]),
+                          ("Basic", ["Authorization: Basic c2s6c2s="]), ("Basic with a key", [f"Authorization: Basic {key}"]),
+                          ("Digest", [f"Authorization: Digest {key}"]), ("Bearer:", [f"Authorization: Bearer:{key}"]),
+                          ("tab", [f"Authorization: Bearer\t{key}"]), ("quoted", [f'Authorization: Bearer "{key}"']),
+                          ("trailing byte", [f"Authorization: Bearer {key}x"]),
+                          ("trailing word", [f"Authorization: Bearer {key} x"]),
+                          ("trailing comma", [f"Authorization: Bearer {key},"]),
+                          ("two in one", [f"Authorization: Bearer {key}, Bearer {key}"]),
+                          ("prefix", [f"Authorization: Bearer {key[:-1]}"]), ("case", [f"Authorization: Bearer {key.upper()}"]),
+                          ("doubled", [f"Authorization: Bearer {key}"] * 2),
+                          ("doubled, one wrong", [f"Authorization: Bearer {key}", "Authorization: Bearer x"]),
+                          ("doubled, one empty", ["Authorization:", f"authorization: Bearer {key}"]),
+                          ("8-bit", [f"Authorization: Bearer {key}\xff"]),
+                          ("two keys", [f"Authorization: Bearer {KEYS[0]},{KEYS[1]}"]),
+                          ("another header", [f"Proxy-Authorization: Bearer {key}"]),
+                          ("x-api-key", [f"x-api-key: {key}"]), ("cookie", [f"Cookie: Authorization=Bearer {key}"]),
+                          ("long", ["Authorization: Bearer " + "k" * 60000]),
+                          ("key and long tail", [f"Authorization: Bearer {key}" + "k" * 60000])):
+        r = get(s, "/v1/models", *headers)
+        check(f"{what}: 401", refused(r), r)
+        check(f"{what}: the reply does not show the key", key not in r[1] and key.encode() not in r[2], r)
+    r = get(s, f"/v1/models?api_key={key}&Authorization=Bearer+{key}")
+    check("a key in the query: 401", refused(r), r)
+    r = get(s, "/v1/models", "Authorization: Bearer " + "k" * 70000)
+    check("over the header limit: 431", r[0] == 431, r[:2])
+    for byte in ("\0", "\x7f", "\x01"):
+        r = get(s, "/v1/models", f"Authorization: Bearer {key}{byte}")
+        check(f"control byte {byte!a}: 400", r[0] == 400, r)
+    r = get(s, "/v1/models", "Authorization: Bearer", f" {key}")
+    check("folded header: 400", r[0] == 400, r)
+    for ok in (f"authorization: bearer {key}", f"AUTHORIZATION:Bearer {key}", f"Authorization: Bearer   {key}  "):
+        r = get(s, "/v1/models", ok)
+        check(f"{ok!r}: 200", r[0] == 200, r)
+
+
+def test_key_before_body(s):
+    """The refusal comes while nothing of the body was sent, and no 100 Continue comes."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    for what, more in (("length", b"Content-Length: 30000000\r\n"), ("chunks", b"Transfer-Encoding: chunked\r\n"),
+                       ("expect", b"Content-Length: 30000000\r\nExpect: 100-continue\r\n"), ("no body", b"")):
+        r = raw(s.port, head + more + b"\r\n", close_side=False)
+        check(f"401 before the body: {what}", refused(r), r)
+    r = raw(s.port, head + b"Content-Length: 5\r\n\r\nxxxxxGET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+            + f"Authorization: Bearer {KEYS[0]}\r\n\r\n".encode())
+    check("a refused body is not read as a request", refused(r) and b'"object"' not in r[2], r)
+    one = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+    r = raw(s.port, f"{one}Authorization: Bearer {KEYS[0]}\r\n\r\n{one}\r\n".encode())
+    check("a key holds for one request of a connection", r[0] == 200 and b"HTTP/1.1 401" in r[2], r)
+
+
+def test_key_clients(s):
+    for key in KEYS:
+        c = openai.OpenAI(base_url=s.url + "/v1", api_key=key, max_retries=0, timeout=300)
+        check("openai: completion", c.completions.create(model=NAME, prompt="Once", max_tokens=2).usage.completion_tokens == 2)
+        n = sum(1 for _ in c.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "Hi"}], max_tokens=2,
+                                                     stream=True))
+        check("openai: stream", n > 0, n)
+        a = anthropic.Anthropic(base_url=s.url, api_key=key, max_retries=0, timeout=300)
+        m = {"model": NAME, "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}
+        check("anthropic: x-api-key", a.messages.create(**m).usage.output_tokens == 2)
+        a = anthropic.Anthropic(base_url=s.url, auth_token=key, max_retries=0, timeout=300)
+        check("anthropic: auth_token", a.messages.create(**m).usage.output_tokens == 2)
+    wrong = openai.OpenAI(base_url=s.url + "/v1", api_key="wrong-key", max_retries=0, timeout=300)
+    try:
+        wrong.models.list()
+        check("openai: a wrong key raises", False)
+    except openai.AuthenticationError as e:
+        check("openai: a wrong key raises", e.code == "invalid_api_key" and "wrong-key" not in str(e), e)
+    try:
+        anthropic.Anthropic(base_url=s.url, api_key="wrong-key", max_retries=0, timeout=300).messages.create(**m)
+        check("anthropic: a wrong key raises", False)
+    except anthropic.AuthenticationError as e:
+        check("anthropic: a wrong key raises", "wrong-key" not in str(e), e)
+    for what, headers, want in (("doubled x-api-key", [f"x-api-key: {KEYS[0]}"] * 2, 401), ("empty x-api-key", ["x-api-key:"], 401),
+                                ("x-api-key with a scheme", [f"x-api-key: Bearer {KEYS[0]}"], 401),
+                                ("a good x-api-key, another bearer", [f"x-api-key: {KEYS[0]}", "Authorization: Bearer x"], 415),
+                                ("trailing byte", [f"x-api-key: {KEYS[0]}."], 401)):
+        r = get(s, "/v1/messages", *headers, method="POST")
+        check(f"/v1/messages, {what}: {want}", r[0] == want and (want != 401 or refused(r, True)), r)
+
+
+def test_key_hidden(s, log):
+    key = {"Authorization": f"Bearer {KEYS[0]}"}
+    for path in ("/server_info", "/get_model_info", "/metrics", "/v1/loads", "/version"):
+        text = httpx.get(s.url + path, headers=key, timeout=60).text
+        check(f"{path} shows no key", not any(k in text for k in KEYS), text)
+    check("the log shows no key", log and not any(k in line for k in KEYS for line in log), log)
+    check("the log tells how many keys", any("API keys: 4" in line for line in log), log)
+    with open(f"/proc/{s.p.pid}/cmdline", "rb") as f:
+        line = f.read().decode()
+    check("ps shows only keys of the command line", KEYS[2] not in line and KEYS[3] not in line, line)
+
+
+def test_keys():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "keys")
+        with open(path, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
+            f.write(KEYS[2] + "\n")
+        os.environ["ROSEINFER_API_KEY"] = KEYS[3]
+        try:
+            s = Server("--api-key", KEYS[0], "--api-key", KEYS[1], "--api-key-file", path)
+        finally:
+            del os.environ["ROSEINFER_API_KEY"]
+        test_key_paths(s)
+        test_key_attacks(s)
+        test_key_before_body(s)
+        test_key_clients(s)
+        test_key_hidden(s, s.log)
+        check("keys: the server exits 0", s.stop() == 0)
+        check("the whole log shows no key", not any(k in line for k in KEYS for line in s.log), s.log)
+
+
+def test_bad_keys():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "keys")
+        for text, want in ((b"", "the file is empty"), (b"SECRET\r\n", "line 1: the line ends in CRLF"),
+                           (b"SECRET\n\nx\n", "line 2: the line is empty"), (b"SECRET x\n", "line 1: byte 7 of the key"),
+                           (b"S" * 600000, "the file has more than"), (b"S" * 257, "line 1: the key has 257 bytes")):
+            with open(path, "wb") as f:
+                f.write(text)
+            rc, err = failed_start("--api-key-file", path)
+            check(f"key file: {want}", rc == 1 and want in err and path in err and "SECRET" not in err, (rc, err))
+        rc, err = failed_start("--api-key-file", d)
+        check("key file: a folder", rc == 1 and "Is a directory" in err, err)
+    rc, err = failed_start("--api-key", "")
+    check("--api-key '' is refused", rc == 2 and "none of them empty" in err, (rc, err))
+    rc, err = failed_start("--api-key", "SECRET," + "x" * 5000)
+    check("--api-key too long: not quoted", rc == 2 and "SECRET" not in err, (rc, err))
+    rc, err = failed_start(env={"ROSEINFER_API_KEY": ""})
+    check("an empty ROSEINFER_API_KEY is refused", rc == 1 and "ROSEINFER_API_KEY: the key is empty" in err, (rc, err))
+
+
+TESTS = [test_keys, test_bad_keys]
+
+
+def main():
+    for t in TESTS:
+        if test_openai.ONLY and t.__name__ not in test_openai.ONLY:
+            continue
+        t()
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    return 1 if results["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
