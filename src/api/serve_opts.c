@@ -53,6 +53,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "repeated. Other users of the machine see it in ps; --api-key-file and the "
             "environment variable ROSEINFER_API_KEY hide it",
             .unset = "none: the server is open", .secret = true),
+        ROSE_ROW_LIST("allowed-origins", &f->http.allowed_origins, "ORIGIN",
+                      "web pages that may use the server from a browser, as https://example.org. "
+                      "The option may be repeated; * allows every page",
+                      .unset = "none"),
         ROSE_ROW_STRING("api-key-file", &f->api_key_file, "FILE",
                         "file of API keys, one a line, in addition to --api-key"),
         ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",

@@ -68,7 +68,9 @@ typedef struct rose_http_opts {
     rose_opt_list allowed_hosts; /* names that the Host header may hold in addition to those of the
                                     listening address; "*" = any. Empty: no check, unless that
                                     address is a loopback one */
-    size_t max_pending_bytes;    /* unsent bytes of one streaming reply; more: on_gone, closed */
+    rose_opt_list allowed_origins;  /* of web pages that may read replies: "*" = any, else as
+                                     * browsers  send them. Empty: replies have no CORS headers */
+    size_t max_pending_bytes;       /* unsent bytes of one streaming reply; more: on_gone, closed */
     size_t max_total_pending_bytes; /* limit for the memory of all replies, whole and streaming,
                                        that clients do not take. Over it, the reply that was not
                                        read for longest is closed, unless it is the only one. Each
@@ -142,6 +144,9 @@ const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
 uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name);
+/* A browser's question (OPTIONS, no body) before a page's request to another origin. It is answered
+ * here and never comes to on_request. False without allowed_origins. */
+bool rose_http_req_is_preflight(const rose_http_req *r);
 bool rose_http_req_has_body(const rose_http_req *r); /* on_head: a body is announced */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
 /* Takes the body away from the request, which then has none. The caller frees the len bytes (and

@@ -120,6 +120,7 @@ struct rose_http_conn {
     bool keep_alive;       /* whether the request allows keep-alive; final once a reply's head is
                             * written */
     bool head_done;        /* the parser has seen the end of the headers */
+    bool head_sliced;      /* the fields of the head are NUL-terminated and may be read */
     bool complete;         /* the whole request is here */
     bool chunked;          /* the request's body is */
     int refuse_status;     /* set by a parser callback that failed */
@@ -290,6 +291,12 @@ void rose_http_place_leave(rose_http_conn *c);  /* it ends */
 bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t len);
 bool rose_http_host_is_loopback(const char *host, size_t len);
 bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t len);
+
+/* cors.c */
+rose_status rose_http_cors_check(const rose_opt_list *origins, rose_err *err);
+bool rose_http_cors_headers(const rose_http_conn *c, rose_buf *out); /* of a reply; false: NOMEM */
+bool rose_http_cors_may_ask(rose_http_conn *c); /* false: a preflight that was refused */
+void rose_http_cors_answer(rose_http_req *r);   /* r is a preflight */
 
 /* peer.c */
 http_peer rose_http_peer_ask(int fd);

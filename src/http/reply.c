@@ -90,6 +90,7 @@ static void put_head(rose_http_conn *c, int status, const char *content_type, co
         put_str(c, "\r\nConnection: keep-alive");
     put_str(c, "\r\n");
     if (headers != NULL) put_str(c, headers);
+    if (!rose_http_cors_headers(c, &c->out)) rose_http_conn_doom(c);
 }
 
 /* Writes a status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */

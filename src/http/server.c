@@ -206,6 +206,8 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
     if (o->max_total_pending_bytes != 0 && o->max_total_pending_bytes < o->max_pending_bytes)
         return rose_fail(err, ROSE_E_INVAL,
                          "http: the limit for all replies is below the limit for one");
+    const rose_status st = rose_http_cors_check(&o->allowed_origins, err);
+    if (st != ROSE_OK) return st;
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
     if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->body_total_ms == 0 ||

@@ -673,6 +673,11 @@ uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
     return rose_http_req_header(r, name) != NULL;
 }
 
+bool rose_http_req_is_preflight(const rose_http_req *r)
+{
+    return strcmp(r->method, "OPTIONS") == 0;
+}
+
 bool rose_http_req_has_body(const rose_http_req *r)
 {
     return r->body_len > 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The doors of the server: `test_doors.py BINARY MODEL [TEST..]`; closes with `N passed, N failed`.
 
-API keys, with the official clients and with requests of attackers on raw sockets.
+API keys and web pages of other origins, with the official clients and with requests of attackers on raw sockets.
 """
 import json
 import os
@@ -211,7 +211,98 @@ def test_bad_keys():
     check("an empty ROSEINFER_API_KEY is refused", rc == 1 and "ROSEINFER_API_KEY: the key is empty" in err, (rc, err))
 
 
-TESTS = [test_keys, test_bad_keys]
+def lines(r):
+    """The headers of a reply; a header that occurs twice has both values."""
+    out = {}
+    for line in r[1].split("\r\n")[1:]:
+        name, _, value = line.partition(": ")
+        out[name.lower()] = value if name.lower() not in out else out[name.lower()] + " AND " + value
+    return out
+
+
+PAGE, OTHER = "https://chat.example.org", "http://localhost:3000"
+ASK = "Access-Control-Request-Method: POST"
+
+
+def allowed(r, origin=PAGE):
+    h = lines(r)
+    return (h.get("access-control-allow-origin") == origin and "access-control-allow-credentials" not in h
+            and "X-Request-Id" in h.get("access-control-expose-headers", "")
+            and h.get("vary") == (None if origin == "*" else "Origin"))
+
+
+def silent(r):
+    return not any(name.startswith("access-control") for name in lines(r))
+
+
+def test_preflights(s):
+    for path in ("/v1/completions", "/v1/messages", "/health", "/metrics", "/v1/models", "/nothing", "/"):
+        r = get(s, path, f"Origin: {PAGE}", ASK, "Access-Control-Request-Headers: authorization,content-type", method="OPTIONS")
+        h = lines(r)
+        check(f"preflight of {path}", r[0] == 204 and allowed(r) and r[2] == b"" and "content-length" not in h
+              and "POST" in h["access-control-allow-methods"] and h["access-control-max-age"] == "600"
+              and h["access-control-allow-headers"] == "authorization,content-type", r)
+    r = get(s, "/v1/models", f"Origin: {OTHER}", ASK, method="OPTIONS")
+    check("preflight of the other page", r[0] == 204 and allowed(r, OTHER) and "access-control-allow-headers" not in lines(r), r)
+    for what, headers in (("foreign", ["Origin: https://evil.example"]), ("null", ["Origin: null"]), ("empty", ["Origin:"]),
+                          ("slash", [f"Origin: {PAGE}/"]), ("case", [f"Origin: {PAGE.upper()}"]),
+                          ("suffix", [f"Origin: {PAGE}.evil.example"]), ("port", [f"Origin: {PAGE}:8443"]),
+                          ("scheme", [f"Origin: {PAGE.replace('https', 'http')}"]), ("star", ["Origin: *"]),
+                          ("doubled", [f"Origin: {PAGE}"] * 2), ("doubled, one foreign", [f"Origin: {PAGE}", "Origin: http://x"]),
+                          ("two in one", [f"Origin: {PAGE}, {OTHER}"])):
+        r = get(s, "/v1/models", ASK, *headers, method="OPTIONS")
+        check(f"preflight, {what} origin: 403", r[0] == 403 and silent(r) and "--allowed-origins" in json.loads(r[2])["error"]
+              ["message"], r)
+        r = get(s, "/health", *headers)
+        check(f"{what} origin: not allowed to read", r[0] == 200 and silent(r) and lines(r)["vary"] == "Origin", r)
+    for bad in ("x\ty", "x:y", "\xe9", "x" * 1025, 'x"y', "x;y"):
+        r = get(s, "/v1/models", f"Origin: {PAGE}", ASK, f"Access-Control-Request-Headers: {bad}", method="OPTIONS")
+        check(f"preflight, headers {bad[:8]!a}: 400", r[0] == 400 and "access-control-allow-headers" not in lines(r), r)
+    r = get(s, "/v1/models", f"Origin: {PAGE}", method="OPTIONS")
+    check("OPTIONS that is no preflight needs a key", refused(r) and allowed(r), r)
+    r = get(s, "/v1/models", f"Origin: {PAGE}", ASK, "Content-Length: 1000000", method="OPTIONS")
+    check("OPTIONS with a body needs a key", refused(r), r)
+    r = get(s, "/v1/models", f"Origin: {PAGE}", ASK)
+    check("GET is no preflight", refused(r) and allowed(r), r)
+
+
+def test_origins():
+    s = Server("--allowed-origins", PAGE, "--allowed-origins", OTHER, "--api-key", KEYS[0])
+    test_preflights(s)
+    key = {"Authorization": f"Bearer {KEYS[0]}", "Origin": PAGE}
+    r = httpx.post(s.url + "/v1/completions", json={"prompt": "Once", "max_tokens": 2}, headers=key, timeout=300)
+    check("a completion may be read", r.status_code == 200 and r.headers["access-control-allow-origin"] == PAGE, r.headers)
+    r = httpx.post(s.url + "/v1/completions", json={"prompt": "Once", "max_tokens": 2, "stream": True}, headers=key, timeout=300)
+    check("a stream may be read", r.text.endswith("data: [DONE]\n\n") and r.headers["access-control-allow-origin"] == PAGE
+          and r.headers["vary"] == "Origin", r.headers)
+    for path, want in (("/nothing", 404), ("/v1/completions", 405)):
+        r = get(s, path, f"Origin: {PAGE}", f"Authorization: Bearer {KEYS[0]}")
+        check(f"an error may be read: {want}", r[0] == want and allowed(r), r)
+    r = get(s, "/health", f"Origin: {PAGE}", "Host: twice")
+    check("a malformed request has no CORS headers", r[0] == 400 and silent(r), r)
+    check("origins: the server exits 0", s.stop() == 0)
+    s = Server("--allowed-origins", "*")
+    for origin in ("https://any.example", "null"):
+        r = get(s, "/v1/models", f"Origin: {origin}")
+        check(f"*: {origin}", r[0] == 200 and allowed(r, "*"), r)
+        r = get(s, "/v1/models", f"Origin: {origin}", ASK, method="OPTIONS")
+        check(f"*: preflight of {origin}", r[0] == 204 and allowed(r, "*"), r)
+    check("*: no Origin, no CORS headers", silent(get(s, "/v1/models")))
+    check("*: the server exits 0", s.stop() == 0)
+    s = Server()
+    r = get(s, "/v1/models", f"Origin: {PAGE}", ASK, method="OPTIONS")
+    check("off: OPTIONS is 405", r[0] == 405 and silent(r) and "vary" not in lines(r), r)
+    r = get(s, "/v1/models", f"Origin: {PAGE}")
+    check("off: no CORS headers", r[0] == 200 and silent(r) and "vary" not in lines(r), r)
+    check("off: the server exits 0", s.stop() == 0)
+    for bad, want in (("https://x/", "no path"), ("example.org", "SCHEME://HOST"), ("https://", "SCHEME://HOST"),
+                      ("https://*.x.org", "no wildcards"), ("HTTPS://x", "lower case"), ("https://x,*", "stands alone"),
+                      ("https://u@x", "no path"), ("http://x:80", "usual port"), ("https://\xe9", "ASCII"), ("*,*", "stands alone")):
+        rc, err = failed_start("--allowed-origins", bad)
+        check(f"--allowed-origins {bad!a}: {want}", rc == 1 and want in err, (rc, err))
+
+
+TESTS = [test_keys, test_bad_keys, test_origins]
 
 
 def main():
