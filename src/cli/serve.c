@@ -201,7 +201,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
     const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
-    if (strncmp(f->http.host, "unix:", 5) == 0)
+    if (f->http.uds != NULL)
+        rose_log(ROSE_LOG_INFO, "serve", "listening on unix:%s", f->http.uds);
+    else if (strncmp(f->http.host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
     else
         rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "",

@@ -44,6 +44,8 @@ typedef struct rose_http_callbacks {
 
 typedef struct rose_http_opts {
     const char *host;        /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    const char *uds;         /* path of a Unix socket to listen on instead; NULL = host and port */
+    uint32_t unix_mode;      /* file mode of a Unix socket */
     uint32_t port;           /* 0 = any free port, see rose_http_port; at most 65535 */
     uint32_t n_threads;      /* I/O threads, 1 .. 64 */
     const int *cpus;         /* thread i is pinned to cpus[i % n_cpus] */
@@ -78,8 +80,9 @@ typedef struct rose_http_opts {
                                        less than max_pending_bytes */
 } rose_http_opts;
 
-/* Sets 127.0.0.1:8888, 1 thread; header 64 KiB, body 32 MiB, 4096 connections; header 10 s, body
- * 30 s, 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB pending. */
+/* Sets 127.0.0.1:8888, mode 0600 of Unix sockets, 1 thread; header 64 KiB, body 32 MiB, 4096
+ * connections; header 10 s, body 30 s, 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB
+ * pending. */
 void rose_http_opts_default(rose_http_opts *o);
 
 /* Binds and listens (a port in use fails here, with a message), and starts the threads. */

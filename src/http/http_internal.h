@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "base/ring.h"
 #include "base/stall.h"
@@ -228,7 +229,9 @@ struct rose_http {
     rose_http_io *ios; /* [opts.n_threads] */
     int listen_fd;     /* thread 0's after start; -1 once closed */
     char *unix_path;   /* owned, to remove the file; only the first I/O thread reads it */
-    bool on_unix;      /* a UNIX socket, not TCP; constant while threads run */
+    dev_t unix_dev;    /* the file that we made there */
+    ino_t unix_ino;
+    bool on_unix; /* a UNIX socket, not TCP; constant while threads run */
     uint16_t port;
     bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;

@@ -30,6 +30,7 @@ void rose_http_opts_default(rose_http_opts *o)
 {
     *o = (rose_http_opts){
         .host = "127.0.0.1",
+        .unix_mode = 0600,
         .port = 8888,
         .n_threads = 1,
         .max_header_bytes = 64u << 10,

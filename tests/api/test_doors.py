@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """The doors of the server: `test_doors.py BINARY MODEL [TEST..]`; closes with `N passed, N failed`.
 
-API keys and web pages of other origins, with the official clients and with requests of attackers on raw sockets.
+API keys, web pages of other origins and Unix sockets, with the official clients and with requests of attackers on raw sockets.
 """
 import json
 import os
+import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 
 import anthropic
 import test_openai
@@ -302,7 +305,96 @@ def test_origins():
         check(f"--allowed-origins {bad!a}: {want}", rc == 1 and want in err, (rc, err))
 
 
-TESTS = [test_keys, test_bad_keys, test_origins]
+class UnixServer:
+    """`roseinfer serve --uds PATH`, once it is ready."""
+
+    def __init__(self, path, *options):
+        self.path, self.log = path, []
+        self.p = subprocess.Popen([BIN, "serve", MODEL, "--uds", path, *options], stderr=subprocess.PIPE, text=True)
+        for line in self.p.stderr:
+            self.log.append(line)
+            if "listening on unix:" in line:
+                threading.Thread(target=lambda: self.log.extend(self.p.stderr), daemon=True).start()
+                return
+        raise RuntimeError("the server did not start: " + "".join(self.log))
+
+    def client(self):
+        return httpx.Client(transport=httpx.HTTPTransport(uds=self.path), base_url="http://any.name", timeout=300)
+
+    def stop(self):
+        self.p.send_signal(signal.SIGTERM)
+        return self.p.wait(120)
+
+
+def mode_of(path):
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def refused_uds(path, want, *options):
+    rc, err = failed_start("--uds", path, *options)
+    check(f"--uds: {want}", rc == 1 and want in err, (rc, err))
+
+
+def test_uds_socket(d):
+    path = os.path.join(d, "s")
+    s = UnixServer(path)
+    check("uds: mode 0600", mode_of(path) == 0o600 and stat.S_ISSOCK(os.lstat(path).st_mode), oct(mode_of(path)))
+    with s.client() as c:
+        check("uds: any Host", c.get("/health").status_code == 200)
+        text = c.post("/v1/completions", json={"prompt": "Once", "max_tokens": 4, "temperature": 0, "stream": True}).text
+        check("uds: a stream", text.endswith("data: [DONE]\n\n"), text)
+        with openai.OpenAI(base_url="http://any.name/v1", api_key="none", http_client=s.client()) as o:
+            check("uds: the openai package", o.models.list().data[0].id == NAME)
+    with open(f"/proc/{s.p.pid}/net/tcp") as f, open(f"/proc/{s.p.pid}/net/unix") as u:
+        inodes = {os.readlink(f"/proc/{s.p.pid}/fd/{n}") for n in os.listdir(f"/proc/{s.p.pid}/fd")}
+        tcp = [line.split()[9] for line in f.readlines()[1:] if f"socket:[{line.split()[9]}]" in inodes]
+        check("uds: no TCP port", tcp == [] and path in u.read(), tcp)
+    refused_uds(path, "another server listens on this socket")
+    with s.client() as c:
+        check("uds: the first server goes on", c.get("/health").status_code == 200)
+    s.p.send_signal(signal.SIGKILL)
+    s.p.wait(120)
+    check("uds: a killed server leaves its socket", os.path.exists(path))
+    s = UnixServer(path, "--uds-mode", "0666")
+    check("uds: it is replaced, --uds-mode", mode_of(path) == 0o666, oct(mode_of(path)))
+    os.rename(path, path + ".old")
+    other = UnixServer(path)
+    check("uds: the server whose socket was moved exits 0", s.stop() == 0)
+    with other.client() as c:
+        check("uds: it does not remove another server's socket", c.get("/health").status_code == 200)
+    check("uds: exits 0 and removes its socket", other.stop() == 0 and not os.path.exists(path))
+
+
+def test_uds_refusals(d):
+    path = os.path.join(d, "file")
+    with open(path, "w") as f:
+        f.write("precious")
+    refused_uds(path, "a file that is no socket is there")
+    with open(path) as f:
+        check("uds: the file is unharmed", f.read() == "precious")
+    dead = os.path.join(d, "dead")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(dead)
+    link = os.path.join(d, "link")
+    os.symlink(dead, link)
+    refused_uds(link, "a file that is no socket is there")
+    check("uds: the link and its target stay", os.path.islink(link) and os.path.exists(dead))
+    refused_uds(d, "a file that is no socket is there")
+    refused_uds(os.path.join(d, "x" * 108), "must have 1 to 107 bytes")
+    refused_uds("", "must have 1 to 107 bytes")
+    refused_uds(os.path.join(d, "none", "s"), "No such file or directory")
+    refused_uds(os.path.join(path, "s"), "Not a directory")
+    for mode in ("", "8", "0999", "01777", "0600 ", "-1", "rw"):
+        refused_uds(os.path.join(d, "s"), "expected an octal mode", "--uds-mode", mode)
+
+
+def test_uds():
+    with tempfile.TemporaryDirectory() as d:
+        test_uds_socket(d)
+        test_uds_refusals(d)
+
+
+TESTS = [test_keys, test_bad_keys, test_origins, test_uds]
 
 
 def main():
