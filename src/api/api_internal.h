@@ -686,6 +686,11 @@ void rose_api_on_error_body(void *api, const char *path, int status, const char 
 /* routes.c: tells whether the path is that of a health check, which needs no API key. */
 bool rose_api_route_is_probe(const char *path);
 
+/* access.c: callback of the HTTP server, which writes a line; and what a job adds to that line,
+ * before its request is given up. */
+void rose_api_on_done(void *api, rose_http_req *r, const rose_http_done *d);
+void rose_api_note_job(const rose_api_job *j);
+
 /* keys.c */
 int rose_api_on_head(void *api, const rose_http_req *r, const char **why, const char **headers);
 

@@ -1,4 +1,4 @@
-/* api/doors.h - who may use the server: the API keys. */
+/* api/doors.h - who may use the server, and who did: API keys, access log. */
 #ifndef ROSE_API_DOORS_H
 #define ROSE_API_DOORS_H
 
@@ -32,5 +32,20 @@ void rose_api_keys_free(rose_api_keys *k); /* wipes the keys; accepts NULL */
 /* Returns the token of "Bearer TOKEN", the value of a header Authorization; NULL if the header has
  * another scheme or no token. */
 const char *rose_api_bearer(const char *value);
+
+/* The access log: path is a file, which is appended to, or "-" for standard output. Lines are
+ * written by a thread of the log. close writes those that wait; accepts NULL. Errors: IO, NOMEM.
+ * Main thread; open it when the signals of the program are blocked. */
+typedef struct rose_access_log rose_access_log;
+rose_status rose_access_log_open(rose_access_log **out, const char *path, rose_err *err);
+void rose_access_log_close(rose_access_log *l);
+
+/* The ids of a header traceparent (W3C Trace Context), in lower-case hexadecimal digits. */
+typedef struct rose_api_trace {
+    char trace_id[33], parent_id[17];
+} rose_api_trace;
+
+/* False: the header is malformed, or its ids are zero; out is then empty. */
+bool rose_api_trace_read(rose_api_trace *out, const char *value);
 
 #endif

@@ -95,6 +95,9 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         "no of a reranker. auto reads the model's config.json"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
+        ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
+                        "append a line of JSON for each request to this file; - is standard output",
+                        .unset = "none"),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),

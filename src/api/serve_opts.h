@@ -17,7 +17,7 @@ typedef struct rose_serve_flags {
     rose_engine_flags engine;
     rose_opt_list served_names; /* none: the folder's name */
     rose_opt_list api_keys;     /* see api/doors.h */
-    const char *api_key_file;
+    const char *api_key_file, *access_log;
     const char *uds_mode; /* octal */
     const char *log_level, *io_cpus;
     const char *chat_template; /* see rose_chat_open */

@@ -35,6 +35,7 @@ typedef struct server {
     rose_tokenizer *tok;
     rose_engine *engine;
     rose_api *api;
+    rose_access_log *access; /* or NULL */
     rose_http *http;
     rose_chat *chat;     /* NULL: the plain template */
     rose_api_keys *keys; /* NULL: the server is open */
@@ -100,6 +101,14 @@ static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
     return st;
 }
 
+static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)
+{
+    if (f->access_log == NULL) return ROSE_OK;
+    const rose_status st = rose_access_log_open(&s->access, f->access_log, err);
+    f->api.access = s->access;
+    return st;
+}
+
 static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
                               const char *model_path, rose_err *err)
 {
@@ -123,6 +132,7 @@ static void stop_all(server *s)
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_api_destroy(s->api);
+    rose_access_log_close(s->access);
     rose_api_keys_free(s->keys);
     rose_chat_close(s->chat);
     rose_chat_close(s->lender);
@@ -296,6 +306,7 @@ static int run(const char *dir, rose_serve_flags *f)
     fit_connections(f);
     rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
+    if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);

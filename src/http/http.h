@@ -18,6 +18,15 @@
 typedef struct rose_http rose_http;
 typedef struct rose_http_req rose_http_req;
 
+/* How a request ended. */
+typedef struct rose_http_done {
+    bool readable;                /* method, path and headers could be read */
+    bool gone;                    /* the connection ended before the reply */
+    int status;                   /* 0: no reply was begun */
+    uint64_t bytes_in, bytes_out; /* with heads; a body without the framing of its chunks */
+    uint64_t first_ns, end_ns;    /* the reply's head, 0 = none; now */
+} rose_http_done;
+
 typedef struct rose_http_callbacks {
     /* A complete request has arrived. The callback must reply exactly once, now or later (reply,
      * or stream_begin .. stream_end). */
@@ -30,6 +39,10 @@ typedef struct rose_http_callbacks {
      * may go on, else the status with which it is refused. *why is then the message, *headers
      * further lines of the reply or NULL; both are constant. Any I/O thread. NULL = all may. */
     int (*on_head)(void *arg, const rose_http_req *r, const char **why, const char **headers);
+    /* The reply is complete in the connection's buffer, or the connection ends before that. Called
+     * once for each request of which a byte has come, after on_gone. Any I/O thread. NULL = nothing
+     * is called. */
+    void (*on_done)(void *arg, rose_http_req *r, const rose_http_done *d);
     /* Tells whether a GET or HEAD of this path is answered even at the connection limit: health
      * checks and metrics. Any I/O thread. NULL = no path is. */
     bool (*is_vital)(void *arg, const char *path);
@@ -159,6 +172,12 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len);
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
 uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
 uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0 = not recorded */
+/* Text that the user of this HTTP server may write for on_done; "" at first. */
+enum { ROSE_HTTP_NOTE = 160 };
+char *rose_http_req_note(rose_http_req *r);
+/* Writes the client's address, "unix", or "unknown". */
+enum { ROSE_HTTP_CLIENT = 46 };
+void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT]);
 void rose_http_req_set_user(rose_http_req *r, void *user);
 void *rose_http_req_user(const rose_http_req *r);
 

@@ -95,6 +95,9 @@ struct rose_http_req {
     uint64_t arrival_ns, complete_ns;
     uint64_t prof_id;
     void *user;
+    uint64_t body_bytes, bytes_out, first_ns; /* see rose_http_done */
+    int status;
+    char note[ROSE_HTTP_NOTE];
     bool streaming; /* stream_begin was called */
     bool chunked;   /* its bytes are framed as chunks */
 };
@@ -317,7 +320,8 @@ void rose_http_body_uncount(rose_http_conn *c);            /* its body is no lon
 /* reply.c */
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);
 void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const char *headers);
-void rose_http_refuse_extra(rose_http_conn *c); /* it came over the connection limit */
+void rose_http_done_with(rose_http_conn *c, bool gone); /* on_done */
+void rose_http_refuse_extra(rose_http_conn *c);         /* it came over the connection limit */
 static inline size_t http_pending(const rose_http_conn *c)
 {
     return c->out.len - c->out_off + c->next.len;

@@ -1,4 +1,4 @@
-/* API keys: how they are read, and how a request's header is compared with them. */
+/* API keys: how they are read, and how a request's header is compared with them. traceparent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -146,6 +146,41 @@ static void test_places(void **state)
     assert_null(strstr(err.msg, "SECRET"));
 }
 
+static void test_trace(void **state)
+{
+    (void)state;
+    static const char good[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    rose_api_trace t;
+    char s[80];
+    assert_true(rose_api_trace_read(&t, good));
+    assert_string_equal(t.trace_id, "0af7651916cd43dd8448eb211c80319c");
+    assert_string_equal(t.parent_id, "b7ad6b7169203331");
+    snprintf(s, sizeof s, "cc%s-later", good + 2);
+    assert_true(rose_api_trace_read(&t, s));
+    assert_string_equal(t.trace_id, "0af7651916cd43dd8448eb211c80319c");
+    for (size_t i = 0; i < sizeof good - 1; i++) { /* each byte wrong, and each length too short */
+        static const char wrong[] = {'g', 'A', '"', '\n', ' ', '\xff'};
+        for (size_t k = 0; k < sizeof wrong; k++) {
+            memcpy(s, good, sizeof good);
+            s[i] = wrong[k];
+            assert_false(rose_api_trace_read(&t, s));
+            assert_string_equal(t.trace_id, "");
+            assert_string_equal(t.parent_id, "");
+        }
+        memcpy(s, good, sizeof good);
+        s[i] = '\0';
+        assert_false(rose_api_trace_read(&t, s));
+    }
+    static const char *const bad[] = {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-",
+                                      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+                                      "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01x",
+                                      "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                                      "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+                                      "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(rose_api_trace_read(&t, bad[i]));
+}
+
 static int open_file(void **state)
 {
     (void)state;
@@ -164,6 +199,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_compare),
                                        cmocka_unit_test(test_bearer), cmocka_unit_test(test_files),
-                                       cmocka_unit_test(test_places)};
+                                       cmocka_unit_test(test_places), cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests_name("doors", tests, open_file, remove_file);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The doors of the server: `test_doors.py BINARY MODEL [TEST..]`; closes with `N passed, N failed`.
 
-API keys, web pages of other origins and Unix sockets, with the official clients and with requests of attackers on raw sockets.
+API keys, web pages of other origins, Unix sockets and the access log, with the official clients and with requests of
+attackers on raw sockets.
 """
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import anthropic
 import test_openai
@@ -394,7 +396,153 @@ def test_uds():
         test_uds_refusals(d)
 
 
-TESTS = [test_keys, test_bad_keys, test_origins, test_uds]
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def read_log(path):
+    """The lines of an access log; each must be one object of JSON in ASCII or UTF-8."""
+    with open(path, "rb") as f:
+        text = f.read()
+    check("the log ends with a whole line", text == b"" or text.endswith(b"\n"), text[-200:])
+    return [json.loads(line) for line in text.decode("utf-8").splitlines()]
+
+
+def wait_for(there):
+    """Until there() is true; the log is written by a thread of its own."""
+    for _ in range(6000):
+        if there():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_log_lines(d):
+    path = os.path.join(d, "access")
+    s = Server("--access-log", path, "--api-key", KEYS[0], "--allowed-origins", PAGE)
+    bearer = f"Authorization: Bearer {KEYS[0]}"
+    key = {"Authorization": f"Bearer {KEYS[0]}"}
+    want = []
+
+    def note(what, **fields):
+        want.append((what, fields))
+
+    body = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
+    r = httpx.post(s.url + "/v1/completions", json=body, headers={**key, "X-Request-Id": "label-1", "traceparent": TRACE}, timeout=300)
+    note("a completion", method="POST", path="/v1/completions", status=200, id=r.json()["id"], model=NAME, client="127.0.0.1",
+         prompt_tokens=r.json()["usage"]["prompt_tokens"], completion_tokens=3, x_request_id="label-1", trace_id=TRACE[3:35],
+         parent_id=TRACE[36:52])
+    r = httpx.post(s.url + "/v1/completions", json={**body, "stream": True}, headers=key, timeout=300)
+    first = json.loads(r.text.split("\n")[0].removeprefix("data: "))
+    note("a stream", path="/v1/completions", status=200, id=first["id"], completion_tokens=3, x_request_id=None, trace_id=None)
+    httpx.post(s.url + "/v1/completions", json={"prompt": "x", "max_tokens": "secret"}, headers=key, timeout=300)
+    note("a bad field", path="/v1/completions", status=400)
+    get(s, "/v1/models?key=secret", bearer)
+    note("a query is not logged", method="GET", path="/v1/models", status=200)
+    get(s, "/v1/models", "Authorization: Bearer secret", "X-Request-Id: refused-1", f"traceparent: {TRACE}")
+    note("without a key", path="/v1/models", status=401, x_request_id="refused-1", trace_id=TRACE[3:35])
+    get(s, "/v1/models", f"Origin: {PAGE}", ASK, method="OPTIONS")
+    note("a preflight", method="OPTIONS", path="/v1/models", status=204)
+    get(s, "/", method="HEAD")
+    note("HEAD", method="HEAD", path="/")
+    for what, label in (("quotes", 'a"b'), ("a backslash", "a\\\\"), ("JSON", 'x","status":999,"y":"'), ("8-bit bytes", "\xff\xfe"),
+                        ("UTF-8", "\xc3\xa9"), ("too long", "a" * 129), ("spaces", "a b"), ("nothing", "")):
+        get(s, "/health", f"X-Request-Id: {label}", f"traceparent: {label}")
+        note(f"a label with {what}", path="/health", x_request_id=None, trace_id=None, parent_id=None)
+    for what, value in (("upper case", TRACE.upper()), ("zeros", f"00-{'0' * 32}-b7ad6b7169203331-01"), ("ff", "ff" + TRACE[2:]),
+                        ("a tail", TRACE + "-x"), ("short", TRACE[:-1])):
+        get(s, "/health", f"traceparent: {value}")
+        note(f"traceparent: {what}", path="/health", status=200, trace_id=None, parent_id=None)
+    get(s, "/health", f"traceparent: {TRACE}", f"traceparent: {TRACE}")
+    note("traceparent twice", status=200, trace_id=None)
+    get(s, "/health", "X-Request-Id: ok\r\nX: y\n{\"forged\":1}")
+    note("a line break in a header", status=400, path=None, x_request_id=None)
+    get(s, "/health", "X-Request-Id: a\0b")
+    note("a zero byte", status=400, path=None)
+    get(s, '/a"b\\c', bearer)
+    note("quotes in the path", status=404, path='/a"b\\c')
+    get(s, "/a%0a%22%ff", bearer)
+    note("an encoded line break in the path stays encoded", status=404, path="/a%0a%22%ff")
+    get(s, "/h\xe9\xff")
+    note("bytes in the path", status=400, path=None)
+    get(s, "/" + "p" * 5000, bearer)
+    note("a long path is cut", status=404, path="/" + "p" * 1023)
+    raw(s.port, b"\xff\xfe\x00garbage\r\n\r\n")
+    note("garbage", status=400, path=None, method=None)
+    raw(s.port, b"GET /health HTTP/1.1\r\nHost: x")
+    note("half a head", status=None, path=None, client_left=True)
+    raw(s.port, f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{bearer}\r\nContent-Length: 9\r\n\r\n1234".encode())
+    note("half a body", status=None, path="/v1/completions", client_left=True, receive_ms=None)
+    check("access log: the server exits 0", s.stop() == 0)
+    got = read_log(path)
+    check("one line for each request", len(got) == len(want), (len(got), len(want)))
+    for (what, fields), line in zip(want, got):
+        wrong = {k: line.get(k) for k, v in fields.items() if line.get(k) != v}
+        check(f"access log: {what}", not wrong and "forged" not in line, (wrong, line))
+        check(f"access log: {what}: figures", line["bytes_in"] > 0 and (line.get("status") is None or line["bytes_out"] > 0)
+              and line["duration_ms"] >= line.get("first_byte_ms", 0) >= 0 and len(line["time"]) == 24, line)
+    with open(path, "rb") as f:
+        text = f.read()
+    check("the access log has no key, query or body", KEYS[0].encode() not in text and b"secret" not in text)
+
+
+def test_log_files(d):
+    path = os.path.join(d, "rotated")
+    with open(path, "w") as f:
+        f.write("{}\n")
+    s = Server("--access-log", path)
+    size = [os.path.getsize(path)]
+    s.get("/health")
+    check("access log: appended", wait_for(lambda: os.path.getsize(path) > size[0]) and read_log(path)[0] == {})
+    os.rename(path, path + ".1")
+    s.get("/version")
+    check("access log: a moved file is opened again", wait_for(lambda: os.path.exists(path) and os.path.getsize(path) > 0))
+    check("access log: the line is in the new file", [x["path"] for x in read_log(path)] == ["/version"])
+    check("access log: mode 0640 or stricter", mode_of(path) & 0o137 == 0, oct(mode_of(path)))
+    c = s.client.completions.create(model=NAME, prompt="Once", max_tokens=1000, stream=True, extra_body={"ignore_eos": True,
+                                    "max_tokens": 400})
+    next(iter(c))
+    c.close()
+    check("access log: a client that leaves", wait_for(lambda: any(x.get("client_left") for x in read_log(path))))
+    line = [x for x in read_log(path) if x.get("client_left")][0]
+    check("access log: its line", line["status"] == 200 and 1 <= line["completion_tokens"] <= 400 and line["model"] == NAME, line)
+    check("access log: exits 0", s.stop() == 0)
+
+
+def test_log_stuck(d):
+    """A pipe that nobody reads holds no request up, nor the end of the server."""
+    path = os.path.join(d, "fifo")
+    os.mkfifo(path)
+    rc, err = failed_start("--access-log", path)
+    check("access log: a FIFO without a reader", rc == 1 and path in err and "No such device" in err, (rc, err))
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    s = Server("--access-log", path)
+    with httpx.Client(base_url=s.url, timeout=60) as c:
+        ok = sum(c.get("/health").status_code == 200 for _ in range(800))
+    check("access log: a full pipe delays no request", ok == 800, ok)
+    check("access log: a full pipe does not stop the end", s.stop() == 0)
+    check("access log: lost lines are reported", any("lines were lost" in line for line in s.log), s.log)
+    os.close(reader)
+    for bad, want in ((os.path.join(d, "none", "x"), "No such file"), (d, "Is a directory"), ("", "No such file")):
+        rc, err = failed_start("--access-log", bad)
+        check(f"--access-log: {want}", rc == 1 and want in err, (rc, err))
+    p = subprocess.Popen([BIN, "serve", MODEL, "--uds", os.path.join(d, "s"), "--access-log", "-"], stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL)
+    check("access log on stdout: the server is up", wait_for(lambda: os.path.exists(os.path.join(d, "s"))))
+    with httpx.Client(transport=httpx.HTTPTransport(uds=os.path.join(d, "s")), base_url="http://x", timeout=60) as c:
+        check("access log on stdout: ready", wait_for(lambda: c.get("/ready").status_code == 200))
+    p.send_signal(signal.SIGTERM)
+    lines_out = [json.loads(line) for line in p.communicate(timeout=120)[0].splitlines()]
+    check("access log on stdout", len(lines_out) > 0 and {x["client"] for x in lines_out} == {"unix"} and p.returncode == 0, lines_out)
+
+
+def test_access_log():
+    with tempfile.TemporaryDirectory() as d:
+        test_log_lines(d)
+        test_log_files(d)
+        test_log_stuck(d)
+
+
+TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log]
 
 
 def main():
