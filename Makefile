@@ -118,7 +118,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-clients test-page test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -143,6 +143,8 @@ help:
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-routers  vllm-router and smg in front of two servers (installs both)"
+	@echo "make test-page     the page of the server in headless Chromium (installs it); SHOTS=FOLDER keeps pictures"
+	@echo "make test-clients  openai, anthropic, agents, LangChain and others against a server (installs them); CLIENTS=all: benchmarks too"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
@@ -158,6 +160,11 @@ build/cuda/%.o: src/%.cu
 $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 $B/obj/backend/cuda/gemm_tuned.o: src/backend/cuda/tuned.txt
+$B/obj/api/page.o: CFLAGS += -include $B/page_hashes.h
+$B/obj/api/page.o: src/api/page.html $B/page_hashes.h
+$B/page_hashes.h: src/api/page.html tools/page_hashes
+	@mkdir -p $(@D)
+	$(Q)sh tools/page_hashes $< > $@
 $B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
@@ -367,10 +374,18 @@ test-long: deps-test
 test-routers: deps-test
 	@sh tools/test_routers
 
+# CLIENTS=all, or names of groups of tests/api/clients.txt.
+test-clients: deps-test
+	@CLIENTS="$(CLIENTS)" sh tools/test_clients
+
 asan tsan:
 	@sh tools/deps test
 	@$(MAKE) --no-print-directory -j2 VARIANT=$@ build/$@/roseinfer tests
 	@VARIANT=$@ sh tools/test sanitize
+
+test-page: deps-test
+	@sh tools/deps page
+	@SHOTS="$(SHOTS)" sh tools/test_page
 
 debug-test:
 	@$(MAKE) --no-print-directory -j2 VARIANT=debug tests

@@ -464,7 +464,10 @@ def groups(o, folder, names):
 
 
 def have(o, results, engine):
-    """Whether the packages of a rival are there."""
+    """Whether the packages of a rival are there. The pack of SGLang holds only what differs from that of vLLM."""
+    if engine == "sglang" and os.path.isdir(os.path.join(o.work, "sgsite")) and not os.path.isdir(os.path.join(o.work, "site")):
+        results.failed(f"{o.label}: start of sglang", "the pack sglang is there without the pack vllm, which it adds to: bring both in --packs")
+        return False
     if output_of(o.python, "-c", f"import importlib.util as u; print(u.find_spec('{engine}') is not None)",
                  env=rival_env(o, engine)).endswith("True"):
         return True

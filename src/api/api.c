@@ -28,6 +28,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .inline_bytes = 4096,
         .early_wake = true,
         .fast_sse = true,
+        .web = true,
         .stream_interval = 1,
         .max_n = 128,
         .max_stop = 64,

@@ -57,6 +57,7 @@ typedef struct rose_api_opts {
     bool fast_sse;         /* write stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval; /* tokens of each stream chunk after the first, 1 .. 65536; the last
                                  chunk is never delayed (--stream-interval) */
+    bool web;                 /* serve the page at / (--web) */
     bool strict_fields;       /* refuse request fields that are otherwise ignored
                                * (--strict-fields) */
     uint64_t grammar_cache_bytes; /* most bytes of compiled grammars that are kept for further
@@ -75,8 +76,8 @@ void rose_api_opts_default(rose_api_opts *o);
 
 rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *err);
 
-/* The callbacks for rose_http_start. Until set_engine, /health answers 200 and all other paths
- * 503. */
+/* The callbacks for rose_http_start. Until set_engine, / and /health answer 200, and what needs
+ * the model 503. */
 rose_http_callbacks rose_api_callbacks(rose_api *a);
 rose_status rose_api_attach(rose_api *a, rose_http *h, rose_err *err);
 

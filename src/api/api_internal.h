@@ -263,6 +263,7 @@ typedef struct rose_api_part {
 typedef struct rose_api_piece {
     rose_api_part_kind kind;
     uint32_t call;
+    uint32_t part;    /* its part, in choice->parts */
     const char *id;   /* CALL; else NULL */
     const char *text; /* borrowed from the choice */
     size_t len;
@@ -294,9 +295,11 @@ typedef struct rose_api_choice {
     rose_buf text;                /* the texts of the parts */
     rose_api_part *parts;         /* owned [cap_parts]; a stream may drop parts that are out */
     uint32_t n_parts, cap_parts;
-    size_t n_out;      /* in a stream: the bytes of text that are out */
-    uint32_t n_blocks; /* in a stream of responses or messages: blocks that have begun */
-    bool block_open;   /* the last of them has not ended */
+    size_t n_out;         /* in a stream: the bytes of text that are out */
+    uint32_t n_parts_out; /* likewise: the parts of which nothing is left */
+    uint32_t n_blocks;    /* in a stream of responses or messages: blocks that have begun */
+    bool block_open;      /* the last of them has not ended */
+    uint32_t block_part;  /* the part with which it begins */
     rose_api_part_kind block_kind;  /* TEXT, REASONING or CALL */
     uint64_t t_admitted_ns;         /* 0 = not yet known */
     uint64_t t_first_ns, t_last_ns; /* times of the first and last counted token; if the prompt was
@@ -324,6 +327,8 @@ typedef struct rose_api_rename {
  * calls them, except for translate and head. A failed allocation is noted in `o`. */
 typedef struct rose_api_dialect {
     const char *id; /* ids of replies begin with it */
+    bool shortens;  /* a limit of tokens beyond the context means the rest of the context; else it
+                     * is refused */
     /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
     bool (*translate)(rose_api_translation *t);
     const rose_api_rename *renames; /* NULL: there is nothing to rename */
@@ -393,6 +398,7 @@ struct rose_api_job {
     uint32_t n_prompt_tokens;
     uint32_t n_choices, n_submitted, n_released;
     uint32_t n, max_tokens; /* as asked or implied */
+    bool shortened;         /* max_tokens is less than asked: the context ends there */
     uint32_t n_top, prompt_n_top, min_tokens;
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool score_only;                                         /* max_tokens 0 */
@@ -585,9 +591,11 @@ bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const
 bool rose_api_piece_next(rose_api_choice *c, rose_api_piece *p);
 void rose_api_parts_clear(rose_api_choice *c); /* keeps the memory */
 bool rose_api_has_part(const rose_api_choice *c, rose_api_part_kind kind);
-/* Writes the whole text of a kind (of a call) as a JSON string. call is 0 for kinds without. */
-void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind,
-                        uint32_t call);
+/* Writes the whole text of a kind as a JSON string. */
+void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind);
+/* Writes the arguments of the call that begins with this part as a JSON string. They are the next
+ * parts. */
+void rose_api_put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *call);
 
 /* stream.c */
 void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */
@@ -671,6 +679,9 @@ struct rose_api {
     uint32_t n_profiles;
     char *profile_path; /* owned; path of the running recording, NULL = none */
 };
+
+/* page.c */
+void rose_api_get_page(rose_api_io *io, rose_http_req *r);
 
 /* routes.c */
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */

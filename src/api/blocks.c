@@ -18,10 +18,11 @@ static bool continues(const rose_api_choice *c, const rose_api_piece *p)
     return p->kind == c->block_kind && p->kind != ROSE_API_PART_CALL;
 }
 
-static void note_open(rose_api_choice *c, rose_api_part_kind kind)
+static void note_open(rose_api_choice *c, const rose_api_piece *p)
 {
     c->block_open = true;
-    c->block_kind = kind;
+    c->block_kind = p->kind;
+    c->block_part = p->part;
     c->n_blocks++;
 }
 
@@ -38,21 +39,11 @@ static void put_text(rose_api_out *o, const char *text)
 
 /* ---- responses ---- */
 
-/* Returns the part with which block k begins; NULL: the reply is empty, and its one block too. */
-static const rose_api_part *block_part(const rose_api_choice *c, uint32_t k)
+/* Returns the part with which the open block begins; NULL: the reply is empty, and so is its only
+ * block. */
+static const rose_api_part *open_part(const rose_api_choice *c)
 {
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        if (c->parts[i].kind != ROSE_API_PART_ARGS && k-- == 0) return &c->parts[i];
-    }
-    return NULL;
-}
-
-static uint32_t count_blocks(const rose_api_choice *c)
-{
-    uint32_t n = 0;
-    while (block_part(c, n) != NULL)
-        n++;
-    return n;
+    return c->block_part < c->n_parts ? &c->parts[c->block_part] : NULL;
 }
 
 static void begin_event(rose_api_out *o, rose_api_job *j, const char *type)
@@ -71,13 +62,13 @@ static void end_event(rose_api_out *o)
 }
 
 /* The id of block k is made of the reply's id. */
-static void put_item_id(rose_api_out *o, const rose_api_choice *c, uint32_t k)
+static void put_item_id(rose_api_out *o, const rose_api_choice *c, uint32_t k,
+                        const rose_api_part *part)
 {
     static const char *const prefixes[] = {[ROSE_API_PART_TEXT] = "msg_",
                                            [ROSE_API_PART_REASONING] = "rs_",
                                            [ROSE_API_PART_CALL] = "fc_",
                                            [ROSE_API_PART_ARGS] = "fc_"};
-    const rose_api_part *part = block_part(c, k);
     PUT(o, "\"");
     rose_api_puts(o, prefixes[part == NULL ? ROSE_API_PART_TEXT : part->kind]);
     rose_api_puts(o, c->job->id + strlen(c->job->dialect->id));
@@ -103,13 +94,12 @@ static void put_content(rose_api_out *o, const rose_api_choice *c, const rose_ap
 }
 
 /* filled: else the item has only begun. */
-static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k, const char *status,
-                     bool filled)
+static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k,
+                     const rose_api_part *part, const char *status, bool filled)
 {
-    const rose_api_part *part = block_part(c, k);
     const rose_api_part_kind kind = part == NULL ? ROSE_API_PART_TEXT : part->kind;
     PUT(o, "{\"id\":");
-    put_item_id(o, c, k);
+    put_item_id(o, c, k, part);
     PUT(o, ",\"status\":\"");
     rose_api_puts(o, status);
     if (kind == ROSE_API_PART_CALL) {
@@ -119,7 +109,7 @@ static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k, cons
         put_part(o, c, part);
         PUT(o, ",\"arguments\":");
         if (filled)
-            rose_api_put_parts(o, c, ROSE_API_PART_ARGS, part->call);
+            rose_api_put_args(o, c, part);
         else
             PUT(o, "\"\"");
         PUT(o, "}");
@@ -137,7 +127,7 @@ static bool is_cut(const rose_api_choice *c)
     return c->finish != NULL && strcmp(c->finish, "length") == 0;
 }
 
-/* Of item k of n when all text is there: only the last item can be cut. */
+/* Returns the status of item k of n when all text is there: only the last item can be cut. */
 static const char *item_status(const rose_api_choice *c, uint32_t k, uint32_t n)
 {
     const bool broken = c->finish == NULL || is_cut(c);
@@ -146,13 +136,18 @@ static const char *item_status(const rose_api_choice *c, uint32_t k, uint32_t n)
 
 static void put_output(rose_api_out *o, const rose_api_choice *c)
 {
-    uint32_t n = count_blocks(c);
-    if (n == 0 && c->finish != NULL) n = 1; /* an empty reply is an empty message */
+    uint32_t n = 0, k = 0;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        n += c->parts[i].kind != ROSE_API_PART_ARGS;
     PUT(o, "[");
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        if (c->parts[i].kind == ROSE_API_PART_ARGS) continue;
         if (k > 0) PUT(o, ",");
-        put_item(o, c, k, item_status(c, k, n), true);
+        put_item(o, c, k, &c->parts[i], item_status(c, k, n), true);
+        k++;
     }
+    /* an empty reply is an empty message */
+    if (n == 0 && c->finish != NULL) put_item(o, c, 0, NULL, item_status(c, 0, 1), true);
     PUT(o, "]");
 }
 
@@ -254,7 +249,7 @@ static void begin_item_event(rose_api_out *o, const rose_api_choice *c, const ch
     const uint32_t k = c->n_blocks - 1;
     begin_event(o, c->job, type);
     PUT(o, ",\"item_id\":");
-    put_item_id(o, c, k);
+    put_item_id(o, c, k, open_part(c));
     rose_api_putf(o, ",\"output_index\":%u", k);
     if (with_content) PUT(o, ",\"content_index\":0");
 }
@@ -264,7 +259,7 @@ static void put_item_event(rose_api_out *o, const rose_api_choice *c, const char
 {
     begin_event(o, c->job, type);
     rose_api_putf(o, ",\"output_index\":%u,\"item\":", c->n_blocks - 1);
-    put_item(o, c, c->n_blocks - 1, status, filled);
+    put_item(o, c, c->n_blocks - 1, open_part(c), status, filled);
     end_event(o);
 }
 
@@ -273,15 +268,16 @@ static void put_content_event(rose_api_out *o, const rose_api_choice *c, const c
 {
     begin_item_event(o, c, type, true);
     PUT(o, ",\"part\":");
-    put_content(o, c, block_part(c, c->n_blocks - 1), filled);
+    put_content(o, c, open_part(c), filled);
     end_event(o);
 }
 
-static void open_item(rose_api_out *o, rose_api_choice *c, rose_api_part_kind kind)
+static void open_item(rose_api_out *o, rose_api_choice *c, const rose_api_piece *p)
 {
-    note_open(c, kind);
+    note_open(c, p);
     put_item_event(o, c, "response.output_item.added", "in_progress", false);
-    if (kind != ROSE_API_PART_CALL) put_content_event(o, c, "response.content_part.added", false);
+    if (p->kind != ROSE_API_PART_CALL)
+        put_content_event(o, c, "response.content_part.added", false);
 }
 
 static void put_item_delta(rose_api_out *o, rose_api_choice *c, const rose_api_piece *p)
@@ -303,7 +299,7 @@ static void put_item_delta(rose_api_out *o, rose_api_choice *c, const rose_api_p
 
 static void close_item(rose_api_out *o, rose_api_choice *c, bool last)
 {
-    const rose_api_part *part = block_part(c, c->n_blocks - 1);
+    const rose_api_part *part = open_part(c);
     if (!c->block_open) return;
     c->block_open = false;
     if (c->block_kind == ROSE_API_PART_CALL) {
@@ -311,7 +307,7 @@ static void close_item(rose_api_out *o, rose_api_choice *c, bool last)
         PUT(o, ",\"name\":");
         put_part(o, c, part);
         PUT(o, ",\"arguments\":");
-        rose_api_put_parts(o, c, ROSE_API_PART_ARGS, part->call);
+        rose_api_put_args(o, c, part);
         end_event(o);
     } else {
         const bool reasons = c->block_kind == ROSE_API_PART_REASONING;
@@ -350,12 +346,12 @@ static void responses_event(rose_api_out *o, rose_api_choice *c, bool last)
     while (rose_api_piece_next(c, &p)) {
         if (!continues(c, &p)) {
             close_item(o, c, false);
-            open_item(o, c, p.kind);
+            open_item(o, c, &p);
         }
         put_item_delta(o, c, &p);
     }
     if (!last) return;
-    if (c->n_blocks == 0) open_item(o, c, ROSE_API_PART_TEXT);
+    if (c->n_blocks == 0) open_item(o, c, &(rose_api_piece){.kind = ROSE_API_PART_TEXT});
     close_item(o, c, true);
 }
 
@@ -417,7 +413,7 @@ static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 {
     const char *reason = "end_turn";
     if (is_cut(c))
-        reason = "max_tokens";
+        reason = c->job->shortened ? "model_context_window_exceeded" : "max_tokens";
     else if (rose_api_has_part(c, ROSE_API_PART_CALL))
         reason = "tool_use";
     else if (is_own_stop(c))
@@ -442,14 +438,13 @@ static void begin_message(rose_api_out *o, const rose_api_job *j)
 
 /* Writes the arguments of a call as an object. Arguments that are no object, because the reply was
  * cut or the model made a mistake, are one string in it. */
-static void put_tool_input(rose_api_out *o, const rose_api_choice *c, uint32_t call)
+static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
+    const rose_api_part *end = c->parts + c->n_parts;
     rose_buf text = {0};
     json_t *input = NULL;
     json_error_t where;
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        const rose_api_part *part = &c->parts[i];
-        if (part->kind != ROSE_API_PART_ARGS || part->call != call) continue;
+    for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
         if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
     if (text.len > 0 &&
@@ -476,7 +471,7 @@ static void put_block(rose_api_out *o, const rose_api_choice *c, const rose_api_
         PUT(o, ",\"name\":");
         put_part(o, c, part);
         PUT(o, ",\"input\":");
-        put_tool_input(o, c, part->call);
+        put_tool_input(o, c, part);
     } else if (part->kind == ROSE_API_PART_REASONING) {
         PUT(o, "{\"type\":\"thinking\",\"thinking\":");
         put_part(o, c, part);
@@ -492,9 +487,10 @@ static void messages_whole(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_choice *c = &j->choices[0];
     begin_message(o, j);
-    for (uint32_t k = 0; k < count_blocks(c); k++) {
-        if (k > 0) PUT(o, ",");
-        put_block(o, c, block_part(c, k));
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        if (c->parts[i].kind == ROSE_API_PART_ARGS) continue;
+        if (i > 0) PUT(o, ",");
+        put_block(o, c, &c->parts[i]);
     }
     PUT(o, "],");
     put_stop_members(o, c);
@@ -505,7 +501,7 @@ static void messages_whole(rose_api_out *o, const rose_api_job *j)
 
 static void open_block(rose_api_out *o, rose_api_choice *c, const rose_api_piece *p)
 {
-    note_open(c, p->kind);
+    note_open(c, p);
     rose_api_putf(o,
                   "event: content_block_start\ndata: {\"type\":\"content_block_start\","
                   "\"index\":%u,\"content_block\":",
@@ -613,6 +609,7 @@ static const rose_api_rename messages_renames[] = {{"stop", "stop_sequences"},
                                                    {NULL, NULL}};
 
 const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
+                                                    .shortens = true,
                                                     .translate = rose_api_anthropic_translate,
                                                     .renames = messages_renames,
                                                     .event = messages_event,

@@ -9,6 +9,10 @@
 #include "api/api_internal.h"
 #include "base/profile.h"
 
+/* Most bytes of the grammars of running and waiting requests, besides those that the cache may
+ * keep. The next grammar to compile then gets 429. */
+#define MAX_USED_BYTES ((size_t)2 << 30)
+
 /* ---- the grammars of the model ---- */
 
 void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes)
@@ -49,7 +53,10 @@ static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *e
     const rose_prof_span span = rose_prof_begin("api.vocabulary");
     rose_status st =
         rose_vocab_trie_open(&v, a->tok, arch->vocab_size, arch->eos_ids, arch->n_eos, err);
-    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, NULL, a->grammars.max_bytes, err);
+    /* as in vLLM and OpenAI's API: a small model that may add properties finds no end */
+    const rose_grammar_opts opts = {.closed = true,
+                                    .max_live_bytes = a->grammars.max_bytes + MAX_USED_BYTES};
+    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, &opts, a->grammars.max_bytes, err);
     rose_vocab_trie_unref(v); /* the cache has a reference of its own */
     rose_prof_end(&span);
     if (st == ROSE_OK) atomic_store_explicit(&a->grammars.cache, *out, memory_order_release);
@@ -100,6 +107,8 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     st = compile(j, kind, schema_order, text, len, &err);
     rose_api_workers_compiled(j->api->workers, j);
     if (st == ROSE_OK) return true;
+    if (st == ROSE_E_FULL)
+        return rose_api_fail(&j->err, 429, "rate_limit_exceeded", param, "%s", err.msg);
     rose_api_fail_status(&j->err, st, &err, NULL);
     if (j->err.status == 400) snprintf(j->err.param, sizeof j->err.param, "%s", param);
     return false;

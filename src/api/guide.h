@@ -6,8 +6,8 @@
  * cache of grammars belong to the model. They are made when a request needs them first, because
  * this takes 15 to 100 ms.
  *
- * An I/O thread never compiles: it declines the job. Workers compile at most half of them at a
- * time (worker.c), so requests with cached grammars and plain ones find a free worker. */
+ * An I/O thread never compiles: it declines the job. At most half of the workers
+ * compile at a time (worker.c), so requests with cached grammars and plain ones find a free one. */
 #ifndef ROSE_API_GUIDE_H
 #define ROSE_API_GUIDE_H
 

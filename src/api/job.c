@@ -126,6 +126,10 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
         if (prompts->v[i].len > longest) longest = prompts->v[i].len;
     }
     uint64_t want = asked >= 0 ? (uint64_t)asked : 1;
+    if (j->dialect->shortens && longest < limit && want > limit - longest) {
+        want = limit - longest;
+        j->shortened = true;
+    }
     const char *param = j->kind == ROSE_API_CHAT ? "messages" : "prompt";
     if (longest < limit && want > 1) /* with one token it would fit */
         param = p->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";

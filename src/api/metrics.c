@@ -12,9 +12,9 @@
 #include "base/stall.h"
 
 static const char *const methods[ROSE_METRIC_METHODS] = {"GET", "HEAD", "POST", "other"};
-static const int statuses[ROSE_METRIC_STATUSES] = {200, 400, 401, 403, 404, 405, 408,
-                                                   409, 413, 414, 415, 417, 429, 431,
-                                                   499, 500, 501, 503, 504, 505, 0};
+static const int statuses[ROSE_METRIC_STATUSES] = {200, 304, 400, 401, 403, 404, 405, 408,
+                                                   409, 413, 414, 415, 417, 429, 431, 499,
+                                                   500, 501, 503, 504, 505, 0};
 static const char *const outcomes[ROSE_N_OUTCOMES] = {"stop", "length", "abort", "error"};
 static const char *const rejections[ROSE_N_REJECTIONS] = {"queue_full", "slo_ttft", "not_ready",
                                                           "out_of_memory", "too_many_connections"};

@@ -31,7 +31,7 @@ enum {
     ROSE_METRIC_ROUTES = 32,  /* number of counters: one for each row of the route table, and one
                                * for unknown paths */
     ROSE_METRIC_METHODS = 4,  /* GET HEAD POST other */
-    ROSE_METRIC_STATUSES = 21 /* number of counters: one for each HTTP status that this server
+    ROSE_METRIC_STATUSES = 22 /* number of counters: one for each HTTP status that this server
                                * answers with, and one for all others */
 };
 

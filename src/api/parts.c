@@ -48,11 +48,15 @@ bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const
 
 bool rose_api_piece_next(rose_api_choice *c, rose_api_piece *p)
 {
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        const rose_api_part *part = &c->parts[i];
-        if (part->begin + part->len <= c->n_out) continue;
+    for (; c->n_parts_out < c->n_parts; c->n_parts_out++) {
+        const rose_api_part *part = &c->parts[c->n_parts_out];
+        if (part->begin + part->len <= c->n_out) {
+            if (c->n_parts_out + 1 == c->n_parts) break; /* it may grow */
+            continue;
+        }
         *p = (rose_api_piece){.kind = part->kind,
                               .call = part->call,
+                              .part = c->n_parts_out,
                               .id = part->kind == ROSE_API_PART_CALL ? part->id : NULL,
                               .text = c->text.data + c->n_out,
                               .len = part->begin + part->len - c->n_out};
@@ -65,6 +69,7 @@ bool rose_api_piece_next(rose_api_choice *c, rose_api_piece *p)
 void rose_api_parts_clear(rose_api_choice *c)
 {
     c->n_parts = 0;
+    c->n_parts_out = 0;
     c->text.len = 0;
     c->n_out = 0;
 }
@@ -77,14 +82,21 @@ bool rose_api_has_part(const rose_api_choice *c, rose_api_part_kind kind)
     return false;
 }
 
-void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind,
-                        uint32_t call)
+void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part_kind kind)
 {
     rose_api_puts(o, "\"");
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
-        if (part->kind == kind && part->call == call)
-            rose_api_put_escaped(o, c->text.data + part->begin, part->len);
+        if (part->kind == kind) rose_api_put_escaped(o, c->text.data + part->begin, part->len);
     }
+    rose_api_puts(o, "\"");
+}
+
+void rose_api_put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *call)
+{
+    const rose_api_part *end = c->parts + c->n_parts;
+    rose_api_puts(o, "\"");
+    for (const rose_api_part *p = call + 1; p < end && p->kind == ROSE_API_PART_ARGS; p++)
+        rose_api_put_escaped(o, c->text.data + p->begin, p->len);
     rose_api_puts(o, "\"");
 }

@@ -18,6 +18,10 @@
 
 enum { MAX_INPUTS = 2048, WINDOW = 256 };
 
+/* A reranker reads the query again with each document. Without this limit, a body of a few hundred
+ * kilobytes could occupy a worker for minutes. */
+enum { MAX_PAIR_BYTES = 32 << 20 };
+
 /* The template of Qwen3-Reranker's model card. */
 static const char rank_head[] =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -327,6 +331,22 @@ static bool build_pair(const input *in, rose_ids *to, const rose_ids part[3], co
            add_ids(in, to, &(rose_ids){.data = (uint32_t[1]){0}, .len = 1}, 1);
 }
 
+/* Checks the sum of what encode_pair reads for all pairs. */
+static bool check_pair_bytes(const input *in, const texts side[2])
+{
+    size_t n = 0; /* at most MAX_INPUTS times the body */
+    for (uint32_t i = 0; i < side[1].n; i++)
+        n += json_string_length(in->p->pooled.instruction) +
+             json_string_length(text_at(side[0].list, side[0].n > 1 ? i : 0)) +
+             json_string_length(text_at(side[1].list, i));
+    return n <= MAX_PAIR_BYTES ||
+           rose_api_fail(&in->j->err, 400, NULL, side[1].name,
+                         "the texts of all pairs have %zu bytes, of which each pair counts its "
+                         "instruction, '%s' and '%s'; the limit is %d. Please send fewer or "
+                         "shorter ones.",
+                         n, side[0].name, side[1].name, MAX_PAIR_BYTES);
+}
+
 static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
 {
     rose_ids part[3] = {{0}, {0}, {0}};
@@ -334,7 +354,8 @@ static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
         return rose_api_fail(&in->j->err, 400, NULL, "instruction",
                              "field 'instruction' must be a string");
     bool ok =
-        find_answers(in, d) && create_inputs(in, side[1].n, side[1].name) &&
+        find_answers(in, d) && check_pair_bytes(in, side) &&
+        create_inputs(in, side[1].n, side[1].name) &&
         rose_api_encode(&part[0], rank_head, sizeof rank_head - 1, 0, in->c, "query",
                         &in->j->err) &&
         rose_api_encode(&part[2], rank_tail, sizeof rank_tail - 1, 0, in->c, "query", &in->j->err);

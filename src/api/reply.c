@@ -156,7 +156,7 @@ static void put_calls(rose_api_out *o, const rose_api_choice *c)
         rose_api_puts(o, "\",\"type\":\"function\",\"function\":{\"name\":");
         rose_api_put_string(o, c->text.data + part->begin, part->len);
         rose_api_puts(o, ",\"arguments\":");
-        rose_api_put_parts(o, c, ROSE_API_PART_ARGS, part->call);
+        rose_api_put_args(o, c, part);
         rose_api_puts(o, "}}");
         before = ",{\"id\":\"";
     }
@@ -172,12 +172,12 @@ static void put_message(rose_api_out *o, const rose_api_choice *c)
     if (other && !rose_api_has_part(c, ROSE_API_PART_TEXT))
         rose_api_puts(o, "null");
     else
-        rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
+        rose_api_put_parts(o, c, ROSE_API_PART_TEXT);
     if (thinks) {
         rose_api_puts(o, ",\"reasoning_content\":");
-        rose_api_put_parts(o, c, ROSE_API_PART_REASONING, 0);
+        rose_api_put_parts(o, c, ROSE_API_PART_REASONING);
         rose_api_puts(o, ",\"reasoning\":");
-        rose_api_put_parts(o, c, ROSE_API_PART_REASONING, 0);
+        rose_api_put_parts(o, c, ROSE_API_PART_REASONING);
     }
     put_calls(o, c);
     rose_api_puts(o, ",\"refusal\":null}");
@@ -190,7 +190,7 @@ static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_ch
         put_message(o, c);
     } else {
         rose_api_puts(o, "\"text\":");
-        rose_api_put_parts(o, c, ROSE_API_PART_TEXT, 0);
+        rose_api_put_parts(o, c, ROSE_API_PART_TEXT);
     }
     rose_api_puts(o, ",\"logprobs\":");
     rose_api_extra_logprobs(o, c);

@@ -274,6 +274,18 @@ static bool take_include(rose_api_translation *t, const json_t *include)
     return true;
 }
 
+/* Without the name in `include` it asks for nothing; take_include has the other case. */
+static bool take_top_logprobs(rose_api_translation *t, const json_t *v)
+{
+    const json_t *include = json_object_get(t->body, "include");
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        if (rose_api_json_is(json_array_get(include, i), "message.output_text.logprobs"))
+            return true;
+    }
+    return (json_is_integer(v) && json_integer_value(v) == 0) ||
+           rose_api_translate_hint(t, "top_logprobs");
+}
+
 static bool take_truncation(rose_api_translation *t, const json_t *v)
 {
     return rose_api_json_is(v, "disabled") || rose_api_translate_hint(t, "truncation");
@@ -318,7 +330,7 @@ static const row rows[] = {
     {"background", NULL, take_background, NULL},
     {"input", NULL, NULL, NULL}, /* take_input */
     {"instructions", NULL, NULL, NULL},
-    {"top_logprobs", NULL, NULL, NULL},   /* take_include */
+    {"top_logprobs", NULL, take_top_logprobs, NULL},
     {"max_tool_calls", NULL, NULL, NULL}, /* of the tools that a server runs itself */
     {"prompt_cache_retention", NULL, NULL, NULL},
     {"prompt_cache_options", NULL, NULL, NULL},

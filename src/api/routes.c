@@ -476,6 +476,7 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
 }
 
 static const route routes[] = {
+    {"/", false, false, rose_api_get_page},
     {"/v1/completions", true, false, post_completions},
     {"/v1/chat/completions", true, false, post_chat},
     {"/v1/responses", true, false, post_responses},
@@ -514,7 +515,7 @@ static const route *find_route(const char *path)
         len--;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         size_t n = strlen(routes[i].path);
-        bool prefix = routes[i].path[n - 1] == '/';
+        bool prefix = n > 1 && routes[i].path[n - 1] == '/';
         if (len < n || strncmp(path, routes[i].path, n) != 0) continue;
         if (prefix ? len > n : len == n) return &routes[i];
     }
@@ -560,11 +561,13 @@ static bool method_fits(const route *rt, const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* Paths of the OpenAI API and related servers that this server does not have. */
+/* Paths of the OpenAI API and related servers that this server does not have, except for those of
+ * routes. */
 static const char *const absent[] = {
-    "/v1/moderations",   "/v1/images",     "/v1/audio",   "/v1/files",         "/v1/batches",
-    "/v1/fine_tuning",   "/v1/assistants", "/v1/threads", "/v1/uploads",       "/v1/edits",
-    "/v1/vector_stores", "/v1/realtime",   "/v1/videos",  "/v1/conversations",
+    "/v1/moderations", "/v1/images",        "/v1/audio",         "/v1/files",
+    "/v1/batches",     "/v1/fine_tuning",   "/v1/assistants",    "/v1/threads",
+    "/v1/uploads",     "/v1/edits",         "/v1/vector_stores", "/v1/realtime",
+    "/v1/videos",      "/v1/conversations", "/v1/responses",     "/v1/messages",
 };
 
 static bool is_absent(const char *path)
@@ -606,7 +609,7 @@ static void nothing_there(rose_api_error *e, const char *path)
             "'%.200s' is not implemented by this server; it has /v1/completions, "
             "/v1/chat/completions, /v1/responses, /v1/messages, /v1/embeddings and /v1/models",
             path);
-    else if (in_v1 || find_route(guess + 3) != NULL)
+    else if (in_v1 || (guess[4] != '\0' && find_route(guess + 3) != NULL)) /* not / itself */
         rose_api_fail(e, 404, "not_found", NULL,
                       "there is nothing at '%.200s'; did you mean '%s'?%s", path,
                       in_v1 ? guess : guess + 3,
@@ -642,6 +645,7 @@ void rose_api_on_request(void *arg, rose_http_req *r)
     const route *rt = find_route(path);
     rose_api_io *io = &a->io[rose_http_req_thread(r)];
     rose_api_error e;
+    if (rt != NULL && rt->run == rose_api_get_page && !a->o.web) rt = NULL;
     if (asks_about_server(method, path)) {
         rose_api_reply(io, r, 200, NULL, "Allow: GET, HEAD, POST, OPTIONS\r\n", NULL, 0);
     } else if (rt == NULL) {

@@ -98,6 +98,8 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
                         "append a line of JSON for each request to this file; - is standard output",
                         .unset = "none"),
+        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
+                      .first = true),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),

@@ -164,18 +164,18 @@ static bool take_format(rose_api_structure *s, const json_t *v, rose_api_ignored
 
 /* ---- structured_outputs ---- */
 
-/* Options of vLLM's compilers. White space is bounded in another way here (docs/API.md), and there
- * is no other compiler to fall back to. */
+/* Options of vLLM's compilers. White space is bounded in another way here, objects are closed in
+ * any case (docs/API.md), and there is no other compiler to fall back to. */
 static bool check_option(const char *key, const char *name, const json_t *v, bool *known,
                          rose_api_error *err)
 {
     const bool pattern = strcmp(key, "whitespace_pattern") == 0;
-    const bool fallback = strcmp(key, "disable_fallback") == 0;
-    *known = pattern || fallback || strcmp(key, "disable_any_whitespace") == 0 ||
-             strcmp(key, "disable_additional_properties") == 0;
+    const bool label =
+        strcmp(key, "disable_fallback") == 0 || strcmp(key, "disable_additional_properties") == 0;
+    *known = pattern || label || strcmp(key, "disable_any_whitespace") == 0;
     if (!*known || (pattern && json_string_length(v) == 0 && json_is_string(v))) return true;
     if (!pattern && !json_is_boolean(v)) return wrong(err, name, "true or false");
-    return fallback || json_is_false(v) ||
+    return label || json_is_false(v) ||
            rose_api_fail(err, 400, "unsupported_field", name,
                          "field '%s' is not supported by this server", name);
 }

@@ -124,7 +124,13 @@ static void find_formats(rose_api_reading *r, const rose_api *a, const rose_api_
     if (!p->separate_reasoning) r->reasoning = ROSE_REASONING_NONE;
 }
 
-/* Special tokens are left out of the text, but the parser must see those of its format. */
+static bool is_special(const rose_tokenizer *t, const char *text, uint32_t *id)
+{
+    return rose_tokenizer_find(t, text, strlen(text), id) && rose_tokenizer_is_special(t, *id);
+}
+
+/* Special tokens are left out of the text, but the parser must see those of its format. True:
+ * the first of them is special. */
 static bool note_marks(rose_api_reading *r, const rose_tokenizer *t)
 {
     const char *marks[ROSE_CALLS_MARKS];
@@ -133,9 +139,7 @@ static bool note_marks(rose_api_reading *r, const rose_tokenizer *t)
     r->n_marks = 0;
     for (size_t i = 0; marks[i] != NULL; i++) {
         uint32_t id;
-        if (!rose_tokenizer_find(t, marks[i], strlen(marks[i]), &id) ||
-            !rose_tokenizer_is_special(t, id))
-            continue;
+        if (!is_special(t, marks[i], &id)) continue;
         if (i == 0) first = true;
         r->marks[r->n_marks++] = id;
     }
@@ -289,31 +293,34 @@ static json_t *any_of_texts(const json_t *list)
     return json_pack("{s:s,s:o}", "type", "or", "elements", out);
 }
 
+static json_t *tag_format(json_t *tag)
+{
+    json_t *format = json_object_get(tag, "format");
+    json_t *out = json_incref(format != NULL ? format : tag);
+    json_decref(tag);
+    return out;
+}
+
 /* What a field for structured output asks for, as a format within a tag. */
 static json_t *structure_format(const rose_api_structure *s)
 {
-    const json_t *format;
-    json_t *v = value_of(s->value), *out = NULL;
     switch (s->kind) {
     case ROSE_GRAMMAR_JSON_OBJECT:
-        return json_pack("{s:s,s:{s:s},s:b}", "type", "json_schema", "json_schema", "type",
-                         "object", "any_order", 1);
+        break;
     case ROSE_GRAMMAR_JSON_SCHEMA:
-        return json_pack("{s:s,s:o,s:b}", "type", "json_schema", "json_schema", v, "any_order",
-                         !s->schema_order);
+        return json_pack("{s:s,s:o,s:b}", "type", "json_schema", "json_schema", value_of(s->value),
+                         "any_order", !s->schema_order);
     case ROSE_GRAMMAR_REGEX:
         return json_pack("{s:s,s:O}", "type", "regex", "pattern", s->value);
     case ROSE_GRAMMAR_EBNF:
         return json_pack("{s:s,s:O}", "type", "grammar", "grammar", s->value);
     case ROSE_GRAMMAR_CHOICE:
-        out = any_of_texts(v);
-        break;
+        return any_of_texts(s->value);
     case ROSE_GRAMMAR_TAG:
-        format = json_object_get(v, "format");
-        out = json_incref(format != NULL ? (json_t *)(uintptr_t)format : v);
+        return tag_format(value_of(s->value));
     }
-    json_decref(v);
-    return out;
+    return json_pack("{s:s,s:{s:s},s:b}", "type", "json_schema", "json_schema", "type", "object",
+                     "any_order", 1);
 }
 
 /* Reasoning, and after it what `body` allows. Takes body. */
@@ -329,24 +336,21 @@ static json_t *after_reasoning(const rose_api_reading *r, rose_reasoning_place p
     return json_pack("{s:s,s:[o,o]}", "type", "sequence", "elements", block, body);
 }
 
-/* The text that the request demands, as one tag; NULL: it demands nothing, or no memory (ok is
- * false then). */
-static json_t *make_format(const rose_api_reading *r, const rose_api_params *p, bool strict,
-                           rose_reasoning_place place, bool *ok)
+/* The text that the request demands, as one tag; NULL: no memory. */
+static json_t *make_format(const rose_api_reading *r, const rose_api_params *p,
+                           rose_reasoning_place place)
 {
-    json_t *out = NULL;
+    json_t *out;
     if (forced(p))
         out = only_calls(r, p);
-    else if (p->structure.any && r->calls != ROSE_CALLS_NONE)
+    else if (!p->structure.any)
+        out = text_with_calls(r, p);
+    else if (r->calls == ROSE_CALLS_NONE)
+        out = structure_format(&p->structure);
+    else
         out = json_pack("{s:s,s:[o,o]}", "type", "or", "elements", only_calls(r, p),
                         structure_format(&p->structure));
-    else if (p->structure.any)
-        out = structure_format(&p->structure);
-    else if (strict)
-        out = text_with_calls(r, p);
-    out = after_reasoning(r, place, out);
-    *ok = out != NULL;
-    return out;
+    return after_reasoning(r, place, out);
 }
 
 /* ---- a request ---- */
@@ -355,8 +359,9 @@ static json_t *make_format(const rose_api_reading *r, const rose_api_params *p, 
 static bool enforce_strict(const rose_api_reading *r, const rose_api_params *p, bool special,
                            rose_api_ignored *g, bool *strict, rose_api_error *err)
 {
-    const bool can = !special && (r->calls == ROSE_CALLS_HERMES || r->calls == ROSE_CALLS_LLAMA3 ||
-                                  r->calls == ROSE_CALLS_QWEN3_XML);
+    const bool tagged = r->calls == ROSE_CALLS_HERMES || r->calls == ROSE_CALLS_LLAMA3 ||
+                        r->calls == ROSE_CALLS_QWEN3_XML;
+    const bool can = r->calls == ROSE_CALLS_LIST || (tagged && !special);
     *strict = false;
     for (size_t i = 0; !forced(p) && r->calls != ROSE_CALLS_NONE && i < json_array_size(p->tools);
          i++) {
@@ -397,16 +402,25 @@ static bool needs_tag(const rose_api_reading *r, const rose_api_params *p, bool 
             (r->calls != ROSE_CALLS_NONE || r->reasoning != ROSE_REASONING_NONE));
 }
 
+/* A format that binds the answer and not the calls. */
+static bool is_answer_format(const rose_api_structure *s)
+{
+    return s->any && s->kind != ROSE_GRAMMAR_TAG && strcmp(s->param, "response_format") == 0;
+}
+
 bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_template_text *text, json_t **tag)
 {
     rose_api_reading *r = &j->reading;
     rose_reasoning_place place = ROSE_REASONING_AFTER;
-    bool strict = false, ok;
+    bool strict = false;
+    uint32_t id;
     json_decref(r->tools); /* of a run that was declined */
     *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
                             .one_call = !p->parallel_calls || p->tool_name != NULL};
     if (j->kind != ROSE_API_CHAT) return true;
+    if (forced(p) && is_answer_format(&p->structure))
+        p->structure = (rose_api_structure){0}; /* a reply of calls has no answer */
     if (forced(p) && p->structure.any)
         return rose_api_fail(&j->err, 400, NULL, "tool_choice",
                              "fields 'tool_choice' and '%s' exclude each other: a text can obey "
@@ -416,12 +430,14 @@ bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_pro
     if (!take_tools(j, p, c->ignored, &strict)) return false;
     if (!needs_tag(r, p, strict)) return true;
     if (!check_structure(&p->structure, &j->err)) return false;
+    /* A grammar allows no special token, so it cannot let the model end such reasoning. */
+    if (is_special(j->api->tok, rose_reasoning_close(r->reasoning), &id))
+        r->reasoning = ROSE_REASONING_NONE;
     if (r->reasoning != ROSE_REASONING_NONE) {
         if (!rose_api_messages_render(text, p, c, &j->err)) return false;
         place = rose_reasoning_find(r->reasoning, text->bytes, text->len);
     }
-    *tag = make_format(r, p, strict, place, &ok);
-    if (!ok) return rose_api_fail_nomem(&j->err);
+    if ((*tag = make_format(r, p, place)) == NULL) return rose_api_fail_nomem(&j->err);
     if (!p->structure.any) snprintf(p->structure.param, sizeof p->structure.param, "tools");
     p->structure.any = p->structure.schema_order = true;
     p->structure.kind = ROSE_GRAMMAR_TAG;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "api/api_internal.h"
+#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/profile.h"
 
@@ -158,6 +159,17 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+/* Compiling keeps a CPU busy for up to a second, and on the CPU backend the steps of all requests
+ * wait for the slowest CPU. So it gets one CPU of four, and at most half of n workers. */
+static uint32_t most_compiling(uint32_t n)
+{
+    int cpus[ROSE_MAX_CPUS];
+    const uint32_t allowed = rose_cpus_allowed(cpus, ROSE_MAX_CPUS), quota = rose_cpus_quota();
+    const uint32_t most = (quota < allowed ? quota : allowed) / 4;
+    const uint32_t half = n / 2 < most ? n / 2 : most;
+    return half > 1 ? half : 1;
+}
+
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,
                                     uint32_t max_jobs, rose_err *err)
 {
@@ -170,7 +182,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
-    w->max_compiling = n > 1 ? n / 2 : 1;
+    w->max_compiling = most_compiling(n);
     w->max_grammars = max_jobs > 1 ? max_jobs / 2 : 1;
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");

@@ -2,7 +2,7 @@
  * calls: reasoning, text, and the marks that begin and end a call. The automaton of a call's body
  * is in calls_json.c and calls_convert.c.
  *
- * Every byte goes through reasoning_step and, after the reasoning, through rose_calls_step. Bytes
+ * Every byte goes through think_step and, after the reasoning, through rose_calls_step. Bytes
  * that could still become a call, or a mark, are kept in `held`. When they turn out to be text,
  * they are given as text and are not searched again, so the cost is linear. */
 #include <stdlib.h>
@@ -269,8 +269,8 @@ static void begin_call(rose_calls *p, int which)
     case ROSE_CALLS_MISTRAL:
         rose_calls_json_begin(p, CALLS_MISTRAL, true);
         break;
-    case ROSE_CALLS_LIST:
-        rose_calls_json_begin(p, CALLS_OBJECT, true);
+    case ROSE_CALLS_LIST: /* a structured reply may be another list */
+        rose_calls_json_begin(p, CALLS_OBJECT, false);
         p->list = true;
         break;
     case ROSE_CALLS_NONE: /* it has no marks */

@@ -41,7 +41,7 @@ typedef enum rose_calls_format {
     ROSE_CALLS_MISTRAL,   /* [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}], or
                            * [TOOL_CALLS]f[ARGS]{"a": 1} */
     ROSE_CALLS_LIST       /* the reply is a list [{"name": "f", "parameters": {"a": 1}}], as a
-                           * grammar may ask for; no model writes it by itself */
+                           * grammar may ask for; only functions of the request count */
 } rose_calls_format;
 
 typedef enum rose_reasoning_format {

@@ -90,11 +90,13 @@ static const json_t *referred(const json_t *root, const char *ref)
     return *ref == '\0' ? root : NULL;
 }
 
-/* A walk through a schema. References can make it endless, so its steps are bounded. */
+/* A walk through a schema. References can make it endless, so it is bounded. Its steps may nest. */
+enum { MAX_STEPS = 256, MAX_ITEMS = 1 << 16 };
 typedef struct type_walk {
     const json_t *root;
-    int left;    /* steps */
-    bool listed; /* enum or const was seen */
+    int left;       /* steps */
+    int items_left; /* items of lists */
+    bool listed;    /* enum or const was seen */
 } type_walk;
 
 static unsigned types_of(type_walk *w, const json_t *schema);
@@ -105,6 +107,7 @@ static unsigned types_of_list(type_walk *w, const json_t *list, unsigned (*one)(
     unsigned types = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
+        if (--w->items_left < 0) return CALLS_ANY;
         types |= one != NULL ? one(v) : types_of(w, v);
     }
     return types != 0 ? types : CALLS_ANY;
@@ -143,7 +146,7 @@ static void find_types(rose_calls *p)
     if (key == NULL) p->oom = true;
     if (key == NULL || !rose_calls_known(p, &root)) return;
     const json_t *schema = json_object_get(json_object_get(root, "properties"), key);
-    type_walk w = {.root = root, .left = 256};
+    type_walk w = {.root = root, .left = MAX_STEPS, .items_left = MAX_ITEMS};
     if (schema != NULL) p->types = types_of(&w, schema);
     p->listed = w.listed;
 }
@@ -172,15 +175,22 @@ static void say(rose_calls *p)
     put_args(p, "{");
 }
 
-/* What is held is no part of the call. Once the call is announced, it is text within the call. */
+/* Drops text that stands in an announced call, but in no parameter. The parts of a call follow each
+ * other, so this text can be no part of the reply. */
+static void drop_stray(rose_calls *p)
+{
+    p->held.len = p->mark = 0;
+    p->state = CALLS_XML_BODY;
+}
+
+/* What is held is no part of the call. */
 static void xml_fail(rose_calls *p, char c)
 {
     if (!p->said) {
         rose_calls_fail(p, c);
         return;
     }
-    rose_calls_give_up(p);
-    p->state = CALLS_XML_BODY;
+    drop_stray(p);
     rose_calls_xml_step(p, c);
 }
 
@@ -249,8 +259,7 @@ static void xml_body(rose_calls *p, char c)
         p->held.len--;
         xml_fail(p, c);
     } else if (key < 0 && end < 0) {
-        rose_calls_give_up(p);
-        p->state = CALLS_XML_BODY;
+        drop_stray(p);
     }
 }
 

@@ -2,9 +2,9 @@
  * mistral, lists), or a name before the arguments (mistral).
  *
  * The object around the arguments is checked as it comes, in any order of its members. The value of
- * the arguments is passed on byte by byte. Of its syntax only strings and brackets are followed, so
- * that its end is found. Arguments that come before the name, or are JSON in a string, wait until
- * they are complete. */
+ * the arguments is passed on byte by byte. The parser follows only its strings and
+ * brackets, in order to find its end. Arguments that come before the name, or are JSON in a string,
+ * wait until they are complete. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,7 +230,7 @@ static void between(rose_calls *p, char c)
                  {CALLS_LIST_NEXT, ',', CALLS_OBJECT}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         if (steps[i].state != p->state || steps[i].c != c) continue;
-        if (p->state == CALLS_LIST_NEXT) rose_calls_json_begin(p, CALLS_OBJECT, true);
+        if (p->state == CALLS_LIST_NEXT) rose_calls_json_begin(p, CALLS_OBJECT, p->marked);
         p->state = steps[i].next;
         if (p->state == CALLS_IN_KEY) p->key_len = 0;
         p->scan.escape = false;

@@ -93,6 +93,31 @@ static rose_status try_forms(rose_chat *c, rose_err *err)
     return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
 }
 
+/* A template may speak of calls and still not show the tools of a request, because it expects them
+ * in a variable of its own. Then the model would not know them. */
+static rose_status try_tools(rose_chat *c)
+{
+    rose_template_text text = {0};
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
+    json_t *tools =
+        json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
+                  needle, "description", "x", "parameters", "type", "object", "properties");
+    const rose_template_input in = {.messages = messages,
+                                    .tools = tools,
+                                    .tokens = c->tokens,
+                                    .add_generation_prompt = true,
+                                    .limits = {.steps = 1000000}};
+    const bool ok = messages != NULL && tools != NULL;
+    const rose_template *t = c->tool_use != NULL ? c->tool_use : c->main;
+    const rose_status st = ok ? rose_template_render(&text, t, &in, NULL) : ROSE_E_NOMEM;
+    /* If it fails here, a request will tell why. */
+    if (st == ROSE_OK && strstr(text.bytes, needle) == NULL) c->calls = ROSE_CALLS_NONE;
+    rose_template_text_free(&text);
+    json_decref(messages);
+    json_decref(tools);
+    return st == ROSE_E_NOMEM ? st : ROSE_OK;
+}
+
 static rose_status compile(rose_template **out, const char *source, const rose_buf *text,
                            rose_err *err)
 {
@@ -117,6 +142,8 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
     if (st == ROSE_OK && x->tool_use.len > 0)
         st = compile(&c->tool_use, c->source, &x->tool_use, err);
     if (st == ROSE_OK) st = try_forms(c, err);
+    if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE && (st = try_tools(c)) != ROSE_OK)
+        st = rose_fail(err, st, "chat template: out of memory");
     if (st == ROSE_OK)
         *out = c;
     else

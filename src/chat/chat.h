@@ -43,7 +43,8 @@ const json_t *rose_chat_tokens(const rose_chat *c);
 const char *rose_chat_class(const rose_chat *c);
 
 /* The formats of tool calls and reasoning that the template shows to the model; with a template
- * "tool_use", that one shows the calls. */
+ * "tool_use", that one shows the calls. A template that does not show a request's tools has the
+ * format NONE. */
 rose_calls_format rose_chat_calls(const rose_chat *c);
 rose_reasoning_format rose_chat_reasoning(const rose_chat *c);
 

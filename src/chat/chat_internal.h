@@ -153,7 +153,7 @@ void rose_calls_hold(rose_calls *p, char c); /* appends to `held` */
 void rose_calls_say(rose_calls *p);
 /* What is held is no call but text. */
 void rose_calls_give_up(rose_calls *p);
-/* Likewise; the byte c, which showed it, is taken again. */
+/* What is held and the byte c are no call. The parser takes c again, as text. */
 void rose_calls_fail(rose_calls *p, char c);
 void rose_calls_done(rose_calls *p); /* a call or a list of calls is complete */
 /* Whether p->name is a function of the request; its schema of parameters, or NULL. */

@@ -175,6 +175,15 @@ static rose_status refuse_members(const state *s, const json_t *m)
     return ROSE_OK;
 }
 
+/* Replies have the reasoning under two names, and clients send either back. Templates know one. */
+static rose_status put_reasoning(const state *s, json_t *message)
+{
+    json_t *v = json_object_get(message, "reasoning");
+    if (!json_is_string(v) || json_is_string(json_object_get(message, "reasoning_content")))
+        return ROSE_OK;
+    return put(s, message, "reasoning_content", json_incref(v));
+}
+
 static rose_status add_message(state *s, json_t *m, json_t *list)
 {
     if (!json_is_object(m))
@@ -187,6 +196,7 @@ static rose_status add_message(state *s, json_t *m, json_t *list)
     if (copy == NULL) return no_memory(s);
     st = put_content(s, copy);
     if (st == ROSE_OK) st = put_calls(s, copy);
+    if (st == ROSE_OK) st = put_reasoning(s, copy);
     if (st == ROSE_OK) st = append(s, list, json_incref(copy));
     json_decref(copy);
     return st;

@@ -67,6 +67,7 @@ enum {
 
 typedef struct gr_node_data {
     uint8_t kind, flags;
+    uint16_t height; /* levels of nodes below this one */
     uint32_t a, n, min, max;
 } gr_node_data;
 

@@ -99,6 +99,7 @@ typedef struct gr_trie {
 
 struct rose_vocab_trie {
     atomic_uint refs;
+    atomic_size_t grammar_bytes;        /* of all grammars that live */
     uint32_t n_ids, n_words, max_token; /* max_token: bytes of the longest token */
     uint8_t *blob;                      /* bytes of all tokens */
     struct gr_span_of {
@@ -172,8 +173,10 @@ typedef struct gr_states {
 
 struct rose_grammar {
     atomic_uint refs;
-    atomic_size_t bytes;  /* written with the lock, read without: a figure, nothing depends on it */
-    pthread_mutex_t lock; /* of everything below */
+    atomic_size_t bytes; /* written with the lock, read without: a figure, nothing depends on it */
+    _Atomic(rose_matcher *) gone; /* matchers that were destroyed and not yet freed, linked by
+                                   * next_gone */
+    pthread_mutex_t lock;         /* of everything below */
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;
     gr_program p;
@@ -193,14 +196,23 @@ struct rose_grammar {
     rose_status st; /* why the last GR_NONE came back */
 };
 
+/* The memory of all grammars of the vocabulary; relaxed: a bound that need not be exact. */
+static inline size_t rose_gr_live_bytes(const rose_grammar *g)
+{
+    return atomic_load_explicit(&g->vocab->grammar_bytes, memory_order_relaxed);
+}
+
 struct rose_matcher {
     rose_grammar *g;
     rose_matcher *prev, *next; /* in g->matchers */
+    rose_matcher *next_gone;   /* in g->gone */
     uint32_t state, moved;     /* moved: used by rose_gr_clean */
     bool ended;
 };
 
 void rose_gr_unlock(rose_grammar *g); /* notes the bytes in use */
+/* With the lock, or as the last holder: frees the matchers that were destroyed. */
+void rose_gr_free_gone(rose_grammar *g);
 rose_status rose_gr_states_init(rose_grammar *g);
 void rose_gr_states_free(gr_states *s);
 /* The state after one byte; GR_DEAD if there is none; GR_NONE after an error (g->st). */

@@ -16,10 +16,25 @@ static rose_status say(const rose_grammar *g, rose_status st, rose_err *err)
         g->opts.max_run_bytes >> 20);
 }
 
+void rose_gr_free_gone(rose_grammar *g)
+{
+    /* acquire: pairs with the release in rose_matcher_destroy */
+    rose_matcher *m = atomic_exchange_explicit(&g->gone, NULL, memory_order_acquire);
+    while (m != NULL) {
+        rose_matcher *next = m->next_gone;
+        if (m->prev != NULL) m->prev->next = m->next;
+        if (m->next != NULL) m->next->prev = m->prev;
+        if (g->matchers == m) g->matchers = m->next;
+        free(m);
+        m = next;
+    }
+}
+
 static void lock(rose_grammar *g)
 {
     pthread_mutex_lock(&g->lock);
     g->steps = 0;
+    rose_gr_free_gone(g);
 }
 
 static void link_matcher(rose_grammar *g, rose_matcher *m)
@@ -55,16 +70,22 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
     return create(out, m->g, m, err);
 }
 
+/* The caller may be a thread that must not wait for another thread's mask. So if the lock is taken,
+ * the next holder of the lock frees the matcher. */
 void rose_matcher_destroy(rose_matcher *m)
 {
     if (m == NULL) return;
-    lock(m->g);
-    if (m->prev != NULL) m->prev->next = m->next;
-    if (m->next != NULL) m->next->prev = m->prev;
-    if (m->g->matchers == m) m->g->matchers = m->next;
-    rose_gr_unlock(m->g);
-    rose_grammar_unref(m->g);
-    free(m);
+    rose_grammar *g = m->g;
+    rose_matcher *first = atomic_load_explicit(&g->gone, memory_order_relaxed);
+    do
+        m->next_gone = first;
+    while (!atomic_compare_exchange_weak_explicit(&g->gone, &first, m, memory_order_release,
+                                                  memory_order_relaxed));
+    if (pthread_mutex_trylock(&g->lock) == 0) {
+        rose_gr_free_gone(g);
+        rose_gr_unlock(g);
+    }
+    rose_grammar_unref(g);
 }
 
 void rose_matcher_reset(rose_matcher *m)

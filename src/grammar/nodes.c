@@ -9,8 +9,38 @@
 
 enum { WORDS_DEPTH = 2000 }; /* words of which each begins the next: 2 MB of text */
 
+/* Functions that walk over nodes recurse. A level takes 200 bytes of the stack, which may be 2 MiB.
+ */
+enum { MAX_HEIGHT = 5000 };
+
+static uint32_t highest(const gr_build *b, const gr_node *kids, uint32_t n, uint32_t most)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (b->nodes[kids[i]].height > most) most = b->nodes[kids[i]].height;
+    }
+    return most;
+}
+
+static uint16_t height_of(gr_build *b, const gr_node_data *d)
+{
+    uint32_t most = 0;
+    if (d->kind == NODE_REPEAT) {
+        most = highest(b, &d->a, 1, 0) + 1;
+    } else if (d->kind == NODE_SEQ || d->kind == NODE_ALT) {
+        most = highest(b, b->kids + d->a, d->n, 0) + 1;
+    } else if (d->kind == NODE_KEYS) {
+        const gr_members *m = &b->keys[d->a];
+        const gr_node others[3] = {m->other, m->comma, m->close};
+        most = highest(b, m->kids, m->n, highest(b, others, 3, 0)) + 1;
+    }
+    if (most > MAX_HEIGHT)
+        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "its parts are nested more than %d deep", MAX_HEIGHT);
+    return (uint16_t)most;
+}
+
 static gr_node add(gr_build *b, gr_node_data d)
 {
+    d.height = height_of(b, &d);
     b->nodes = rose_gr_grown(b, b->nodes, b->n_nodes, &b->cap_nodes, sizeof *b->nodes);
     if (b->n_nodes >= GR_NONE)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "needs more than %u nodes", GR_NONE - 1);

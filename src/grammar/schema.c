@@ -459,7 +459,7 @@ static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
     const gr_dfa *d = rose_gr_demands_dfa(b, c);
     json_array_foreach(values, i, x)
     {
-        if (!rose_gr_value_fits(b, c, x)) continue;
+        if (!rose_gr_value_fits(b, c, x, values)) continue;
         if (!json_is_string(x)) {
             rose_gr_push(b, &l, rose_gr_json_literal(b, x));
             continue;
@@ -499,7 +499,7 @@ static gr_node plain_node(gr_build *b, const gr_conj *c)
     } words[] = {{TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}, {TYPE_NULL, "null"}};
     for (size_t i = 0; i < 3; i++) {
         json_t *v = words[i].type == TYPE_NULL ? json_null() : json_boolean(i == 0);
-        if ((types & words[i].type) && rose_gr_value_fits(b, c, v))
+        if ((types & words[i].type) && rose_gr_value_fits(b, c, v, NULL))
             rose_gr_push(b, &l, rose_gr_text(b, words[i].text));
     }
     return rose_gr_alt(b, l.v, l.n);

@@ -227,10 +227,11 @@ static unsigned type_of(const json_t *x)
     }
 }
 
-static bool in_list(const json_t *list, const json_t *value)
+static bool in_list(gr_build *b, const json_t *list, const json_t *value)
 {
     size_t i;
     json_t *x;
+    rose_gr_work(b, json_array_size(list) / 4);
     json_array_foreach(list, i, x)
     {
         if (rose_gr_json_same(x, value)) return true;
@@ -254,22 +255,22 @@ static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
                                   "not supported together with objects or arrays in enum or const");
 }
 
-static bool fits_one(gr_build *b, json_t *schema, const json_t *value)
+static bool fits_one(gr_build *b, json_t *schema, const json_t *value, const json_t *from)
 {
     unsigned type = type_of(value);
     const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
     if (!(rose_gr_schema_types(schema) & type)) return false;
-    if (list != NULL && !in_list(list, value)) return false;
+    if (list != NULL && list != from && !in_list(b, list, value)) return false;
     if (one != NULL && rose_gr_schema_draft(b) >= 6 && !rose_gr_json_same(one, value)) return false;
-    if (in_list(json_object_get(schema, "\1not"), value)) return false;
+    if (in_list(b, json_object_get(schema, "\1not"), value)) return false;
     if (type & (TYPE_INTEGER | TYPE_FRACTION)) return rose_gr_number_fits(b, schema, value);
     if (type & (TYPE_ARRAY | TYPE_OBJECT)) demand_nothing(b, schema, type);
     return true;
 }
 
-bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value)
+bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value, const json_t *from)
 {
     for (size_t i = 0; i < c->n; i++)
-        if (!fits_one(b, c->v[i], value)) return false;
+        if (!fits_one(b, c->v[i], value, from)) return false;
     return true;
 }

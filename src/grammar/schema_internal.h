@@ -61,8 +61,9 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
 const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
 gr_node rose_gr_json_literal(gr_build *b, const json_t *value);
-/* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. */
-bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value);
+/* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. from: an
+ * enum that is known to hold the value, or NULL. */
+bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value, const json_t *from);
 gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c); /* NULL: nothing is demanded */
 bool rose_gr_json_same(const json_t *x, const json_t *y);   /* 1 and 1.0 are the same */
 /* A number in decimal: digits before and after the point, without zeros at the ends. */

@@ -194,9 +194,25 @@ static void add_for_patterns(object *o, const pattern *p, size_t n, unsigned bit
     }
 }
 
+/* With opts.closed: whether the schema names properties and does not speak of further ones. */
+static bool is_closed(const object *o)
+{
+    static const char *const further[] = {"additionalProperties", "patternProperties",
+                                          "propertyNames"};
+    bool named = false;
+    for (size_t i = 0; i < o->c->n; i++) {
+        named = named || json_object_size(json_object_get(o->c->v[i], "properties")) > 0;
+        for (size_t k = 0; k < sizeof further / sizeof further[0]; k++)
+            if (json_object_get(o->c->v[i], further[k]) != NULL) return false;
+    }
+    return named && o->b->opts.closed;
+}
+
 static void fill_others(object *o, const gr_dfa *names)
 {
     gr_build *b = o->b;
+    o->others = GR_NEVER;
+    if (is_closed(o)) return;
     pattern p[MAX_PATTERNS];
     size_t n = find_patterns(o, p);
     gr_list l = {0};

@@ -57,7 +57,7 @@ static gr_node words_node(xml *x, const gr_conj *c, bool *listed)
     *listed = list != NULL;
     json_array_foreach(list, i, v)
     {
-        if (json_is_string(v) && rose_gr_value_fits(x->b, c, v))
+        if (json_is_string(v) && rose_gr_value_fits(x->b, c, v, list))
             rose_gr_push(x->b, &l,
                          rose_gr_bytes(x->b, json_string_value(v), json_string_length(v)));
     }

@@ -97,9 +97,9 @@ def test_responses(s):
     check("responses: an output is sent back as input", again.output_text == text, (again.output_text, text))
     raw = s.client.responses.with_raw_response.create(model=NAME, input=ASK, max_output_tokens=1, store=True,
                                                       truncation="auto", metadata={"a": "b"},
-                                                      extra_body={"text": {"foo": 1}, "bar": 2})
+                                                      top_logprobs=3, extra_body={"text": {"foo": 1}, "bar": 2})
     ignored = set(raw.headers["x-ignored-fields"].split(", "))
-    check("responses: ignored fields are named", ignored == {"store", "truncation", "text.foo", "bar"}, ignored)
+    check("responses: ignored fields are named", ignored == {"store", "truncation", "top_logprobs", "text.foo", "bar"}, ignored)
     check("responses: store is answered honestly", raw.parse().store is False and raw.parse().metadata == {"a": "b"})
 
 
@@ -173,6 +173,11 @@ def test_messages(s):
     u = m.usage
     check("messages: usage", (u.input_tokens + u.cache_read_input_tokens, u.output_tokens) ==
           (usage.prompt_tokens, usage.completion_tokens), u)
+    long = [{"role": "user", "content": ASK * 60}]
+    n = c.messages.count_tokens(model=NAME, messages=long).input_tokens
+    m = message(c, messages=long, max_tokens=32000, extra_body={"ignore_eos": True})
+    check("messages: the context ends before max_tokens", m.stop_reason == "model_context_window_exceeded" and
+          n + m.usage.output_tokens == s.get("/server_info").json()["context_length"], (n, m))
     n = c.messages.count_tokens(model=NAME, messages=[{"role": "user", "content": ASK}]).input_tokens
     check("messages: count_tokens", n == usage.prompt_tokens, n)
     stop = text[6:9]
@@ -237,7 +242,8 @@ def test_messages_errors(s):
                      ({"messages": [{"role": "user", "content": [{"type": "image", "source": {
                          "type": "base64", "media_type": "image/png", "data": ""}}]}]}, "'image'"),
                      ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
-                     ({"max_tokens": 10**6}, "maximum context length"), ({"extra_body": {"container": "c"}}, "container")):
+                     ({"messages": [{"role": "user", "content": "word " * 3000}]}, "maximum context length"),
+                     ({"extra_body": {"container": "c"}}, "container")):
         e = raised(anthropic.BadRequestError, lambda kw=kw: message(c, **kw))
         check(f"messages: {text} is refused by name", e is not None and text in e.body["error"]["message"] and
               e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error", (kw, e))

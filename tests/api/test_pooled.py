@@ -363,6 +363,9 @@ def test_qwen_reranker(folder):
               r.json()["error"]["code"] == "context_length_exceeded", r.text)
         r = s.post("/score", {"text_1": QUERY, "text_2": "d" * 2000, "truncate_prompt_tokens": 450}).json()
         check("its text is cut, not the template", r["usage"]["prompt_tokens"] == 450, r)
+        r = s.post("/score", {"text_1": "q" * 40000, "text_2": ["d"] * 1000, "truncate_prompt_tokens": 450})
+        check("a long query for many documents: 400", r.status_code == 400 and
+              "limit is 33554432" in r.json()["error"]["message"], r.text[:500])
         r = s.post("/score", {"text_1": QUERY, "text_2": "d", "truncate_prompt_tokens": 50})
         check("less than the template: 400", r.status_code == 400 and "template" in r.json()["error"]["message"], r.text)
     path = os.path.join(folder, "config.json")

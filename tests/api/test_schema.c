@@ -266,9 +266,8 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_any_whitespace\":true}}",
      400, "structured_outputs.disable_any_whitespace", "not supported"},
     {C,
-     "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_additional_properties\":true}"
-     "}",
-     400, "structured_outputs.disable_additional_properties", "not supported"},
+     "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_additional_properties\":1}}",
+     400, "structured_outputs.disable_additional_properties", "true or false"},
     {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{},\"disable_fallback\":1}}", 400,
      "structured_outputs.disable_fallback", "true or false"},
     {C,
@@ -325,7 +324,8 @@ static const row refused[] = {
     {"/detokenize", "{\"tokens\":[1.5]}", 400, "tokens", "not an integer"},
     {"/detokenize", "{\"tokens\":[[1]]}", 400, "tokens", "not an integer"},
     /* paths and methods */
-    {"/", "{}", 404, NULL, "nothing at '/'; the OpenAI API is at /v1"},
+    {"/", "{}", 405, NULL, "takes GET, not POST"},
+    {"/x", "{}", 404, NULL, "nothing at '/x'; the OpenAI API is at /v1"},
     {"/v1", "{}", 404, NULL, "nothing at"},
     {"/v1/", "{}", 404, NULL, "nothing at"},
     {"/v1/completionsx", "{}", 404, NULL, "nothing at"},
@@ -460,7 +460,7 @@ static const char *const accepted[][2] = {
     {C, "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{\"type\":\"object\",\"properties\":{"
         "\"a\":{\"enum\":[\"x\"]}},\"required\":[\"a\"]},\"regex\":null,\"choice\":null,"
         "\"whitespace_pattern\":null,\"disable_fallback\":true,\"disable_any_whitespace\":false,"
-        "\"disable_additional_properties\":false}}"},
+        "\"disable_additional_properties\":true}}"},
     {C,
      "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":\"{\\\"type\\\":\\\"object\\\","
      "\\\"properties\\\":{\\\"a\\\":{\\\"enum\\\":[\\\"x\\\"]}},\\\"required\\\":[\\\"a\\\"]}\"}}"},

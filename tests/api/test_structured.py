@@ -287,6 +287,20 @@ def test_bad(s):
     check("render without a grammar", r[0]["sampling_params"]["structured_outputs"] is None, r)
 
 
+def test_members(s):
+    """Members that nobody knows are named in X-Ignored-Fields."""
+    for fields, ignored in (({"response_format": {"type": "json_object", "foo": 1}}, "response_format.foo"),
+                            ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "bar": 1}}},
+                             "response_format.json_schema.bar"),
+                            ({"structured_outputs": {"regex": "a", "backend": "x"}}, "structured_outputs.backend"),
+                            ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend"),
+                            ({"guided_regex": "a", "guided_decoding_backend": "auto"}, None),
+                            ({"structured_outputs": {"regex": "a", "json": None, "disable_fallback": True}}, None)):
+        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 2, **fields})
+        check(f"{json.dumps(fields)[:60]}: ignored", r.status_code == 200 and r.headers.get("x-ignored-fields") == ignored,
+              (r.text, r.headers))
+
+
 def hostile():
     deep = {f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}, "b": {"anyOf": [
         {"$ref": f"#/$defs/d{i + 1}"}, {"type": "null"}]}}} for i in range(300)}
@@ -303,6 +317,9 @@ def hostile():
     yield "a deep grammar", {"grammar": "root ::= " + "(" * 50000 + '"a"' + ")" * 50000}
     yield "nested references", {"guided_json": {"$ref": "#/$defs/d0", "$defs": {**deep, "d300": {}}}}
     yield "large counts", {"guided_json": {"type": "array", "minItems": 10 ** 9, "items": wide}}
+    yield "many items", {"guided_json": {"type": "array", "prefixItems": [{}] * 50000}}
+    yield "long lists", {"guided_json": {"allOf": [{"enum": [f"a{i}" for i in range(k, 50000)]} for k in (0, 1)]}}
+    yield "many properties", {"guided_json": {"type": "object", "required": [f"a{i}" for i in range(50000)]}}
     yield "endless recursion", {"guided_json": {"$ref": "#"}}
     yield "a grammar without an end", {"ebnf": 'root ::= "a" root'}
 
@@ -451,7 +468,7 @@ def test_preemption(s):
 
 
 def main():
-    shared = [test_kinds, test_json_object, test_pydantic, test_choices, test_logprobs, test_rules, test_bad, test_hostile,
+    shared = [test_kinds, test_json_object, test_pydantic, test_choices, test_logprobs, test_rules, test_bad, test_members, test_hostile,
               test_ambiguous, test_crowd, test_cancel, test_restart,
               test_preemption]
     start = time.monotonic()

@@ -13,14 +13,14 @@
 #include "fakes.h"
 
 #define CHAT   "/v1/chat/completions"
-#define HERMES "{# <tool_call> #}{{ messages[-1].content }}"
-#define THINKS "{# <tool_call> <think> #}{{ messages[-1].content }}"
-#define OPENED "{# <tool_call> #}{{ messages[-1].content }}<think>\n"
-#define CLOSED "{# <tool_call> #}{{ messages[-1].content }}<think>\n\n</think>\n\n"
-#define LLAMA  "{# <|python_tag|> #}{{ messages[-1].content }}"
-#define XML    "{# <tool_call><function= #}{{ messages[-1].content }}"
-#define PYTHON "{# [func_name1( #}{{ messages[-1].content }}"
-#define TEKKEN "{# [TOOL_CALLS] #}{{ messages[-1].content }}"
+#define HERMES "{# <tool_call> #}{{ tools }}{{ messages[-1].content }}"
+#define THINKS "{# <tool_call> <think> #}{{ tools }}{{ messages[-1].content }}"
+#define OPENED "{# <tool_call> #}{{ tools }}{{ messages[-1].content }}<think>\n"
+#define CLOSED "{# <tool_call> #}{{ tools }}{{ messages[-1].content }}<think>\n\n</think>\n\n"
+#define LLAMA  "{# <|python_tag|> #}{{ tools }}{{ messages[-1].content }}"
+#define XML    "{# <tool_call><function= #}{{ tools }}{{ messages[-1].content }}"
+#define PYTHON "{# [func_name1( #}{{ tools }}{{ messages[-1].content }}"
+#define TEKKEN "{# [TOOL_CALLS] #}{{ tools }}{{ messages[-1].content }}"
 #define PLAIN  "{{ messages[-1].content }}"
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
@@ -379,11 +379,15 @@ static void tags(void **state)
          "\"optional\""},
         {CLOSED, STRICT, "triggered_tags", "any_text"},
         {TEKKEN, STRICT, "", "structural_tag"},
+        {HERMES,
+         TOOLS ",\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}",
+         "tags_with_separator", "\"or\""},
         {HERMES, TOOLS ",\"response_format\":{\"type\":\"json_object\"}", "\"or\"",
          "triggered_tags"},
         {TEKKEN, TOOLS ",\"response_format\":{\"type\":\"json_object\"}", "\"value\":\"[\"",
          "TOOL_CALLS"},
         {OPENED, "\"regex\":\"ab\"", "\"pattern\":\"ab\"", "tags_with_separator"},
+        {OPENED, "\"regex\":\"[1]\"", "\"pattern\":\"[1]\"", "tags_with_separator"},
         {OPENED, "\"grammar\":\"root ::= \\\"ab\\\"\"", "\"grammar\":\"root",
          "tags_with_separator"},
         {OPENED, "\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}",
@@ -413,6 +417,7 @@ static void refusals(void **state)
         const char *template, *fields, *param, *says;
     } rows[] = {
         {PLAIN, TOOLS, "tools", "--tool-call-parser"},
+        {"{# <tool_call> #}{{ xml_tools }}", TOOLS, "tools", "--tool-call-parser"},
         {PLAIN, TOOLS ",\"tool_choice\":\"required\"", "tools", "--tool-call-parser"},
         {HERMES, "\"tool_choice\":\"required\"", "tool_choice", "there are no 'tools'"},
         {HERMES, TOOLS ",\"tool_choice\":\"some\"", "tool_choice", "\\\"required\\\""},
@@ -439,6 +444,10 @@ static void refusals(void **state)
          "tools", "#/type"},
         {HERMES, TOOLS ",\"tool_choice\":\"required\",\"regex\":\"a\"", "tool_choice",
          "exclude each other"},
+        {HERMES,
+         TOOLS ",\"tool_choice\":\"required\",\"response_format\":{\"type\":"
+               "\"structural_tag\",\"format\":{\"type\":\"any_text\"}}",
+         "tool_choice", "exclude each other"},
         {OPENED, "\"structured_outputs\":{\"json\":\"{\"}", "structured_outputs.json",
          "not valid JSON"},
         {OPENED, "\"structured_outputs\":{\"structural_tag\":{\"structures\":[],\"triggers\":[]}}",

@@ -149,7 +149,11 @@ def test_structure(s):
         m = ask(s, tools=TOOLS["hermes"], response_format=form, seed=seed, parallel_tool_calls=False).choices[0].message
         ok = fits(m.tool_calls[0]) if m.tool_calls else set(json.loads(m.content)) == {"x"}
         check(f"calls or structured text, seed {seed}", ok, m)
-    e = raised(openai.BadRequestError, lambda: ask(s, tools=TOOLS["hermes"], tool_choice="required", response_format=form))
+    kw = {"tools": TOOLS["hermes"], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    m = ask(s, response_format=form, **kw).choices[0].message
+    check("a demanded call leaves nothing to a format", m.tool_calls[0].function == ask(s, **kw).choices[0].message.tool_calls[0].function,
+          m)
+    e = raised(openai.BadRequestError, lambda: ask(s, extra_body={"guided_regex": "a"}, **kw))
     check("both at once cannot be", e is not None and e.param == "tool_choice", e)
 
 
@@ -200,12 +204,12 @@ def test_reasoning(s):
 def test_marks():
     """Special tokens of a format are text to the parser, and no text for other requests."""
     with tempfile.TemporaryDirectory() as d:
-        CONTROL.append("[TOOL_CALLS]")
+        CONTROL.extend(["[TOOL_CALLS]", "</think>"])
         folder = os.path.join(d, "tiny")
         make_model(folder)
         mark = ID["<|begin_of_text|>"] + 1
         with open(os.path.join(d, "t.jinja"), "w", encoding="utf-8") as f:
-            f.write(template(SIGNS["mistral"]))
+            f.write(template(SIGNS["mistral"], THINK))
         test_openai.MODEL = folder
         with Server("--chat-template", os.path.join(d, "t.jinja"), "--num-kv-pages", "512", "--max-num-seqs", "8") as s:
             kw = {"model": "tiny", "messages": USER, "tools": [tool("now")], "logit_bias": {str(mark): 100}, "max_tokens": 3, "temperature": 0}
@@ -213,6 +217,9 @@ def test_marks():
             check("the parser sees a mark", r.choices[0].message.content == "[TOOL_CALLS]" * 3, r)
             r = s.client.chat.completions.create(**{**kw, "tool_choice": "none"})
             check("a plain reply does not", r.choices[0].message.content == "" and r.usage.completion_tokens == 3, r)
+            r = s.client.chat.completions.create(model="tiny", messages=USER, extra_body={
+                "chat_template_kwargs": {"enable_thinking": True}, "structured_outputs": {"choice": ["ab"]}})
+            check("no reasoning where a grammar could not end it", r.choices[0].message.content == "ab", r)
         test_openai.MODEL = MODEL
 
 

@@ -229,7 +229,10 @@ static const sample samples[] = {
     {XML, 0, 0, "<function=now><parameter=></function>", "T{<function=now><parameter=></function>}",
      0},
     {XML, 0, 0, "<function=now><parameter=a>1</parameter> but <parameter=></function>",
-     "C0{now}A0{{\"a\": \"1\"}T{ but <parameter=>}A0{}}", 0},
+     "C0{now}A0{{\"a\": \"1\"}}", 0},
+    {XML, 0, 0,
+     "<function=now><parameter=a>1</parameter> and <parameter=b>2</parameter></function>.",
+     "C0{now}A0{{\"a\": \"1\", \"b\": \"2\"}}T{.}", 0},
     {XML, 0, 0, "<tool_call>  <functio", "T{<tool_call>  <functio}", 0},
 
     /* pythonic */
@@ -297,6 +300,10 @@ static const sample samples[] = {
      "[{\"name\": \"get_weather\", \"parameters\": " PARIS
      "}, {\"name\": \"now\", \"parameters\": {}}]",
      "C0{get_weather}A0{" PARIS "}C1{now}A1{{}}", 0},
+
+    {LIST, 0, 0, "[{\"name\": \"other\", \"parameters\": {}}]",
+     "T{[{\"name\": \"other\", \"parameters\": {}}]}", 0},
+    {LIST, 0, 0, "[{\"name\": \"now\"}, 1]", "T{[{\"name\": \"now\"}, 1]}", 0},
 
     /* reasoning */
     {NONE, QWEN3, 0, "<think>\nFirst <b> this.\n\nThen < that.\n</think>\n\nThe answer.\n",
@@ -432,7 +439,7 @@ static void test_nothing_waits(void **state)
         {PYTHONIC, "[run.code(code='x = ", "C0{run.code}A0{{\"code\": \"x = "},
         {PYTHONIC, "a [b]", "T{a [b]"},
         {MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\":", "C0{f}A0{{\"a\":"},
-        {LIST, "[{\"name\": \"f\", \"parameters\": {\"a", "C0{f}A0{{\"a"}};
+        {LIST, "[{\"name\": \"now\", \"parameters\": {\"a", "C0{now}A0{{\"a"}};
     json_t *tools = load_tools();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         log l = {0};

@@ -342,6 +342,23 @@ static void content_takes_the_template_s_form(void **state)
     model_free(&m);
 }
 
+/* A reply has its reasoning under two names; whichever comes back, the template sees it. */
+static void reasoning_has_two_names(void **state)
+{
+    model m;
+    (void)state;
+    model_make(&m);
+    open_chat(&m, "{% for m in messages %}{{ m.reasoning_content }},{% endfor %}");
+    expect_text(
+        &m,
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"reasoning\": \"a\"}, "
+        "{\"role\": \"assistant\", \"content\": \"x\", \"reasoning\": \"a\", "
+        "\"reasoning_content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"x\", "
+        "\"reasoning\": null}]}",
+        "a,b,,");
+    model_free(&m);
+}
+
 static void tool_calls_become_objects(void **state)
 {
     model m;
@@ -641,6 +658,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_message_smuggles),
         cmocka_unit_test(content_takes_the_template_s_form),
+        cmocka_unit_test(reasoning_has_two_names),
         cmocka_unit_test(tool_calls_become_objects),
         cmocka_unit_test(wrong_messages),
         cmocka_unit_test(long_arguments_are_refused),

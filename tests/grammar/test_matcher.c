@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "grammar/cache.h"
+#include "grammar/match_internal.h"
 #include "tokenizer/tok_fixture.h"
 
 static rose_vocab_trie *v;
@@ -226,6 +227,36 @@ static void clean_ups(void **state)
     rose_grammar_unref(g);
 }
 
+/* Grammars that live are bounded together: first they cache less, then no further one is compiled.
+ */
+static void live_bytes(void **state)
+{
+    rose_grammar_opts opts = {.max_run_bytes = 64 * 8000, .max_live_bytes = 1};
+    rose_grammar *g, *other;
+    uint32_t mask[TEXT_WORDS];
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, "a{400}", 6, v, &opts, NULL),
+                     ROSE_OK);
+    assert_int_equal(rose_grammar_compile(&other, ROSE_GRAMMAR_REGEX, "b", 1, v, &opts, &err),
+                     ROSE_E_FULL);
+    assert_null(other);
+    assert_non_null(strstr(err.msg, "try again"));
+    const size_t begun = rose_grammar_bytes(g);
+    rose_matcher *m = start(g);
+    for (int i = 0; i < 400; i++) {
+        assert_int_equal(rose_matcher_mask(m, mask, NULL), ROSE_OK);
+        assert_true(has_bit(mask, 'a'));
+        accept(m, 'a');
+    }
+    assert_true(rose_matcher_accepting(m));
+    assert_true(rose_grammar_bytes(g) < begun + 16000);
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, "b", 1, v, &opts, &err), ROSE_OK);
+    rose_grammar_unref(g);
+}
+
 /* A vocabulary that lacks a letter cannot continue. */
 static void no_way_on(void **state)
 {
@@ -342,6 +373,46 @@ static void hostile(void **state)
         at += sprintf(at, ",\"key number %d\":{\"type\":\"null\"}", i);
     strcpy(at, "}}");
     try_hostile(schema, keys, "");
+    /* each item but the first lies in the one before it, however they are written */
+    try_hostile(schema,
+                join(repeated("{\"type\":\"array\",\"prefixItems\":[", 1, ""),
+                     repeated("{},", 50000, "{}]}")),
+                "nested more than");
+}
+
+/* A list of n different words. */
+static char *words(const char *head, int n, const char *tail)
+{
+    char *text = malloc((size_t)n * 16 + 200);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "%s", head);
+    for (int i = 0; i < n; i++)
+        at += sprintf(at, "%s\"word%d\"", i > 0 ? "," : "", i);
+    strcpy(at, tail);
+    return text;
+}
+
+/* Every word of an enum is looked up in the others of the schema, but not in its own: twenty
+ * thousand words would take 200 million comparisons. */
+static void long_enums(void **state)
+{
+    (void)state;
+    char *text = words("{\"enum\":[", 20000, "]}");
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+    assert_true(allows(g, "\"word19999\""));
+    assert_false(allows(g, "\"word20000\""));
+    rose_grammar_unref(g);
+    free(text);
+    text = words("{\"allOf\":[{\"enum\":[\"word5\"]},{\"enum\":[", 20000, "]}]}");
+    g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+    assert_true(allows(g, "\"word5\""));
+    assert_false(allows(g, "\"word6\""));
+    rose_grammar_unref(g);
+    free(text);
+    try_hostile(ROSE_GRAMMAR_JSON_SCHEMA,
+                join(words("{\"allOf\":[{\"enum\":[", 50000, "]},"),
+                     words("{\"enum\":[\"x\",", 50000, "]}]}")),
+                "steps");
 }
 
 /* Each definition refers to the next one twice: 2^60 paths, 60 rules. */
@@ -527,16 +598,59 @@ static void threads(void **state)
     rose_grammar_cache_destroy(c);
 }
 
+static void *destroy(void *m)
+{
+    rose_matcher_destroy(m);
+    return NULL;
+}
+
+/* A matcher may be destroyed while another thread computes a mask of its grammar. */
+static void destroyed_meanwhile(void **state)
+{
+    rose_grammar *g;
+    pthread_t t;
+    uint32_t words[64];
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, "a+", 2, v, NULL, NULL), ROSE_OK);
+    rose_matcher *a = start(g), *b = start(g), *c = start(g);
+    pthread_mutex_lock(&g->lock);
+    assert_int_equal(pthread_create(&t, NULL, destroy, b), 0);
+    pthread_join(t, NULL);
+    rose_matcher_destroy(c);
+    assert_ptr_equal(atomic_load(&g->gone), c);
+    pthread_mutex_unlock(&g->lock);
+    assert_true(rose_vocab_trie_ids(v) <= 32 * 64);
+    assert_int_equal(rose_matcher_mask(a, words, NULL), ROSE_OK);
+    assert_null(atomic_load(&g->gone));
+    assert_ptr_equal(g->matchers, a);
+    b = start(g);
+    pthread_mutex_lock(&g->lock);
+    rose_matcher_destroy(b); /* the grammar frees it */
+    pthread_mutex_unlock(&g->lock);
+    rose_grammar_unref(g);
+    rose_matcher_destroy(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_vocabularies), cmocka_unit_test(odd_tokens),
-        cmocka_unit_test(sentencepiece),    cmocka_unit_test(halves_of_characters),
-        cmocka_unit_test(copies),           cmocka_unit_test(deep_output),
-        cmocka_unit_test(clean_ups),        cmocka_unit_test(no_way_on),
-        cmocka_unit_test(hostile),          cmocka_unit_test(doubling),
-        cmocka_unit_test(limits),           cmocka_unit_test(cache),
-        cmocka_unit_test(large_grammar),    cmocka_unit_test(threads),
+        cmocka_unit_test(bad_vocabularies),
+        cmocka_unit_test(odd_tokens),
+        cmocka_unit_test(sentencepiece),
+        cmocka_unit_test(halves_of_characters),
+        cmocka_unit_test(copies),
+        cmocka_unit_test(deep_output),
+        cmocka_unit_test(clean_ups),
+        cmocka_unit_test(live_bytes),
+        cmocka_unit_test(no_way_on),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(long_enums),
+        cmocka_unit_test(doubling),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(cache),
+        cmocka_unit_test(large_grammar),
+        cmocka_unit_test(threads),
+        cmocka_unit_test(destroyed_meanwhile),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

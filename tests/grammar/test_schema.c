@@ -326,6 +326,43 @@ static void order(void **state)
     rose_grammar_unref(g);
 }
 
+/* Objects without further properties, in any order, in the order of the schema and in parts. */
+static void closed(void **state)
+{
+    static const char *const open[] = {
+        "{\"type\": \"object\"}",
+        "{\"type\": \"object\", \"properties\": {}, \"required\": [\"x\"]}",
+        "{\"type\": \"object\", \"properties\": {\"a\": {}}, \"additionalProperties\": {}}",
+        "{\"type\": \"object\", \"properties\": {\"a\": {}}, \"patternProperties\": {\"x\": {}}}"};
+    static const char *const shut[] = {
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [1]}, \"b\": {\"enum\": [1]}}}",
+        "{\"type\": \"object\", \"allOf\": [{\"properties\": {\"a\": {\"enum\": [1]}}}, "
+        "{\"properties\": {\"b\": {\"enum\": [1]}}}]}"};
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        const rose_grammar_opts opts = {.schema_order = order != 0, .closed = true};
+        rose_grammar *g;
+        for (size_t i = 0; i < sizeof open / sizeof open[0]; i++) {
+            assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, open[i],
+                                                  strlen(open[i]), v, &opts, NULL),
+                             ROSE_OK);
+            assert_true(allows(g, "{\"x\":1}"));
+            rose_grammar_unref(g);
+        }
+        for (size_t i = 0; i < sizeof shut / sizeof shut[0]; i++) {
+            assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, shut[i],
+                                                  strlen(shut[i]), v, &opts, NULL),
+                             ROSE_OK);
+            assert_true(allows(g, "{}"));
+            assert_true(allows(g, "{\"a\":1,\"b\":1}"));
+            assert_int_equal(allows(g, "{\"b\":1,\"a\":1}"), order == 0);
+            assert_false(allows(g, "{\"a\":1,\"x\":1}"));
+            assert_false(allows(g, "{\"x\":1}"));
+            rose_grammar_unref(g);
+        }
+    }
+}
+
 /* ---- random schemas ---- */
 
 typedef struct gen {
@@ -580,9 +617,9 @@ static void random_schemas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strings),        cmocka_unit_test(numbers),  cmocka_unit_test(objects),
-        cmocka_unit_test(others),         cmocka_unit_test(refusals), cmocka_unit_test(order),
-        cmocka_unit_test(random_schemas),
+        cmocka_unit_test(strings), cmocka_unit_test(numbers),        cmocka_unit_test(objects),
+        cmocka_unit_test(others),  cmocka_unit_test(refusals),       cmocka_unit_test(order),
+        cmocka_unit_test(closed),  cmocka_unit_test(random_schemas),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
