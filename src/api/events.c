@@ -42,6 +42,7 @@ static void cancel_all(rose_api_job *j)
 static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
+    if (j->back) rose_api_note_job(j); /* else a worker still writes to the job */
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
     j->r = NULL;
@@ -419,6 +420,7 @@ void rose_api_job_gone(rose_api_job *j)
 {
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
+    if (j->back) rose_api_note_job(j);
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: the flag only saves work; the worker's hand-over orders everything else */
