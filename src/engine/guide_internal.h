@@ -29,7 +29,7 @@ typedef struct rose_guided {
     bool ignore_eos;
     /* engine thread */
     bool asked;     /* a job was started and not taken back; true from the beginning */
-    uint64_t round; /* the delivery that started the job; 0 = the submitter did */
+    uint64_t round; /* the delivery that started the job, which the next step waits for; 0 = none */
     /* of the job, else of the engine thread */
     uint32_t n_generated, id; /* ids so far, the last of them */
     rose_status st;           /* what the guide said */
