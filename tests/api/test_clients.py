@@ -29,7 +29,6 @@ from same_bits import Server, check, results  # noqa: E402  pylint: disable=wron
 
 BIN, MODEL, GROUP = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
 ONLY = sys.argv[4:]  # names of tests, to run fewer
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDER = os.path.dirname(os.path.abspath(sys.executable))
 NAME = os.path.basename(MODEL)
 ASK = "Once upon a time there was a"

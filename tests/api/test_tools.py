@@ -149,12 +149,12 @@ def test_structure(s):
         m = ask(s, tools=TOOLS["hermes"], response_format=form, seed=seed, parallel_tool_calls=False).choices[0].message
         ok = fits(m.tool_calls[0]) if m.tool_calls else set(json.loads(m.content)) == {"x"}
         check(f"calls or structured text, seed {seed}", ok, m)
-    m = ask(s, tools=TOOLS["hermes"], tool_choice="required", parallel_tool_calls=False,
-            response_format=form).choices[0].message
-    check("a demanded call has no text, so that response_format has no effect", m.content is None and fits(m.tool_calls[0]), m)
-    e = raised(openai.BadRequestError, lambda: ask(s, tools=TOOLS["hermes"], tool_choice="required",
-                                                   extra_body={"structured_outputs": {"regex": "a"}}))
-    check("a demanded call and other structured output cannot be both", e is not None and e.param == "tool_choice", e)
+    kw = {"tools": TOOLS["hermes"], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    m = ask(s, response_format=form, **kw).choices[0].message
+    check("a demanded call leaves nothing to a format", m.tool_calls[0].function == ask(s, **kw).choices[0].message.tool_calls[0].function,
+          m)
+    e = raised(openai.BadRequestError, lambda: ask(s, extra_body={"guided_regex": "a"}, **kw))
+    check("both at once cannot be", e is not None and e.param == "tool_choice", e)
 
 
 def test_other_paths(s):
