@@ -76,8 +76,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         "no of a reranker. auto reads the model's config.json"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
-        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
-                      .first = true),
+        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server"),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),
@@ -200,7 +199,7 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "/v1/chat/completions,\n"
         "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
         "/apply-template,\n"
-        "/health, /ready, /version, /metrics;\n"
+        "/health, /ready, /version, /metrics, and a page at /;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
         "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
         "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
