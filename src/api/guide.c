@@ -9,6 +9,10 @@
 #include "api/api_internal.h"
 #include "base/profile.h"
 
+/* Most bytes of the grammars of running and waiting requests, besides those that the cache may
+ * keep. The next grammar to compile then gets 429. */
+#define MAX_USED_BYTES ((size_t)2 << 30)
+
 /* ---- the grammars of the model ---- */
 
 void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes)
@@ -50,7 +54,8 @@ static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *e
     rose_status st =
         rose_vocab_trie_open(&v, a->tok, arch->vocab_size, arch->eos_ids, arch->n_eos, err);
     /* as in vLLM and OpenAI's API: a small model that may add properties finds no end */
-    const rose_grammar_opts opts = {.closed = true};
+    const rose_grammar_opts opts = {.closed = true,
+                                    .max_live_bytes = a->grammars.max_bytes + MAX_USED_BYTES};
     if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, &opts, a->grammars.max_bytes, err);
     rose_vocab_trie_unref(v); /* the cache has a reference of its own */
     rose_prof_end(&span);
@@ -102,6 +107,8 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     st = compile(j, kind, schema_order, text, len, &err);
     rose_api_workers_compiled(j->api->workers, j);
     if (st == ROSE_OK) return true;
+    if (st == ROSE_E_FULL)
+        return rose_api_fail(&j->err, 429, "rate_limit_exceeded", param, "%s", err.msg);
     rose_api_fail_status(&j->err, st, &err, NULL);
     if (j->err.status == 400) snprintf(j->err.param, sizeof j->err.param, "%s", param);
     return false;
@@ -139,7 +146,12 @@ static void guide_destroy(void *m)
     rose_matcher_destroy(m);
 }
 
-static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy};
+static bool guide_is_slow(void *m)
+{
+    return rose_matcher_is_slow(m);
+}
+
+static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow};
 
 void rose_api_guide_destroy(rose_guide *g)
 {

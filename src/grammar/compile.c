@@ -15,6 +15,7 @@ static void set_defaults(rose_grammar_opts *o, const rose_grammar_opts *given)
     if (o->max_work == 0) o->max_work = 30000000;
     if (o->max_compile_bytes == 0) o->max_compile_bytes = (size_t)256 << 20;
     if (o->max_run_bytes == 0) o->max_run_bytes = (size_t)32 << 20;
+    if (o->max_live_bytes == 0) o->max_live_bytes = (size_t)2 << 30;
 }
 
 /* Everything that can fail while compiling jumps out of here. */
@@ -28,6 +29,27 @@ static rose_status build(gr_build *b, gr_program *p, gr_node (*front)(gr_build *
     return ROSE_OK;
 }
 
+enum { SLOW_STEPS = 100000 }; /* about 3 ms */
+
+/* With the lock, or before others have g. */
+static void note_bytes(rose_grammar *g)
+{
+    const size_t now = sizeof *g + g->program_bytes + g->s.bytes;
+    /* relaxed: figures for statistics and for bounds that need not be exact */
+    const size_t before = atomic_exchange_explicit(&g->bytes, now, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->vocab->grammar_bytes, now - before, memory_order_relaxed);
+}
+
+/* Refuses a grammar if those that live are too many. */
+static rose_status check_live(const rose_grammar *g, const char *what, rose_err *err)
+{
+    if (rose_gr_live_bytes(g) <= g->opts.max_live_bytes) return ROSE_OK;
+    return rose_fail(err, ROSE_E_FULL,
+                     "%s: the grammars of the running and waiting requests have more than %zu MiB; "
+                     "try again when some of them have ended",
+                     what, g->opts.max_live_bytes >> 20);
+}
+
 static rose_status prepare(rose_grammar *g, rose_vocab_trie *v)
 {
     g->walk = malloc((v->max_token + 2) * sizeof *g->walk);
@@ -36,7 +58,7 @@ static rose_status prepare(rose_grammar *g, rose_vocab_trie *v)
                        g->p.n_targets * sizeof(uint32_t) + g->p.n_loops * sizeof(gr_loop) +
                        g->p.n_sets * sizeof(gr_set) + g->p.n_keys * sizeof(gr_keys);
     rose_status st = rose_gr_states_init(g);
-    atomic_init(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes);
+    note_bytes(g);
     return st;
 }
 
@@ -62,7 +84,8 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
     b->err = err;
     b->what = what;
     b->opts = g->opts;
-    st = build(b, &g->p, front, arg);
+    st = check_live(g, what, err);
+    if (st == ROSE_OK) st = build(b, &g->p, front, arg);
     if (st == ROSE_OK && (st = prepare(g, v)) != ROSE_OK)
         rose_fail(err, st,
                   st == ROSE_E_NOMEM ? "%s: out of memory"
@@ -164,6 +187,8 @@ void rose_grammar_unref(rose_grammar *g)
     rose_gr_free_gone(g);
     rose_gr_program_free(&g->p);
     rose_gr_states_free(&g->s);
+    atomic_fetch_sub_explicit(&g->vocab->grammar_bytes, rose_grammar_bytes(g),
+                              memory_order_relaxed);
     rose_vocab_trie_unref(g->vocab);
     pthread_mutex_destroy(&g->lock);
     free(g->work);
@@ -176,9 +201,9 @@ void rose_grammar_unref(rose_grammar *g)
 
 void rose_gr_unlock(rose_grammar *g)
 {
-    /* relaxed: a figure for statistics and the bound of the cache */
-    atomic_store_explicit(&g->bytes, sizeof *g + g->program_bytes + g->s.bytes,
-                          memory_order_relaxed);
+    note_bytes(g);
+    /* relaxed: only a hint for the choice of a thread */
+    if (g->steps > SLOW_STEPS) atomic_store_explicit(&g->slow, true, memory_order_relaxed);
     pthread_mutex_unlock(&g->lock);
 }
 

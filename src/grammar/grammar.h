@@ -92,6 +92,9 @@ typedef struct rose_grammar_opts {
     uint64_t max_work;        /* steps of compiling (default 30,000,000: below a second) */
     size_t max_compile_bytes; /* memory while compiling (default 256 MiB) */
     size_t max_run_bytes;     /* cached states and masks of one grammar (default 32 MiB) */
+    size_t max_live_bytes;    /* all grammars of the vocabulary that live (default 2 GiB): beyond
+                               * this, compiling fails with ROSE_E_FULL. Beyond half of it, a grammar
+                               * caches 1/64 of max_run_bytes */
 } rose_grammar_opts;
 
 /* Compiles text[0..len) (no NUL needed) for a vocabulary, of which the grammar takes a reference.
@@ -113,7 +116,9 @@ rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *e
 /* Makes a matcher that stands where m stands (a further choice of the same request). */
 rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err);
 void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
-void rose_matcher_reset(rose_matcher *m);   /* back to the start of the text */
+/* True if a call for this grammar has taken more than about 3 ms. Others may take as long. */
+bool rose_matcher_is_slow(const rose_matcher *m);
+void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
  * rose_matcher_mask. After an error the matcher is unchanged. An eos id ends the text: after it

@@ -99,6 +99,7 @@ typedef struct gr_trie {
 
 struct rose_vocab_trie {
     atomic_uint refs;
+    atomic_size_t grammar_bytes;        /* of all grammars that live */
     uint32_t n_ids, n_words, max_token; /* max_token: bytes of the longest token */
     uint8_t *blob;                      /* bytes of all tokens */
     struct gr_span_of {
@@ -175,6 +176,7 @@ struct rose_grammar {
     atomic_size_t bytes; /* written with the lock, read without: a figure, nothing depends on it */
     _Atomic(rose_matcher *) gone; /* matchers that were destroyed and not yet freed, linked by
                                    * next_gone */
+    atomic_bool slow;             /* a call has taken many steps */
     pthread_mutex_t lock;         /* of everything below */
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;
@@ -194,6 +196,12 @@ struct rose_grammar {
     uint32_t steps; /* of the closings of one call from outside */
     rose_status st; /* why the last GR_NONE came back */
 };
+
+/* The memory of all grammars of the vocabulary; relaxed: a bound that need not be exact. */
+static inline size_t rose_gr_live_bytes(const rose_grammar *g)
+{
+    return atomic_load_explicit(&g->vocab->grammar_bytes, memory_order_relaxed);
+}
 
 struct rose_matcher {
     rose_grammar *g;

@@ -15,6 +15,8 @@
 
 enum { FIRST_BUCKETS = 256, MAX_ITEMS = 4096, MAX_STEPS = 10000000 /* about 0.3 s */ };
 
+enum { CROWDED_SHARE = 64 }; /* of max_run_bytes, if all grammars need much memory */
+
 static uint32_t fail(rose_grammar *g, rose_status st)
 {
     g->st = st;
@@ -555,7 +557,8 @@ rose_status rose_gr_clean(rose_grammar *g)
 {
     gr_states old = g->s;
     rose_status st = ROSE_OK;
-    if (old.bytes <= g->opts.max_run_bytes) return ROSE_OK;
+    const bool crowded = rose_gr_live_bytes(g) > g->opts.max_live_bytes / 2;
+    if (old.bytes <= g->opts.max_run_bytes / (crowded ? CROWDED_SHARE : 1)) return ROSE_OK;
     uint32_t *map = malloc(old.n_frames * sizeof *map);
     if (map == NULL) return ROSE_E_NOMEM;
     memset(map, 0xff, old.n_frames * sizeof *map);
