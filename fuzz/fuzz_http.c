@@ -81,6 +81,7 @@ static void start(void)
     unlink(g_host + 5);
     o.host = g_host;
     o.max_header_bytes = MAX_HEADER;
+    if (!rose_opt_list_add(&o.allowed_origins, "http://a,http://b")) abort();
     o.max_body_bytes = MAX_BODY;
     if (rose_http_start(&g_http, &o, &cb, NULL) != ROSE_OK) abort();
     atexit(stop);

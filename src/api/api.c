@@ -151,8 +151,10 @@ done:
 
 rose_http_callbacks rose_api_callbacks(rose_api *a)
 {
-    return (rose_http_callbacks){.on_request = rose_api_on_request,
+    return (rose_http_callbacks){.on_done = a->o.access != NULL ? rose_api_on_done : NULL,
+                                 .on_request = rose_api_on_request,
                                  .on_gone = rose_api_on_gone,
+                                 .on_head = rose_api_on_head,
                                  .is_vital = rose_api_is_vital,
                                  .error_body = rose_api_on_error_body,
                                  .poll = rose_api_io_poll,

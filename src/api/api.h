@@ -40,12 +40,14 @@ typedef struct rose_api_opts {
                                * (--trust-request-chat-template) */
     const rose_chat *texts; /* the model's special tokens for /tokenizer_info, borrowed; NULL: they
                              * are not known */
-    rose_generation generation;  /* defaults of fields that a request does not set */
-    rose_pooling_config pooling; /* how states become embeddings (--pooling-type, --task) */
-    uint32_t n_io_threads;       /* == rose_http_opts.n_threads */
-    uint32_t n_workers;          /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
-    uint32_t max_queued_jobs;    /* bodies waiting for a worker; over: 429 */
-    bool async_admit;            /* --async-admit */
+    rose_generation generation;       /* defaults of fields that a request does not set */
+    rose_pooling_config pooling;      /* how states become embeddings (--pooling-type, --task) */
+    const struct rose_api_keys *keys; /* api/doors.h; borrowed; NULL: requests need no key */
+    struct rose_access_log *access;   /* api/doors.h; borrowed; NULL: requests are not logged */
+    uint32_t n_io_threads;            /* == rose_http_opts.n_threads */
+    uint32_t n_workers;               /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
+    uint32_t max_queued_jobs;         /* bodies waiting for a worker; over: 429 */
+    bool async_admit;                 /* --async-admit */
     uint32_t inline_bytes; /* completions with bodies up to this size run on the I/O thread, if such
                               jobs take at most a fifth of its time; 0 = none, <=
                               ROSE_API_MAX_INLINE (--inline-admit-bytes) */

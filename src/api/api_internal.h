@@ -691,6 +691,18 @@ const rose_api_dialect *rose_api_route_dialect(const char *path);
 void rose_api_on_request(void *api, rose_http_req *r);
 void rose_api_on_gone(void *api, rose_http_req *r);
 bool rose_api_is_vital(void *api, const char *path);
-void rose_api_on_error_body(void *api, int status, const char *message, rose_buf *out);
+void rose_api_on_error_body(void *api, const char *path, int status, const char *message,
+                            rose_buf *out);
+
+/* routes.c: tells whether the path is that of a health check, which needs no API key. */
+bool rose_api_route_is_probe(const char *path);
+
+/* access.c: callback of the HTTP server, which writes a line; and what a job adds to that line,
+ * before its request is given up. */
+void rose_api_on_done(void *api, rose_http_req *r, const rose_http_done *d);
+void rose_api_note_job(const rose_api_job *j);
+
+/* keys.c */
+int rose_api_on_head(void *api, const rose_http_req *r, const char **why, const char **headers);
 
 #endif

@@ -14,7 +14,8 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* Embeddings can make a reply of tens of megabytes, whose memory is not kept. */
+/* Embeddings, and responses that repeat a long request, can make a reply of tens of megabytes,
+ * whose memory is not kept. */
 enum { MAX_SCRATCH = 1 << 20 };
 
 /* True if the client still waits for the result, and the result can still come. */
@@ -41,6 +42,7 @@ static void cancel_all(rose_api_job *j)
 static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
+    if (j->back) rose_api_note_job(j); /* else a worker still writes to the job */
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
     j->r = NULL;
@@ -302,7 +304,6 @@ static void reply_whole(rose_api_job *j)
         rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
                        io->out.b.len);
     }
-    if (io->out.b.cap > MAX_SCRATCH) rose_api_out_free(&io->out);
 }
 
 /* Answers and frees a job, after the engine is done with all of it. */
@@ -317,6 +318,7 @@ static void finish_job(rose_api_job *j)
         else
             reply_whole(j);
     }
+    if (j->io->out.b.cap > MAX_SCRATCH) rose_api_out_free(&j->io->out);
     rose_api_job_free(j);
 }
 
@@ -418,6 +420,7 @@ void rose_api_job_gone(rose_api_job *j)
 {
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
+    if (j->back) rose_api_note_job(j);
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: the flag only saves work; the worker's hand-over orders everything else */

@@ -529,6 +529,12 @@ bool rose_api_is_vital(void *arg, const char *path)
     return rt != NULL && rt->vital;
 }
 
+bool rose_api_route_is_probe(const char *path)
+{
+    const route *rt = find_route(path);
+    return rt != NULL && (rt->run == get_health || rt->run == get_ready);
+}
+
 _Static_assert(sizeof routes / sizeof *routes < ROSE_METRIC_ROUTES, "metrics.h: too few rows");
 
 uint32_t rose_api_route_index(const char *path)
@@ -664,12 +670,13 @@ void rose_api_on_gone(void *arg, rose_http_req *r)
     if (j != NULL) rose_api_job_gone(j);
 }
 
-void rose_api_on_error_body(void *arg, int status, const char *message, rose_buf *out)
+void rose_api_on_error_body(void *arg, const char *path, int status, const char *message,
+                            rose_buf *out)
 {
     rose_api_error e;
     rose_api_out o = {.b = *out};
     rose_api_count_early(arg, status);
-    rose_api_fail(&e, status, NULL, NULL, "%s", message);
-    rose_api_error_json(&o, &e);
+    rose_api_fail(&e, status, status == 401 ? "invalid_api_key" : NULL, NULL, "%s", message);
+    rose_api_route_dialect(path)->error(&o, &e);
     *out = o.b;
 }

@@ -18,6 +18,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
     f->api.model_id = NULL;
     f->log_level = "info";
     f->pull = true;
+    f->uds_mode = "0600";
     f->generation_config = "auto";
     f->pooling_type = f->task = "auto";
     f->shutdown_timeout = 60;
@@ -43,11 +44,29 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         .first = true),
         ROSE_ROW_U32("port", &f->http.port, "N", 0, 65535,
                      "port to listen on; 0 takes a free one and logs it", .first = true),
+        ROSE_ROW_STRING(
+            "uds", &f->http.uds, "PATH",
+            "Unix socket to listen on instead of --host and --port. The socket of a dead "
+            "server is replaced"),
+        ROSE_ROW_STRING("uds-mode", &f->uds_mode, "MODE",
+                        "file mode of the Unix socket, octal: who may connect"),
         ROSE_ROW_LIST(
             "allowed-hosts", &f->http.allowed_hosts, "NAME",
             "names besides localhost that the Host header may hold, as a proxy or another "
             "machine sends them. The option may be repeated; * allows any name",
             .unset = "none on a loopback address, else any"),
+        ROSE_ROW_LIST(
+            "api-key", &f->api_keys, "KEY",
+            "key that requests must send as 'Authorization: Bearer KEY'. The option may be "
+            "repeated. Other users of the machine see it in ps; --api-key-file and the "
+            "environment variable ROSEINFER_API_KEY hide it",
+            .unset = "none: the server is open", .secret = true),
+        ROSE_ROW_LIST("allowed-origins", &f->http.allowed_origins, "ORIGIN",
+                      "web pages that may use the server from a browser, as https://example.org. "
+                      "The option may be repeated; * allows every page",
+                      .unset = "none"),
+        ROSE_ROW_STRING("api-key-file", &f->api_key_file, "FILE",
+                        "file of API keys, one a line, in addition to --api-key"),
         ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",
                         "chat template: a file, the text of a template, or plain (User: and "
                         "Assistant:)",
@@ -77,8 +96,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         "no of a reranker. auto reads the model's config.json"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
-        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
-                      .first = true),
+        ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
+                        "append a line of JSON for each request to this file; - is standard output",
+                        .unset = "none"),
+        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server"),
         ROSE_ROW_BOOL("pull", &f->pull,
                       "fetch a model of the hub, ORG/NAME, that is not in the cache"),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
@@ -158,7 +179,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                      "token of a request before it sleeps",
                      .says = "2000; 0 with fewer than 4 CPUs"),
     };
-    _Static_assert(sizeof all / sizeof *all <= 64, "too many rows");
+    _Static_assert(sizeof all / sizeof *all <= 80, "too many rows");
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
 }
@@ -203,7 +224,7 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "/v1/chat/completions,\n"
         "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
         "/apply-template,\n"
-        "/health, /ready, /version, /metrics;\n"
+        "/health, /ready, /version, /metrics, and a page at /;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
         "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
         "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
@@ -211,9 +232,24 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         opts, n, argc, argv, model);
 }
 
+static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
+{
+    uint32_t mode = 0;
+    size_t n = 0;
+    for (; text[n] >= '0' && text[n] <= '7' && n < 4; n++)
+        mode = mode * 8 + (uint32_t)(text[n] - '0');
+    if (n == 0 || text[n] != '\0' || mode > 0777)
+        return rose_fail(err, ROSE_E_INVAL, "--uds-mode %.40s: expected an octal mode up to 0777",
+                         text);
+    *out = mode;
+    return ROSE_OK;
+}
+
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
 {
     f->api.n_io_threads = f->http.n_threads;
+    const rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
+    if (st != ROSE_OK) return st;
     if (f->io_cpus == NULL) return ROSE_OK;
     f->http.cpus = f->io_cpu_list;
     return rose_cpu_list_parse(f->io_cpus, f->io_cpu_list, ROSE_MAX_CPUS, &f->http.n_cpus, err);

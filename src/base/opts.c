@@ -160,7 +160,7 @@ static int set_list(const rose_opt *o, const char *v)
     fprintf(stderr,
             "roseinfer: --%s '%s': expected at most %d values, none of them empty, and %d bytes in "
             "all\n",
-            o->name, v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+            o->name, o->secret ? "..." : v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
     return ROSE_USAGE_ERROR;
 }
 

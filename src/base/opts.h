@@ -52,6 +52,7 @@ typedef struct rose_opt {
     char letter;      /* 'p' or 0 */
     bool first;       /* --help shows this row although its group is brief, which hides most rows */
     bool brief;       /* of a HEADING: only --help-all shows most rows of the group */
+    bool secret;      /* messages do not quote its value */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;

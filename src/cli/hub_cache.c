@@ -1,5 +1,5 @@
 /* cli/hub_cache.c - the files of a model: which ones are needed, which ones the cache has, and how
- * the others get there. See hub.h.
+ * the others get there. See cli.h.
  *
  * A file arrives as blobs/HASH.incomplete under the lock .locks/models--ORG--NAME/HASH.lock, gets
  * its final name blobs/HASH when it is whole, and then the link snapshots/COMMIT/FILE. Weights come
@@ -24,7 +24,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/sha256.h"
-#include "cli/hub.h"
+#include "cli/cli.h"
 
 enum { MAX_LIST = 16 << 20, MAX_FILES = 20000, PATH_CAP = 4096, LINE_NS = 5 };
 

@@ -8,7 +8,7 @@
 
 #include "base/dl.h"
 #include "base/version.h"
-#include "cli/hub.h"
+#include "cli/cli.h"
 
 enum {
     OPT_LOW_SPEED_LIMIT = 19,

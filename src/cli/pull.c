@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/opts.h"
 #include "cli/cli.h"
-#include "cli/hub.h"
 
 /* The texts that a rose_hub borrows. */
 typedef struct places {

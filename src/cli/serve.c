@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <malloc.h>
 #endif
 
+#include "api/doors.h"
 #include "api/serve_opts.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -33,9 +35,11 @@ typedef struct server {
     rose_tokenizer *tok;
     rose_engine *engine;
     rose_api *api;
+    rose_access_log *access; /* or NULL */
     rose_http *http;
-    rose_chat *chat;   /* NULL: the plain template */
-    rose_chat *lender; /* NULL, or it lends its tokens where there is no chat */
+    rose_chat *chat;     /* NULL: the plain template */
+    rose_api_keys *keys; /* NULL: the server is open */
+    rose_chat *lender;   /* NULL, or it lends its tokens where there is no chat */
 } server;
 
 /* A model without a chat template still has special tokens. Only --trust-request-chat-template
@@ -85,6 +89,26 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     return ROSE_OK;
 }
 
+static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
+{
+    const rose_status st = rose_api_keys_read(&s->keys, &f->api_keys, f->api_key_file,
+                                              getenv("ROSEINFER_API_KEY"), err);
+    f->api.keys = s->keys;
+    if (s->keys != NULL)
+        rose_log(ROSE_LOG_INFO, "serve",
+                 "API keys: %u; all paths but /, /health and /ready need one",
+                 rose_api_keys_count(s->keys));
+    return st;
+}
+
+static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)
+{
+    if (f->access_log == NULL) return ROSE_OK;
+    const rose_status st = rose_access_log_open(&s->access, f->access_log, err);
+    f->api.access = s->access;
+    return st;
+}
+
 static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
                               const char *model_path, rose_err *err)
 {
@@ -108,6 +132,8 @@ static void stop_all(server *s)
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_api_destroy(s->api);
+    rose_access_log_close(s->access);
+    rose_api_keys_free(s->keys);
     rose_chat_close(s->chat);
     rose_chat_close(s->lender);
     rose_tokenizer_close(s->tok);
@@ -185,7 +211,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
     const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
-    if (strncmp(f->http.host, "unix:", 5) == 0)
+    if (f->http.uds != NULL)
+        rose_log(ROSE_LOG_INFO, "serve", "listening on unix:%s", f->http.uds);
+    else if (strncmp(f->http.host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
     else
         rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "",
@@ -277,6 +305,8 @@ static int run(const char *dir, rose_serve_flags *f)
 
     fit_connections(f);
     rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
+    if (st == ROSE_OK) st = open_keys(&s, f, &err);
+    if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);

@@ -37,6 +37,7 @@ static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_
         rose_http_refuse(c, 503, "out of memory");
         return len;
     }
+    c->req.body_bytes += n;
     *left -= n;
     return n;
 }

@@ -218,10 +218,18 @@ static void take_eof(rose_http_conn *c)
     if (c->state == CONN_BUSY && unparsed(c) == 0) c->keep_alive = false;
 }
 
+/* The connection ends within a request, to which there is no answer. */
+static void end_unfinished(rose_http_conn *c)
+{
+    if (c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.len > 0))
+        rose_http_done_with(c, true);
+}
+
 /* All input of the client is parsed and no more comes: the connection ends after the replies. */
 static void end_input(rose_http_conn *c)
 {
     if (!c->eof || unparsed(c) > 0 || (c->state != CONN_HEAD && c->state != CONN_BODY)) return;
+    end_unfinished(c);
     c->state = CONN_CLOSING;
     c->linger = false;
     c->read_deadline = 0;
@@ -510,8 +518,10 @@ void rose_http_conn_destroy(rose_http_conn *c)
         c->state = CONN_CLOSING; /* after this, calls that the user of this HTTP server makes on
                                   * the request do nothing */
         h->cb.on_gone(h->cb.arg, &c->req);
+        rose_http_done_with(c, true);
         settle(c, c->n_unsent + 1);
     }
+    end_unfinished(c);
     settle(c, c->n_unsent);
     if (c->dirty) TAILQ_REMOVE(&c->io->dirty, c, dirty_link);
     TAILQ_REMOVE(&c->io->conns, c, all_link);

@@ -18,6 +18,15 @@
 typedef struct rose_http rose_http;
 typedef struct rose_http_req rose_http_req;
 
+/* How a request ended. */
+typedef struct rose_http_done {
+    bool readable;                /* method, path and headers could be read */
+    bool gone;                    /* the connection ended before the reply */
+    int status;                   /* 0: no reply was begun */
+    uint64_t bytes_in, bytes_out; /* with heads; a body without the framing of its chunks */
+    uint64_t first_ns, end_ns;    /* the reply's head, 0 = none; now */
+} rose_http_done;
+
 typedef struct rose_http_callbacks {
     /* A complete request has arrived. The callback must reply exactly once, now or later (reply,
      * or stream_begin .. stream_end). */
@@ -26,12 +35,20 @@ typedef struct rose_http_callbacks {
      * longer usable when this returns. Not called after the reply ended. A client that has only
      * closed its sending side has not left: see conn.c. */
     void (*on_gone)(void *arg, rose_http_req *r);
+    /* The headers of a request are complete, and its body is not read yet. Returns 0 if the request
+     * may go on, else the status with which it is refused. *why is then the message, *headers
+     * further lines of the reply or NULL; both are constant. Any I/O thread. NULL = all may. */
+    int (*on_head)(void *arg, const rose_http_req *r, const char **why, const char **headers);
+    /* The reply is complete in the connection's buffer, or the connection ends before that. Called
+     * once for each request of which a byte has come, after on_gone. Any I/O thread. NULL = nothing
+     * is called. */
+    void (*on_done)(void *arg, rose_http_req *r, const rose_http_done *d);
     /* Tells whether a GET or HEAD of this path is answered even at the connection limit: health
      * checks and metrics. Any I/O thread. NULL = no path is. */
     bool (*is_vital)(void *arg, const char *path);
-    /* Appends to `out` the body of an error response that the HTTP server itself creates. NULL =
-     * plain text. */
-    void (*error_body)(void *arg, int status, const char *message, rose_buf *out);
+    /* Appends to `out` the body of an error response that the HTTP server itself creates. path:
+     * that of the request, "" if it could not be read. NULL = plain text. */
+    void (*error_body)(void *arg, const char *path, int status, const char *message, rose_buf *out);
     /* Called on an I/O thread that stays awake, between iterations of its event loop. NULL =
      * nothing is called. */
     void (*poll)(void *arg, uint32_t thread);
@@ -40,6 +57,8 @@ typedef struct rose_http_callbacks {
 
 typedef struct rose_http_opts {
     const char *host;        /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    const char *uds;         /* path of a Unix socket to listen on instead; NULL = host and port */
+    uint32_t unix_mode;      /* file mode of a Unix socket */
     uint32_t port;           /* 0 = any free port, see rose_http_port; at most 65535 */
     uint32_t n_threads;      /* I/O threads, 1 .. 64 */
     const int *cpus;         /* thread i is pinned to cpus[i % n_cpus] */
@@ -64,7 +83,9 @@ typedef struct rose_http_opts {
     rose_opt_list allowed_hosts; /* names that the Host header may hold in addition to those of the
                                     listening address; "*" = any. Empty: no check, unless that
                                     address is a loopback one */
-    size_t max_pending_bytes;    /* unsent bytes of one streaming reply; more: on_gone, closed */
+    rose_opt_list allowed_origins;  /* of web pages that may read replies: "*" = any, else as
+                                     * browsers  send them. Empty: replies have no CORS headers */
+    size_t max_pending_bytes;       /* unsent bytes of one streaming reply; more: on_gone, closed */
     size_t max_total_pending_bytes; /* limit for the memory of all replies, whole and streaming,
                                        that clients do not take. Over it, the reply that was not
                                        read for longest is closed, unless it is the only one. Each
@@ -72,8 +93,9 @@ typedef struct rose_http_opts {
                                        less than max_pending_bytes */
 } rose_http_opts;
 
-/* Sets 127.0.0.1:8888, 1 thread; header 64 KiB, body 32 MiB, 4096 connections; header 10 s, body
- * 30 s, 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB pending. */
+/* Sets 127.0.0.1:8888, mode 0600 of Unix sockets, 1 thread; header 64 KiB, body 32 MiB, 4096
+ * connections; header 10 s, body 30 s, 1024 bytes a second and 1 hour, idle 75 s, write 30 s; 4 MiB
+ * pending. */
 void rose_http_opts_default(rose_http_opts *o);
 
 /* Binds and listens (a port in use fails here, with a message), and starts the threads. */
@@ -137,6 +159,11 @@ const char *rose_http_req_path(const rose_http_req *r); /* without the query, no
 const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name);
+/* A browser's question (OPTIONS, no body) before a page's request to another origin. It is answered
+ * here and never comes to on_request. False without allowed_origins. */
+bool rose_http_req_is_preflight(const rose_http_req *r);
+bool rose_http_req_has_body(const rose_http_req *r); /* on_head: a body is announced */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
 /* Takes the body away from the request, which then has none. The caller frees the len bytes (and
  * at least one more, a NUL) with free(), in any thread. So a large body need not be copied. NULL
@@ -145,6 +172,12 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len);
 uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
 uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
 uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0 = not recorded */
+/* Text that the user of this HTTP server may write for on_done; "" at first. */
+enum { ROSE_HTTP_NOTE = 160 };
+char *rose_http_req_note(rose_http_req *r);
+/* Writes the client's address, "unix", or "unknown". */
+enum { ROSE_HTTP_CLIENT = 46 };
+void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT]);
 void rose_http_req_set_user(rose_http_req *r, void *user);
 void *rose_http_req_user(const rose_http_req *r);
 

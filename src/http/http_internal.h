@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "base/ring.h"
 #include "base/stall.h"
@@ -94,6 +95,9 @@ struct rose_http_req {
     uint64_t arrival_ns, complete_ns;
     uint64_t prof_id;
     void *user;
+    uint64_t body_bytes, bytes_out, first_ns; /* see rose_http_done */
+    int status;
+    char note[ROSE_HTTP_NOTE];
     bool streaming; /* stream_begin was called */
     bool chunked;   /* its bytes are framed as chunks */
 };
@@ -120,6 +124,7 @@ struct rose_http_conn {
     bool keep_alive;       /* whether the request allows keep-alive; final once a reply's head is
                             * written */
     bool head_done;        /* the parser has seen the end of the headers */
+    bool head_sliced;      /* the fields of the head are NUL-terminated and may be read */
     bool complete;         /* the whole request is here */
     bool chunked;          /* the request's body is */
     int refuse_status;     /* set by a parser callback that failed */
@@ -227,7 +232,9 @@ struct rose_http {
     rose_http_io *ios; /* [opts.n_threads] */
     int listen_fd;     /* thread 0's after start; -1 once closed */
     char *unix_path;   /* owned, to remove the file; only the first I/O thread reads it */
-    bool on_unix;      /* a UNIX socket, not TCP; constant while threads run */
+    dev_t unix_dev;    /* the file that we made there */
+    ino_t unix_ino;
+    bool on_unix; /* a UNIX socket, not TCP; constant while threads run */
     uint16_t port;
     bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;
@@ -291,6 +298,12 @@ bool rose_http_host_allowed(const rose_http_conn *c, const char *host, size_t le
 bool rose_http_host_is_loopback(const char *host, size_t len);
 bool rose_http_host_listed(const rose_opt_list *list, const char *host, size_t len);
 
+/* cors.c */
+rose_status rose_http_cors_check(const rose_opt_list *origins, rose_err *err);
+bool rose_http_cors_headers(const rose_http_conn *c, rose_buf *out); /* of a reply; false: NOMEM */
+bool rose_http_cors_may_ask(rose_http_conn *c); /* false: a preflight that was refused */
+void rose_http_cors_answer(rose_http_req *r);   /* r is a preflight */
+
 /* peer.c */
 http_peer rose_http_peer_ask(int fd);
 
@@ -306,7 +319,9 @@ void rose_http_body_uncount(rose_http_conn *c);            /* its body is no lon
 
 /* reply.c */
 void rose_http_refuse(rose_http_conn *c, int status, const char *why);
-void rose_http_refuse_extra(rose_http_conn *c); /* it came over the connection limit */
+void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const char *headers);
+void rose_http_done_with(rose_http_conn *c, bool gone); /* on_done */
+void rose_http_refuse_extra(rose_http_conn *c);         /* it came over the connection limit */
 static inline size_t http_pending(const rose_http_conn *c)
 {
     return c->out.len - c->out_off + c->next.len;

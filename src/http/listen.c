@@ -1,12 +1,15 @@
 /* http/listen.c - opens the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH". */
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,40 +17,105 @@
 
 enum { BACKLOG = 4096 };
 
-/* True if no server answers on the socket file. A killed server left the file, so it may be
- * removed. */
-static bool unix_path_is_stale(const struct sockaddr_un *sa)
+/* ---- Unix sockets ---- */
+
+/* Locks the folder of the socket, so that of two servers that start at the same time only one
+ * replaces a socket. The descriptor holds the lock until it is closed. */
+static rose_status lock_folder(int *out, const char *path, rose_err *err)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return false;
-    bool stale = connect(fd, (const struct sockaddr *)sa, sizeof *sa) < 0 && errno == ECONNREFUSED;
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
+             slash == NULL ? "." : path);
+    *out = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = *out < 0 ? -1 : flock(*out, LOCK_EX);
+    while (rc < 0 && *out >= 0 && errno == EINTR)
+        rc = flock(*out, LOCK_EX);
+    if (rc == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_IO, "unix:%s: cannot lock the folder %s: %s", path, folder,
+                     strerror(errno));
+}
+
+/* Removes the socket that a killed server has left. A socket on which a server answers stays, and
+ * so does a file that is no socket: connect() gives ECONNREFUSED for it as well. */
+static rose_status remove_stale(const struct sockaddr_un *sa, rose_err *err)
+{
+    const char *path = sa->sun_path;
+    struct stat s;
+    if (lstat(path, &s) < 0) return rose_fail(err, ROSE_E_IO, "unix:%s: %s", path, strerror(errno));
+    if (!S_ISSOCK(s.st_mode))
+        return rose_fail(err, ROSE_E_INVAL, "unix:%s: a file that is no socket is there", path);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return rose_fail(err, ROSE_E_IO, "socket: %s", strerror(errno));
+    const int rc = connect(fd, (const struct sockaddr *)sa, sizeof *sa);
+    const int why = rc < 0 ? errno : 0; /* EAGAIN: its backlog is full */
     close(fd);
-    return stale;
+    if (why == 0 || why == EAGAIN)
+        return rose_fail(err, ROSE_E_IO, "unix:%s: another server listens on this socket", path);
+    if (why != ECONNREFUSED || unlink(path) < 0)
+        return rose_fail(err, ROSE_E_IO, "unix:%s: cannot replace the socket: %s", path,
+                         strerror(why != ECONNREFUSED ? why : errno));
+    return ROSE_OK;
+}
+
+/* fchmod before bind() makes the socket appear with this mode or a stricter one, so there is no
+ * moment in which others may connect. chmod then undoes the umask. */
+static rose_status bind_unix(rose_http *h, const struct sockaddr_un *sa, rose_err *err)
+{
+    const char *path = sa->sun_path;
+    const mode_t mode = (mode_t)h->opts.unix_mode;
+    struct stat s;
+    if (fchmod(h->listen_fd, mode) < 0)
+        return rose_fail(err, ROSE_E_IO, "unix:%s: fchmod: %s", path, strerror(errno));
+    int rc = bind(h->listen_fd, (const struct sockaddr *)sa, sizeof *sa);
+    if (rc < 0 && errno == EADDRINUSE) {
+        const rose_status st = remove_stale(sa, err);
+        if (st != ROSE_OK) return st;
+        rc = bind(h->listen_fd, (const struct sockaddr *)sa, sizeof *sa);
+    }
+    if (rc < 0) return rose_fail(err, ROSE_E_IO, "bind unix:%s: %s", path, strerror(errno));
+    h->unix_path = strdup(path);
+    if (lstat(path, &s) == 0) {
+        h->unix_dev = s.st_dev;
+        h->unix_ino = s.st_ino;
+    }
+    if (h->unix_path == NULL) {
+        unlink(path);
+        return rose_fail(err, ROSE_E_NOMEM, "unix:%s: out of memory", path);
+    }
+    if (chmod(path, mode) < 0 || listen(h->listen_fd, BACKLOG) < 0)
+        return rose_fail(err, ROSE_E_IO, "listen on unix:%s: %s", path, strerror(errno));
+    return ROSE_OK;
 }
 
 static rose_status listen_unix(rose_http *h, const char *path, rose_err *err)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    size_t n = strlen(path);
+    const size_t n = strlen(path);
+    int lock = -1;
     if (n == 0 || n >= sizeof sa.sun_path)
-        return rose_fail(err, ROSE_E_INVAL, "unix socket path must have 1 to %zu bytes",
-                         sizeof sa.sun_path - 1);
+        return rose_fail(err, ROSE_E_INVAL,
+                         "the path of a Unix socket must have 1 to %zu bytes; '%.200s' has %zu",
+                         sizeof sa.sun_path - 1, path, n);
     memcpy(sa.sun_path, path, n);
+    h->on_unix = true;
     h->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (h->listen_fd < 0) return rose_fail(err, ROSE_E_IO, "socket: %s", strerror(errno));
-    int rc = bind(h->listen_fd, (struct sockaddr *)&sa, sizeof sa);
-    if (rc < 0 && errno == EADDRINUSE && unix_path_is_stale(&sa) && unlink(path) == 0)
-        rc = bind(h->listen_fd, (struct sockaddr *)&sa, sizeof sa);
-    if (rc < 0) return rose_fail(err, ROSE_E_IO, "bind unix:%s: %s", path, strerror(errno));
-    h->on_unix = true;
-    if ((h->unix_path = strdup(path)) == NULL) {
-        unlink(path);
-        return rose_fail(err, ROSE_E_NOMEM, "unix:%s: out of memory", path);
-    }
-    if (listen(h->listen_fd, BACKLOG) < 0)
-        return rose_fail(err, ROSE_E_IO, "listen on unix:%s: %s", path, strerror(errno));
-    return ROSE_OK;
+    rose_status st = lock_folder(&lock, path, err);
+    if (st == ROSE_OK) st = bind_unix(h, &sa, err);
+    if (lock >= 0) close(lock);
+    return st;
 }
+
+/* Removes our socket. Another server may have taken its place, after someone removed ours. */
+static void remove_unix(const rose_http *h)
+{
+    struct stat s;
+    if (lstat(h->unix_path, &s) == 0 && s.st_dev == h->unix_dev && s.st_ino == h->unix_ino)
+        unlink(h->unix_path);
+}
+
+/* ---- TCP ---- */
 
 /* Reads the port in use, and whether the address is a loopback one, for which Host headers are
  * checked. */
@@ -84,6 +152,7 @@ static int listen_at(rose_http *h, const struct addrinfo *ai)
 rose_status rose_http_listen(rose_http *h, rose_err *err)
 {
     const char *host = h->opts.host;
+    if (h->opts.uds != NULL) return listen_unix(h, h->opts.uds, err);
     if (strncmp(host, "unix:", 5) == 0) return listen_unix(h, host + 5, err);
 
     char port[12];
@@ -108,7 +177,7 @@ void rose_http_unlisten(rose_http *h)
 {
     if (h->listen_fd >= 0) close(h->listen_fd);
     h->listen_fd = -1;
-    if (h->unix_path != NULL) unlink(h->unix_path);
+    if (h->unix_path != NULL) remove_unix(h);
     free(h->unix_path);
     h->unix_path = NULL;
 }

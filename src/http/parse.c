@@ -89,7 +89,7 @@ void rose_http_parse_reset(rose_http_conn *c)
     c->chunk_left = c->line_bytes = c->trailer_bytes = 0;
     c->n_headers = 0;
     c->url = c->url_len = c->authority = c->authority_len = 0;
-    c->head_done = c->complete = c->keep_alive = false;
+    c->head_done = c->head_sliced = c->complete = c->keep_alive = false;
     c->refuse_status = 0;
     c->content_length = 0;
     c->req = (rose_http_req){.conn = c, .path = "", .query = ""};
@@ -165,6 +165,7 @@ static bool slice_head(rose_http_conn *c)
         c->head.data[h->name + h->name_len] = '\0';
         c->head.data[h->value + h->value_len] = '\0';
     }
+    c->head_sliced = true;
     return true;
 }
 
@@ -292,6 +293,17 @@ static bool host_is_ours(rose_http_conn *c)
     return false;
 }
 
+/* Asks the user of this HTTP server, before anything of the body is read. */
+static bool head_is_accepted(rose_http_conn *c)
+{
+    const rose_http_callbacks *cb = &c->io->h->cb;
+    const char *why = NULL, *headers = NULL;
+    if (cb->on_head == NULL) return true;
+    const int status = cb->on_head(cb->arg, &c->req, &why, &headers);
+    if (status != 0) rose_http_refuse_with(c, status, why, headers);
+    return status == 0;
+}
+
 /* A connection over the limit gets one answer, and only a vital request gets more than 503. */
 static bool may_go_on(rose_http_conn *c)
 {
@@ -317,7 +329,7 @@ static void finish_head(rose_http_conn *c)
     if (!host_is_ours(c)) return;
     c->chunked = f.chunked;
     c->complete = !f.chunked && (f.n_length == 0 || c->content_length == 0);
-    if (!may_go_on(c)) return;
+    if (!rose_http_cors_may_ask(c) || !head_is_accepted(c) || !may_go_on(c)) return;
     c->state = CONN_BODY;
     c->body_began_ns = rose_now_ns();
     if (c->complete) return;
@@ -405,7 +417,10 @@ static void deliver(rose_http_conn *c)
     atomic_fetch_add_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge, orders nothing */
     const rose_prof_span span = rose_prof_begin("http.request");
     rose_prof_flow(ROSE_PROF_FLOW_BEGIN, c->req.prof_id);
-    h->cb.on_request(h->cb.arg, &c->req);
+    if (rose_http_req_is_preflight(&c->req))
+        rose_http_cors_answer(&c->req);
+    else
+        h->cb.on_request(h->cb.arg, &c->req);
     rose_prof_end(&span);
 }
 

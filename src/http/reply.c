@@ -1,8 +1,12 @@
 /* http/reply.c - replies and streams: appends bytes to the connection's output buffer. The
  * buffer keeps its memory during a reply, so a stream in steady state allocates nothing. The end
  * of the event-loop iteration sends the bytes (conn.c). On the connection's thread. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -10,6 +14,7 @@
 
 static void put(rose_http_conn *c, const char *s, size_t n)
 {
+    c->req.bytes_out += n;
     if (rose_buf_add(&c->out, s, n) != ROSE_OK) rose_http_conn_doom(c);
 }
 
@@ -74,6 +79,8 @@ static const char *date_now(rose_http_io *io)
 static void put_head(rose_http_conn *c, int status, const char *content_type, const char *headers)
 {
     if (atomic_load_explicit(&c->io->h->draining, memory_order_relaxed)) c->keep_alive = false;
+    c->req.status = status;
+    if (c->io->h->cb.on_done != NULL) c->req.first_ns = rose_now_ns();
     put_str(c, "HTTP/1.1 ");
     put_u64(c, (uint64_t)status);
     put_str(c, " ");
@@ -90,6 +97,9 @@ static void put_head(rose_http_conn *c, int status, const char *content_type, co
         put_str(c, "\r\nConnection: keep-alive");
     put_str(c, "\r\n");
     if (headers != NULL) put_str(c, headers);
+    const size_t before = c->out.len;
+    if (!rose_http_cors_headers(c, &c->out)) rose_http_conn_doom(c);
+    c->req.bytes_out += c->out.len - before;
 }
 
 /* Writes a status line and a body in one piece; 1xx, 204 and 304 have no body by definition. */
@@ -107,6 +117,7 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
     if (bodyless || c->parser.method == HTTP_HEAD) {
         /* nothing follows the head */
     } else if (owned != NULL && len >= HTTP_OUT_HIGH && c->next.len == 0) {
+        c->req.bytes_out += len;
         c->next =
             *owned; /* with this many bytes waiting to be sent, no further request is parsed */
         *owned = (rose_buf){0};
@@ -118,18 +129,23 @@ static void put_reply(rose_http_conn *c, int status, const char *content_type, c
 
 void rose_http_refuse(rose_http_conn *c, int status, const char *why)
 {
+    rose_http_refuse_with(c, status, why, status == 503 ? "Retry-After: 1\r\n" : NULL);
+}
+
+void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const char *headers)
+{
     const rose_http_callbacks *cb = &c->io->h->cb;
-    const char *headers = status == 503 ? "Retry-After: 1\r\n" : NULL;
     rose_buf body = {0};
     c->keep_alive = false;
     c->linger = true;
     if (cb->error_body != NULL) {
-        cb->error_body(cb->arg, status, why, &body);
+        cb->error_body(cb->arg, c->req.path, status, why, &body);
         put_reply(c, status, "application/json", headers, body.data, body.len, NULL);
     } else {
         put_reply(c, status, "text/plain", headers, why, strlen(why), NULL);
     }
     rose_buf_free(&body);
+    rose_http_done_with(c, false);
     c->state = CONN_CLOSING;
     c->read_deadline = 0;
 }
@@ -148,6 +164,7 @@ static void end_reply(rose_http_conn *c)
                              * the last reply is exact */
     c->sent_id = c->req.prof_id;
     c->sent_arrival_ns = c->req.arrival_ns;
+    rose_http_done_with(c, false);
     c->n_unsent++; /* the reply is in flight until the socket has taken it, so that a drain does
                     * not cut it off */
     if (!c->keep_alive || atomic_load_explicit(&h->draining, memory_order_relaxed)) {
@@ -253,6 +270,20 @@ void rose_http_stream_end(rose_http_req *r)
     end_reply(c);
 }
 
+void rose_http_done_with(rose_http_conn *c, bool gone)
+{
+    const rose_http_callbacks *cb = &c->io->h->cb;
+    if (cb->on_done == NULL) return;
+    const rose_http_done d = {.readable = c->head_sliced,
+                              .gone = gone,
+                              .status = c->req.status,
+                              .bytes_in = c->head.len + c->req.body_bytes,
+                              .bytes_out = c->req.bytes_out,
+                              .first_ns = c->req.first_ns,
+                              .end_ns = rose_now_ns()};
+    cb->on_done(cb->arg, &c->req, &d);
+}
+
 /* ---- the request ---- */
 
 uint32_t rose_http_req_thread(const rose_http_req *r)
@@ -283,6 +314,20 @@ const char *rose_http_req_header(const rose_http_req *r, const char *name)
             return c->head.data + c->headers[i].value;
     }
     return NULL;
+}
+
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
+{
+    const rose_http_conn *c = r->conn;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_headers; i++)
+        n += strcasecmp(c->head.data + c->headers[i].name, name) == 0;
+    return n;
+}
+
+bool rose_http_req_has_body(const rose_http_req *r)
+{
+    return !r->conn->complete;
 }
 
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)
@@ -316,6 +361,23 @@ uint64_t rose_http_req_complete_ns(const rose_http_req *r)
 uint64_t rose_http_req_prof_id(const rose_http_req *r)
 {
     return r->prof_id;
+}
+
+char *rose_http_req_note(rose_http_req *r)
+{
+    return r->note;
+}
+
+void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])
+{
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    const void *addr = NULL;
+    snprintf(out, ROSE_HTTP_CLIENT, "%s", r->conn->io->h->on_unix ? "unix" : "unknown");
+    if (getpeername(r->conn->fd, (struct sockaddr *)&sa, &n) < 0) return;
+    if (sa.ss_family == AF_INET) addr = &((const struct sockaddr_in *)&sa)->sin_addr;
+    if (sa.ss_family == AF_INET6) addr = &((const struct sockaddr_in6 *)&sa)->sin6_addr;
+    if (addr != NULL) inet_ntop(sa.ss_family, addr, out, ROSE_HTTP_CLIENT);
 }
 
 void rose_http_req_set_user(rose_http_req *r, void *user)

@@ -30,6 +30,7 @@ void rose_http_opts_default(rose_http_opts *o)
 {
     *o = (rose_http_opts){
         .host = "127.0.0.1",
+        .unix_mode = 0600,
         .port = 8888,
         .n_threads = 1,
         .max_header_bytes = 64u << 10,
@@ -206,6 +207,8 @@ static rose_status check_opts(const rose_http_opts *o, const rose_http_callbacks
     if (o->max_total_pending_bytes != 0 && o->max_total_pending_bytes < o->max_pending_bytes)
         return rose_fail(err, ROSE_E_INVAL,
                          "http: the limit for all replies is below the limit for one");
+    const rose_status st = rose_http_cors_check(&o->allowed_origins, err);
+    if (st != ROSE_OK) return st;
     if (o->max_connections == 0 || o->max_pending_bytes == 0)
         return rose_fail(err, ROSE_E_INVAL, "http: limits must be positive");
     if (o->header_timeout_ms == 0 || o->body_timeout_ms == 0 || o->body_total_ms == 0 ||

@@ -529,7 +529,7 @@ struct rose_http_req {
     uint32_t thread;
     /* what came back */
     int status; /* 0 = nothing yet */
-    char headers[2048];
+    char headers[2048], note[ROSE_HTTP_NOTE];
     rose_buf out;
     bool begun, ended, gone;
     uint32_t n_writes;
@@ -666,6 +666,32 @@ const char *rose_http_req_header(const rose_http_req *r, const char *name)
     if (strcasecmp(name, "x-request-id") == 0) return r->label[0] != '\0' ? r->label : NULL;
     return strcasecmp(name, "content-type") == 0 && r->content_type[0] != '\0' ? r->content_type
                                                                                : NULL;
+}
+
+uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
+{
+    return rose_http_req_header(r, name) != NULL;
+}
+
+bool rose_http_req_is_preflight(const rose_http_req *r)
+{
+    return strcmp(r->method, "OPTIONS") == 0;
+}
+
+char *rose_http_req_note(rose_http_req *r)
+{
+    return r->note;
+}
+
+void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])
+{
+    (void)r;
+    memcpy(out, "127.0.0.1", 10);
+}
+
+bool rose_http_req_has_body(const rose_http_req *r)
+{
+    return r->body_len > 0;
 }
 
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)

@@ -903,7 +903,7 @@ static void room_error_bodies(void **state)
     (void)state;
     rose_api *a = start(false);
     rose_buf b = {0};
-    fake_http.cb.error_body(fake_http.cb.arg, 413, "the body is \"too\" long", &b);
+    fake_http.cb.error_body(fake_http.cb.arg, "", 413, "the body is \"too\" long", &b);
     assert_string_equal(rose_buf_str(&b),
                         "{\"error\":{\"message\":\"the body is \\\"too\\\" long\",\"type\":"
                         "\"invalid_request_error\",\"param\":null,\"code\":null}}");

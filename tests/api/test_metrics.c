@@ -355,10 +355,10 @@ static void clients_that_leave(void **state)
         fake_free(r);
     }
     rose_buf b = {0};
-    fake_http.cb.error_body(fake_http.cb.arg, 413, "too large", &b);
+    fake_http.cb.error_body(fake_http.cb.arg, "", 413, "too large", &b);
     rose_buf_free(&b);
     b = (rose_buf){0};
-    fake_http.cb.error_body(fake_http.cb.arg, 503, "too many", &b);
+    fake_http.cb.error_body(fake_http.cb.arg, "", 503, "too many", &b);
     rose_buf_free(&b);
     get();
     SAME(value("vllm:request_success_total", ",finished_reason=\"abort\""), 2);
@@ -381,7 +381,7 @@ static void statuses_by_number(void **state)
     assert_int_equal(post("/start_profile", "{}"), 403);
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
         rose_buf b = {0};
-        fake_http.cb.error_body(fake_http.cb.arg, unread[i], "no", &b);
+        fake_http.cb.error_body(fake_http.cb.arg, "", unread[i], "no", &b);
         rose_buf_free(&b);
     }
     get();

@@ -194,9 +194,10 @@ static void on_gone(void *arg, rose_http_req *r)
     atomic_fetch_add(&g_gone, 1);
 }
 
-static void error_body(void *arg, int status, const char *message, rose_buf *out)
+static void error_body(void *arg, const char *path, int status, const char *message, rose_buf *out)
 {
     (void)arg;
+    (void)path;
     rose_buf_addf(out, "{\"error\":{\"message\":\"%s\",\"code\":%d}}", message, status);
 }
 
