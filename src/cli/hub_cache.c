@@ -258,6 +258,13 @@ static void gguf_mark(const rose_hub *h, char out[128])
         *p = (char)tolower((unsigned char)*p);
 }
 
+static rose_status add_path(rose_buf *path, const char *snapshot, const char *file, rose_err *err)
+{
+    if (rose_buf_addf(path, "%s%s%s", snapshot, file[0] != '\0' ? "/" : "", file) == ROSE_OK)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+}
+
 rose_status rose_hub_find(const rose_hub *h, rose_buf *path, rose_err *err)
 {
     char commit[41], tail[64], snapshot[PATH_CAP], file[PATH_CAP + 160], mark[128], target[1024];
@@ -271,12 +278,12 @@ rose_status rose_hub_find(const rose_hub *h, rose_buf *path, rose_err *err)
     if (n > 0) {
         target[n] = '\0';
         if (access(file, R_OK) != 0) return ROSE_E_NOTFOUND;
-        return rose_buf_addf(path, "%s/%s", snapshot, target);
+        return add_path(path, snapshot, target, err);
     }
     if (h->quant[0] != '\0') return ROSE_E_NOTFOUND;
     snprintf(file, sizeof file, "%s/config.json", snapshot);
     if (access(file, R_OK) != 0 || !has_all_weights(snapshot)) return ROSE_E_NOTFOUND;
-    return rose_buf_addf(path, "%s", snapshot);
+    return add_path(path, snapshot, "", err);
 }
 
 /* Makes the link `path` to `to`, in place of what was there. */
