@@ -14,7 +14,8 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* Embeddings can make a reply of tens of megabytes, whose memory is not kept. */
+/* Embeddings, and responses that repeat a long request, can make a reply of tens of megabytes,
+ * whose memory is not kept. */
 enum { MAX_SCRATCH = 1 << 20 };
 
 /* True if the client still waits for the result, and the result can still come. */
@@ -303,7 +304,6 @@ static void reply_whole(rose_api_job *j)
         rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
                        io->out.b.len);
     }
-    if (io->out.b.cap > MAX_SCRATCH) rose_api_out_free(&io->out);
 }
 
 /* Answers and frees a job, after the engine is done with all of it. */
@@ -318,6 +318,7 @@ static void finish_job(rose_api_job *j)
         else
             reply_whole(j);
     }
+    if (j->io->out.b.cap > MAX_SCRATCH) rose_api_out_free(&j->io->out);
     rose_api_job_free(j);
 }
 

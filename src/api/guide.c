@@ -146,7 +146,12 @@ static void guide_destroy(void *m)
     rose_matcher_destroy(m);
 }
 
-static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy};
+static bool guide_is_slow(void *m)
+{
+    return rose_matcher_is_slow(m);
+}
+
+static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow};
 
 void rose_api_guide_destroy(rose_guide *g)
 {

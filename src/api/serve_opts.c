@@ -105,8 +105,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
                         "append a line of JSON for each request to this file; - is standard output",
                         .unset = "none"),
-        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server",
-                      .first = true),
+        ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server"),
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),
@@ -229,7 +228,7 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char
         "/v1/chat/completions,\n"
         "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
         "/apply-template,\n"
-        "/health, /ready, /version, /metrics;\n"
+        "/health, /ready, /version, /metrics, and a page at /;\n"
         "/start_profile and /stop_profile with --profiler-dir.\n"
         "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
         "The exit code is 1 if the engine has failed (/health is then 503 until the server is "

@@ -43,6 +43,10 @@ static const source members[] = {
     {"structural_tag", ROSE_GRAMMAR_TAG, FORM_SCHEMA, false},
 };
 
+/* Most bytes of JSON within a string. The limits of a body (json_in.c) do not reach into it, and a
+ * byte can need 50 bytes of memory. */
+enum { MAX_JSON_TEXT = 1 << 20 };
+
 static bool wrong(rose_api_error *err, const char *name, const char *wanted)
 {
     return rose_api_fail(err, 400, NULL, name, "field '%s' must be %s", name, wanted);
@@ -80,6 +84,11 @@ static bool take_source(rose_api_structure *s, const source *f, const char *name
         return wrong(err, name, "a list of at least one string");
     if (f->form == FORM_SCHEMA && !json_is_object(v) && (!json_is_string(v) || empty))
         return wrong(err, name, "an object, or a string that holds JSON");
+    if (f->form == FORM_SCHEMA && json_string_length(v) > MAX_JSON_TEXT)
+        return rose_api_fail(err, 400, NULL, name,
+                             "field '%s' is a string of %zu bytes, and the limit is %d: send the "
+                             "object itself instead of its text",
+                             name, json_string_length(v), MAX_JSON_TEXT);
     return ask(s, name, f->kind, false, v, err);
 }
 

@@ -161,12 +161,18 @@ static bool is_strict(const json_t *tools, size_t i)
     return json_is_true(json_object_get(function_of(tools, i), "strict"));
 }
 
+enum { MAX_TAG_CHOICES = 1 << 14 }; /* each becomes an object in the tag */
+
 /* The structure becomes a part of a tag, so its JSON must be readable here. */
 static bool check_structure(const rose_api_structure *s, rose_api_error *err)
 {
     json_t *v = NULL;
     json_error_t e = {.text = ""};
     if (!s->any || s->value == NULL) return true;
+    if (s->kind == ROSE_GRAMMAR_CHOICE && json_array_size(s->value) > MAX_TAG_CHOICES)
+        return rose_api_fail(err, 400, NULL, s->param,
+                             "field '%s' has %zu texts: with reasoning or tools the limit is %d",
+                             s->param, json_array_size(s->value), MAX_TAG_CHOICES);
     const bool json = s->kind == ROSE_GRAMMAR_JSON_SCHEMA || s->kind == ROSE_GRAMMAR_TAG;
     const rose_status st =
         !json || !json_is_string(s->value)

@@ -163,8 +163,8 @@ static void ask_guide(rose_engine *e, rose_request *r, uint32_t id)
 {
     rose_guided *g = r->guided;
     g->asked = true;
-    g->round = e->round;
-    e->n_due++;
+    g->round = g->slow ? 0 : e->round; /* no step waits for a slow guide */
+    e->n_due += g->round != 0;
     g->id = id;
     g->n_generated = r->n_generated;
     /* relaxed: the push of the job publishes */
@@ -291,7 +291,7 @@ static bool take_guided(rose_engine *e)
     for (; r != NULL; r = next) {
         next = r->guided->next;
         r->guided->asked = false;
-        if (r->guided->round == e->round) e->n_due--;
+        if (r->guided->round != 0 && r->guided->round == e->round) e->n_due--;
         if (r->done)
             rose_guides_leave(e->guides);
         else if (r->seq != UINT32_MAX) /* else it is still in the inbox */

@@ -128,8 +128,9 @@ typedef struct rose_request_rules {
 
 /* A guide of a request: which ids may come next. The engine knows no grammar. Only one thread
  * calls a guide at a time, but not always the same one: a thread of the engine that computes
- * nothing else. The calls are mask, advance, mask, advance, ... A slow guide delays its own request
- * only. An error of advance or mask ends this one request (ROSE_FINISH_GUIDE).
+ * nothing else. The calls are mask, advance, mask, advance, ... A slow guide delays only its own
+ * request, and those of other slow guides. An error of advance or mask ends this one request
+ * (ROSE_FINISH_GUIDE).
  *
  * A mask acts before biases and penalties, so a bias never allows an id that the mask forbids.
  * With min_tokens or ignore_eos, the engine also forbids the ids that would end the text, unless
@@ -143,6 +144,9 @@ typedef struct rose_guide_ops {
     /* Called once, while no other call runs: when submit fails; else when the consumer has released
      * the request and no call runs any more. Any thread. */
     void (*destroy)(void *g);
+    /* NULL, or tells that calls may take long. The calls of all such guides share one thread, so
+     * that other guides do not wait for them. */
+    bool (*is_slow)(void *g);
 } rose_guide_ops;
 
 typedef struct rose_guide {

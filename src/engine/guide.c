@@ -15,13 +15,18 @@
 #include "base/ring.h"
 #include "engine/request_internal.h"
 
-enum { N_WORKERS = 2 };
+enum { N_SLOW = 1, N_QUICK = 2, N_WORKERS = N_SLOW + N_QUICK };
 
 /* ---- the guide of a request ---- */
 
 static uint32_t n_words(uint32_t vocab)
 {
     return (vocab + 31) / 32;
+}
+
+static bool is_slow(const rose_guide *g)
+{
+    return g->ops->is_slow != NULL && g->ops->is_slow(g->state);
 }
 
 rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx *c)
@@ -41,6 +46,7 @@ rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx
     g->min_tokens = o->rules != NULL ? o->rules->min_tokens : 0;
     g->ignore_eos = o->ignore_eos;
     g->asked = true;
+    g->slow = is_slow(&g->guide);
     return g;
 }
 
@@ -83,6 +89,7 @@ void rose_guided_work(rose_guided *g)
     g->err.msg[0] = '\0';
     if (g->n_generated > 0) g->st = ops->advance(g->guide.state, g->id, &g->err);
     if (g->st == ROSE_OK) g->st = ops->mask(g->guide.state, g->mask, &g->err);
+    g->slow = is_slow(&g->guide);
     if (g->st != ROSE_OK && g->err.msg[0] == '\0')
         rose_fail(&g->err, g->st, "the guide of the request gave no reason");
     if (g->st != ROSE_OK) return;
@@ -92,11 +99,17 @@ void rose_guided_work(rose_guided *g)
 
 /* ---- the workers ---- */
 
+/* The jobs of slow guides, or of the others. */
+typedef struct lane {
+    rose_guides *w;
+    rose_mpsc *jobs;      /* owned: rose_request *, started */
+    pthread_mutex_t turn; /* of the workers: the ring has one consumer at a time */
+    sem_t n_jobs;         /* in the ring, or on their way into it */
+} lane;
+
 struct rose_guides {
     rose_port *port;               /* borrowed */
-    rose_mpsc *jobs;               /* owned: rose_request *, started */
-    pthread_mutex_t turn;          /* of the workers: the ring has one consumer at a time */
-    sem_t n_jobs;                  /* in the ring, or on their way into it */
+    lane lanes[2];                 /* 0: quick, 1: slow */
     _Atomic(rose_request *) ended; /* stack, linked by guided->next */
     _Atomic uint32_t n_guides;     /* places taken */
     _Atomic bool stop;
@@ -110,32 +123,35 @@ rose_guides *rose_guides_create(uint32_t max_guides, rose_port *port)
 {
     rose_guides *w = calloc(1, sizeof *w);
     if (w == NULL) return NULL;
-    if (rose_mpsc_create(&w->jobs, max_guides, sizeof(rose_request *)) != ROSE_OK ||
-        sem_init(&w->n_jobs, 0, 0) != 0) {
-        rose_mpsc_destroy(w->jobs);
-        free(w);
-        return NULL;
+    bool ok = true;
+    for (int i = 0; i < 2; i++) {
+        lane *l = &w->lanes[i];
+        l->w = w;
+        pthread_mutex_init(&l->turn, NULL);
+        sem_init(&l->n_jobs, 0, 0); /* cannot fail with these arguments */
+        ok = ok && rose_mpsc_create(&l->jobs, max_guides, sizeof(rose_request *)) == ROSE_OK;
     }
-    pthread_mutex_init(&w->turn, NULL);
     pthread_mutex_init(&w->start, NULL);
     w->port = port;
     w->max_guides = max_guides;
-    return w;
+    if (ok) return w;
+    rose_guides_destroy(w);
+    return NULL;
 }
 
 /* Waits for a job. False: the workers stop. */
-static bool await_job(rose_guides *w, rose_request **r)
+static bool await_job(lane *l, rose_request **r)
 {
     bool stop;
-    while (sem_wait(&w->n_jobs) != 0) /* EINTR */
+    while (sem_wait(&l->n_jobs) != 0) /* EINTR */
         ;
-    pthread_mutex_lock(&w->turn);
+    pthread_mutex_lock(&l->turn);
     /* acquire: pairs with the release in destroy. The ring is empty only while a submitter is
      * within its push. */
-    while (!(stop = atomic_load_explicit(&w->stop, memory_order_acquire)) &&
-           rose_mpsc_pop(w->jobs, r) != ROSE_OK)
+    while (!(stop = atomic_load_explicit(&l->w->stop, memory_order_acquire)) &&
+           rose_mpsc_pop(l->jobs, r) != ROSE_OK)
         sched_yield();
-    pthread_mutex_unlock(&w->turn);
+    pthread_mutex_unlock(&l->turn);
     return !stop;
 }
 
@@ -153,18 +169,18 @@ static void end_job(rose_guides *w, rose_request *r)
 
 static void *worker_main(void *arg)
 {
-    rose_guides *w = arg;
+    lane *l = arg;
     rose_request *r;
     rose_thread_setup("rose-guide", -1);
     rose_prof_thread("guide worker");
-    while (await_job(w, &r)) {
+    while (await_job(l, &r)) {
         /* relaxed: an unused mask does no harm */
         if (!atomic_load_explicit(&r->guided->over, memory_order_relaxed)) {
             const rose_prof_span span = rose_prof_begin("guide.mask");
             rose_guided_work(r->guided);
             rose_prof_end(&span);
         }
-        end_job(w, r);
+        end_job(l->w, r);
     }
     return NULL;
 }
@@ -177,12 +193,14 @@ static rose_status start_threads(rose_guides *w, rose_err *err)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (w->n_threads < N_WORKERS && rc == 0) {
-        rc = pthread_create(&w->threads[w->n_threads], NULL, worker_main, w);
+        lane *l = &w->lanes[w->n_threads < N_SLOW ? 1 : 0];
+        rc = pthread_create(&w->threads[w->n_threads], NULL, worker_main, l);
         w->n_threads += rc == 0;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    /* one thread is enough to go on */
-    return w->n_threads > 0 ? ROSE_OK : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));
+    /* one thread of each lane is enough to go on */
+    return w->n_threads > N_SLOW ? ROSE_OK
+                                 : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));
 }
 
 rose_status rose_guides_enter(rose_guides *w, rose_err *err)
@@ -192,7 +210,7 @@ rose_status rose_guides_enter(rose_guides *w, rose_err *err)
     rose_status st = before < w->max_guides ? ROSE_OK : ROSE_E_FULL;
     if (st == ROSE_OK) {
         pthread_mutex_lock(&w->start);
-        if (w->n_threads == 0) st = start_threads(w, err);
+        if (w->n_threads <= N_SLOW) st = start_threads(w, err);
         pthread_mutex_unlock(&w->start);
     }
     if (st != ROSE_OK) rose_guides_leave(w);
@@ -206,10 +224,11 @@ void rose_guides_leave(rose_guides *w)
 
 void rose_guides_start(rose_guides *w, rose_request *r)
 {
-    const rose_status st = rose_mpsc_push(w->jobs, &r);
+    lane *l = &w->lanes[r->guided->slow ? 1 : 0];
+    const rose_status st = rose_mpsc_push(l->jobs, &r);
     assert(st == ROSE_OK);
     (void)st;
-    sem_post(&w->n_jobs);
+    sem_post(&l->n_jobs);
 }
 
 rose_request *rose_guides_take(rose_guides *w)
@@ -232,18 +251,22 @@ void rose_guides_destroy(rose_guides *w)
     if (w == NULL) return;
     atomic_store_explicit(&w->stop, true, memory_order_release);
     for (uint32_t i = 0; i < w->n_threads; i++)
-        sem_post(&w->n_jobs);
+        for (int k = 0; k < 2; k++)
+            sem_post(&w->lanes[k].n_jobs);
     for (uint32_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
-    while (rose_mpsc_pop(w->jobs, &r) == ROSE_OK)
-        rose_request_unref(r);
+    for (int k = 0; k < 2; k++)
+        while (w->lanes[k].jobs != NULL && rose_mpsc_pop(w->lanes[k].jobs, &r) == ROSE_OK)
+            rose_request_unref(r);
     for (rose_request *next, *q = rose_guides_take(w); q != NULL; q = next) {
         next = q->guided->next;
         rose_request_unref(q);
     }
-    rose_mpsc_destroy(w->jobs);
-    sem_destroy(&w->n_jobs);
-    pthread_mutex_destroy(&w->turn);
+    for (int k = 0; k < 2; k++) {
+        rose_mpsc_destroy(w->lanes[k].jobs);
+        sem_destroy(&w->lanes[k].n_jobs);
+        pthread_mutex_destroy(&w->lanes[k].turn);
+    }
     pthread_mutex_destroy(&w->start);
     free(w);
 }

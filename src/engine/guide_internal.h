@@ -7,8 +7,9 @@
  * From the start of a job until the engine thread takes it back, the job owns guide and mask, and
  * holds a reference to the request. So a request that ends meanwhile need not wait for the job.
  *
- * Threads: two workers, which the first request with a guide starts. Started jobs wait in a bounded
- * ring; ended ones in a stack, which the engine thread empties. A worker wakes the engine thread.
+ * Threads: three workers, which the first request with a guide starts. One has the jobs of slow
+ * guides, and two have the others. Started jobs wait in two bounded rings; ended ones in a stack,
+ * which the engine thread empties. A worker wakes the engine thread.
  */
 #ifndef ROSE_ENGINE_GUIDE_INTERNAL_H
 #define ROSE_ENGINE_GUIDE_INTERNAL_H
@@ -28,10 +29,11 @@ typedef struct rose_guided {
     bool ignore_eos;
     /* engine thread */
     bool asked;     /* a job was started and not taken back; true from the beginning */
-    uint64_t round; /* the delivery that started the job; 0 = the submitter did */
+    uint64_t round; /* the delivery that started the job, which the next step waits for; 0 = none */
     /* of the job, else of the engine thread */
     uint32_t n_generated, id; /* ids so far, the last of them */
     rose_status st;           /* what the guide said */
+    bool slow;                /* likewise, at the end of the job before */
     rose_err err;
     struct rose_request *next; /* in the stack of ended jobs */
     uint32_t *ends;            /* [n_eos + n_stop] within the block: ids that end the text, first

@@ -29,6 +29,8 @@ static rose_status build(gr_build *b, gr_program *p, gr_node (*front)(gr_build *
     return ROSE_OK;
 }
 
+enum { SLOW_STEPS = 100000 }; /* about 3 ms */
+
 /* With the lock, or before others have g. */
 static void note_bytes(rose_grammar *g)
 {
@@ -200,6 +202,8 @@ void rose_grammar_unref(rose_grammar *g)
 void rose_gr_unlock(rose_grammar *g)
 {
     note_bytes(g);
+    /* relaxed: only a hint for the choice of a thread */
+    if (g->steps > SLOW_STEPS) atomic_store_explicit(&g->slow, true, memory_order_relaxed);
     pthread_mutex_unlock(&g->lock);
 }
 

@@ -116,7 +116,9 @@ rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *e
 /* Makes a matcher that stands where m stands (a further choice of the same request). */
 rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err);
 void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
-void rose_matcher_reset(rose_matcher *m);   /* back to the start of the text */
+/* True if a call for this grammar has taken more than about 3 ms. Others may take as long. */
+bool rose_matcher_is_slow(const rose_matcher *m);
+void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
  * rose_matcher_mask. After an error the matcher is unchanged. An eos id ends the text: after it

@@ -176,6 +176,7 @@ struct rose_grammar {
     atomic_size_t bytes; /* written with the lock, read without: a figure, nothing depends on it */
     _Atomic(rose_matcher *) gone; /* matchers that were destroyed and not yet freed, linked by
                                    * next_gone */
+    atomic_bool slow;             /* a call has taken many steps */
     pthread_mutex_t lock;         /* of everything below */
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;

@@ -88,6 +88,11 @@ void rose_matcher_destroy(rose_matcher *m)
     rose_grammar_unref(g);
 }
 
+bool rose_matcher_is_slow(const rose_matcher *m)
+{
+    return atomic_load_explicit(&m->g->slow, memory_order_relaxed);
+}
+
 void rose_matcher_reset(rose_matcher *m)
 {
     lock(m->g);

@@ -122,11 +122,22 @@ def test_off():
         check("--no-web: the API is there", s.get("/v1/models").status_code == 200)
 
 
+def test_key():
+    with Server("--api-key", "k-1") as s:
+        got = {p: s.get(p).status_code for p in ("/", "/ready", "/metrics", "/v1/models")}
+        check("with a key: the page and /ready need none", got == {"/": 200, "/ready": 200, "/metrics": 401, "/v1/models": 401}, got)
+        # what a browser adds to the requests of the page
+        headers = {"Authorization": "Bearer k-1", "Origin": s.url, "Sec-Fetch-Site": "same-origin"}
+        r = s.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, headers=headers)
+        check("with a key: a request of the page is answered", r.status_code == 200, r.text)
+
+
 def main():
     with Server() as s:
         for test in (test_headers, test_cache, test_paths, test_content):
             test(s)
     test_off()
+    test_key()
     print(f"{results['passed']} passed, {results['failed']} failed")
     sys.exit(1 if results["failed"] else 0)
 

@@ -488,6 +488,13 @@ def test_server_view(s, relay):
         # the figures against figures of our own
         q = "return quantile({}, [[1, 10], [2, 30], [4, 40], [Infinity, 40]], [[1, 10], [2, 10], [4, 10], [Infinity, 10]])"
         check("quantiles by difference", [round(p.js(q.format(x)), 6) for x in (0.5, 0.99)] == [1.75, 3.94], [p.js(q.format(x)) for x in (0.5, 0.99)])
+        kept = p.js("""const s = samples[samples.length - 1], n = [];
+            for (const [start, gen] of [[0, 0], [0.01, 0], [-0.01, 0], [9, 0], [9, -1]]) {
+                add({...s, t: s.t + n.length / 100, start: s.start + start, gen: s.gen + gen});
+                n.push(samples.length);
+            }
+            return n;""")
+        check("samples of one process are kept, those of another start anew", kept[0] > 2 and kept[1:] == [kept[0] + 1, kept[0] + 2, 1, 1], kept)
         check("no observation: no quantile", p.js("return quantile(0.5, [[1, 4], [Infinity, 4]], [[1, 4], [Infinity, 4]])") is None)
         text = httpx.get(s.url + "/metrics", timeout=60).text
         mine = sum(float(x) for x in re.findall(r"^vllm:time_to_first_token_seconds_bucket\{[^}]*le=\"\+Inf\"[^}]*\} (\S+)", text, re.M))
@@ -584,13 +591,11 @@ def main():
         relay = Relay(s.port)
         for test, args in ((test_chat, (s, relay)), (test_text, (s, relay)), (test_settings, (relay,)), (test_stop, (relay,)),
                            (test_evil, (relay,)), (test_replies, (relay,)), (test_raw, (relay,)), (test_away, (s,)), (test_key, (relay,)),
-                           (test_looks, (s, relay))):
+                           (test_looks, (s, relay)), (test_server_view, (s, Relay(s.port)))):  # it has counted nothing yet
             try:
                 test(*args)
             except Exception as e:  # pylint: disable=broad-except
                 check(test.__name__, False, f"{type(e).__name__}: {e}")
-        relay = Relay(s.port)  # has counted nothing yet
-        test_server_view(s, relay)
         relay.shutdown()
         s.settle()
     print(f"{results['passed']} passed, {results['failed']} failed")

@@ -728,6 +728,31 @@ static void no_end(void **state)
     fake_free(r);
 }
 
+/* The limits of a body do not reach into JSON that is a string. */
+static void long_texts(void **state)
+{
+    static const char *const fields[][2] = {
+        {"\"guided_json\":\"", "\""},
+        {"\"json_schema\":\"", "\""},
+        {"\"structured_outputs\":{\"json\":\"", "\"}"},
+        {"\"structured_outputs\":{\"structural_tag\":\"", "\"}"}};
+    const size_t n = 3 * (400 << 10);
+    char *body = malloc(n + 200);
+    (void)state;
+    assert_non_null(body);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        size_t at = (size_t)sprintf(body, "{\"prompt\":\"x\",%s[", fields[i][0]);
+        for (size_t k = 0; k < n; k += 3, at += 3)
+            memcpy(body + at, "[],", 3);
+        sprintf(body + at, "0]%s}", fields[i][1]);
+        rose_http_req *r = ask(C, body);
+        assert_int_equal(r->status, 400);
+        assert_non_null(strstr(fake_text(r), "the limit is 1048576"));
+        fake_free(r);
+    }
+    free(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -738,6 +763,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sampling_fields, setup, teardown),
         cmocka_unit_test_setup_teardown(structures, setup, teardown),
         cmocka_unit_test_setup_teardown(no_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(long_texts, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -279,6 +279,29 @@ static void replies(void **state)
         check(&rows[i]);
 }
 
+/* A choice becomes an object of the tag, so their number has a limit there. */
+static void many_choices(void **state)
+{
+    enum { N = 20000 };
+    char *body = malloc(4 * N + 200);
+    (void)state;
+    assert_non_null(body);
+    for (int i = 0; i < 2; i++) {
+        server s = start(i == 0 ? THINKS : PLAIN, NULL, NULL);
+        size_t at = (size_t)sprintf(body, "{" MESSAGES ",\"max_tokens\":1,\"guided_choice\":[");
+        for (int k = 0; k < N; k++, at += 4)
+            memcpy(body + at, "\"a\",", 4);
+        sprintf(body + at, "\"b\"]}");
+        set_script("a");
+        rose_http_req *r = ask(body);
+        assert_int_equal(r->status, i == 0 ? 400 : 200);
+        if (i == 0) assert_non_null(strstr(fake_text(r), "with reasoning or tools the limit is"));
+        fake_free(r);
+        stop(&s);
+    }
+    free(body);
+}
+
 /* Mistral's templates take ids of nine letters and digits. */
 static void short_ids(void **state)
 {
@@ -484,9 +507,12 @@ static void strict_without_grammar(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replies),  cmocka_unit_test(short_ids),
-        cmocka_unit_test(demands),  cmocka_unit_test(tags),
-        cmocka_unit_test(refusals), cmocka_unit_test(strict_without_grammar)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(replies),
+                                       cmocka_unit_test(short_ids),
+                                       cmocka_unit_test(many_choices),
+                                       cmocka_unit_test(demands),
+                                       cmocka_unit_test(tags),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(strict_without_grammar)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,6 +37,7 @@ typedef struct guide {
     gate *gate;
     uint32_t gate_from; /* calls after this many ids wait at the gate */
     bool silent;        /* a failure has no message */
+    bool slow;
     atomic_flag busy;
 } guide;
 
@@ -133,7 +134,13 @@ static void guide_destroy(void *state)
     free(g);
 }
 
-static const rose_guide_ops g_guide_ops = {guide_advance, guide_mask, guide_destroy};
+static bool guide_is_slow(void *state)
+{
+    const guide *g = state;
+    return g->slow;
+}
+
+static const rose_guide_ops g_guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow};
 
 static guide *guide_make(uint64_t seed, uint32_t vocab)
 {
@@ -266,6 +273,7 @@ static rose_status greq_submit(greq *q, rose_engine *e, rose_wakeq *sink, rose_e
         g->eos_from = q->set.eos_from;
         g->gate = q->set.gate;
         g->gate_from = q->set.gate_from;
+        g->slow = q->set.slow;
         g->silent = q->set.silent;
     }
     const rose_request_rules *rules = &g_rules[q->kind];
@@ -530,7 +538,7 @@ static void test_threads(void **state)
         free(q[i]);
         n[i] = count_threads();
     }
-    assert_int_equal(n[1], n[0] + 2);
+    assert_int_equal(n[1], n[0] + 3);
     assert_int_equal(n[2], n[1]);
     rose_engine_close(e);
     rose_wakeq_destroy(sink);
@@ -595,12 +603,43 @@ static void run_slow(int mode, uint32_t gate_from)
         free(others[i]);
 }
 
+/* Many slow guides occupy one thread, so another guide goes on. */
+static void run_many_slow(int mode, uint32_t gate_from)
+{
+    enum { N = 4 };
+    bench b;
+    bench_open(&b, mode);
+    greq *q[N];
+    for (uint32_t i = 0; i < N; i++) {
+        q[i] = greq_simple(50 + i, GUIDED, 20);
+        q[i]->set.gate = i + 1 < N ? &b.gate : NULL;
+        q[i]->set.gate_from = gate_from;
+        q[i]->set.slow = i + 1 < N;
+    }
+    assert_int_equal(greq_submit(q[0], b.e, b.sink, NULL), ROSE_OK);
+    gate_await(&b.gate, 1);
+    for (uint32_t i = 1; i < N; i++)
+        assert_int_equal(greq_submit(q[i], b.e, b.sink, NULL), ROSE_OK);
+    greq_consume(b.sink, 1);
+    rec_verify(&q[N - 1]->rec);
+    assert_int_equal(b.gate.n_waiting, 1);
+    gate_open(&b.gate);
+    greq_consume(b.sink, N - 1);
+    for (uint32_t i = 0; i < N; i++) {
+        rec_verify(&q[i]->rec);
+        free(q[i]);
+    }
+    bench_close(&b);
+}
+
 static void test_slow(void **state)
 {
     (void)state;
     for (int mode = 0; mode < N_MODES; mode++) {
         run_slow(mode, 0);
         run_slow(mode, 4);
+        run_many_slow(mode, 0);
+        run_many_slow(mode, 3);
     }
 }
 

@@ -257,6 +257,28 @@ static void live_bytes(void **state)
     rose_grammar_unref(g);
 }
 
+/* A grammar whose calls take many steps says so, and others do not. */
+static void slow_grammars(void **state)
+{
+    static const char *const texts[] = {"a+", "([ab]?[ac]?){1500}"};
+    uint32_t mask[TEXT_WORDS];
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        rose_grammar *g;
+        rose_err err = {""};
+        if (rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, texts[i], strlen(texts[i]), v, NULL,
+                                 &err) != ROSE_OK)
+            fail_msg("%s", err.msg);
+        rose_matcher *m = start(g);
+        assert_false(rose_matcher_is_slow(m));
+        for (int n = 0; n < 400 && rose_matcher_mask(m, mask, &err) == ROSE_OK; n++)
+            if (rose_matcher_accept(m, 'a', &err) != ROSE_OK) break;
+        assert_int_equal(rose_matcher_is_slow(m), i == 1);
+        rose_matcher_destroy(m);
+        rose_grammar_unref(g);
+    }
+}
+
 /* A vocabulary that lacks a letter cannot continue. */
 static void no_way_on(void **state)
 {
@@ -642,6 +664,7 @@ int main(void)
         cmocka_unit_test(deep_output),
         cmocka_unit_test(clean_ups),
         cmocka_unit_test(live_bytes),
+        cmocka_unit_test(slow_grammars),
         cmocka_unit_test(no_way_on),
         cmocka_unit_test(hostile),
         cmocka_unit_test(long_enums),
