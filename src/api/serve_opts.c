@@ -50,6 +50,13 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "server is replaced"),
         ROSE_ROW_STRING("uds-mode", &f->uds_mode, "MODE",
                         "file mode of the Unix socket, octal: who may connect"),
+        ROSE_ROW_STRING(
+            "ssl-certfile", &f->http.tls_cert, "FILE",
+            "serve HTTPS with this certificate: a PEM file with the chain. OpenSSL 3 must "
+            "be installed"),
+        ROSE_ROW_STRING("ssl-keyfile", &f->http.tls_key, "FILE",
+                        "PEM file of the certificate's private key, without a password",
+                        .unset = "in --ssl-certfile"),
         ROSE_ROW_LIST(
             "allowed-hosts", &f->http.allowed_hosts, "NAME",
             "names besides localhost that the Host header may hold, as a proxy or another "

@@ -216,8 +216,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
     else if (strncmp(f->http.host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
     else
-        rose_log(ROSE_LOG_INFO, "serve", "listening on http://%s%s%s:%u", v6 ? "[" : "",
-                 f->http.host, v6 ? "]" : "", rose_http_port(s->http));
+        rose_log(ROSE_LOG_INFO, "serve", "listening on http%s://%s%s%s:%u",
+                 f->http.tls_cert != NULL ? "s" : "", v6 ? "[" : "", f->http.host, v6 ? "]" : "",
+                 rose_http_port(s->http));
 }
 
 /* True if one of the stop signals came within ms milliseconds. */

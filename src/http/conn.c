@@ -105,12 +105,23 @@ static void watch_writes(rose_http_conn *c, bool goes_on)
                                http_pending(c), goes_on ? "now it reads" : "it is dropped");
 }
 
+static ssize_t send_some(rose_http_conn *c, const void *bytes, size_t n)
+{
+    return c->ssl != NULL ? rose_http_tls_write(c, bytes, n) : send(c->fd, bytes, n, MSG_NOSIGNAL);
+}
+
+static ssize_t receive(rose_http_conn *c, void *out, size_t cap)
+{
+    return c->ssl != NULL ? rose_http_tls_read(c, out, cap) : recv(c->fd, out, cap, 0);
+}
+
 void rose_http_conn_flush(rose_http_conn *c)
 {
-    while (http_pending(c) > 0 && !c->wblocked && !c->doomed) {
+    bool waits = false; /* for bytes of the client: TLS */
+    while (http_pending(c) > 0 && !c->wblocked && !waits && !c->doomed) {
         size_t want = c->out.len - c->out_off;
         const rose_prof_span span = rose_prof_begin_at("http.send", c->io->marked_ns);
-        ssize_t n = send(c->fd, c->out.data + c->out_off, want, MSG_NOSIGNAL);
+        ssize_t n = send_some(c, c->out.data + c->out_off, want);
         c->io->marked_ns = rose_prof_end_at(&span, 0, "bytes", n > 0 ? (uint64_t)n : 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -122,9 +133,12 @@ void rose_http_conn_flush(rose_http_conn *c)
             c->write_deadline = 0;
             watch_writes(c, true);
         }
-        if (n < 0 || (size_t)n < want) c->wblocked = true;
+        if (c->ssl != NULL)
+            waits = n < 0; /* a write over TLS may be short for other reasons */
+        else if (n < 0 || (size_t)n < want)
+            c->wblocked = true;
     }
-    if (c->wblocked && c->write_deadline == 0) {
+    if ((c->wblocked || waits) && c->write_deadline == 0) {
         c->write_deadline = deadline_in(c->io->h->opts.write_timeout_ms);
         if (rose_stall_limit != 0) c->blocked_ns = rose_now_ns();
     }
@@ -137,6 +151,8 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
     (void)what;
     rose_http_phase(c->io, "send");
     c->wblocked = false;
+    if (c->tls_read_again) event_active(&c->ev_read, EV_READ, 0);
+    c->tls_read_again = false;
     rose_http_conn_touch(c);
 }
 
@@ -247,6 +263,7 @@ static void probe(rose_http_conn *c)
 static void on_read(evutil_socket_t fd, short what, void *arg)
 {
     rose_http_conn *c = arg;
+    (void)fd;
     (void)what;
     rose_http_phase(c->io, "read");
     if (c->read_mode == HTTP_READ_PROBE) {
@@ -263,9 +280,12 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
         return;
     }
     const rose_prof_span span = rose_prof_begin("http.recv");
-    ssize_t n = recv(fd, c->io->scratch, room, 0);
+    ssize_t n = receive(c, c->io->scratch, room);
     rose_prof_end_with(&span, "bytes", n > 0 ? (uint64_t)n : 0);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        if (c->ssl != NULL) rose_http_conn_touch(c); /* a write may have waited for this */
+        return;
+    }
     if (n > 0)
         take_input_recorded(c, (size_t)n);
     else if (n == 0)
@@ -375,6 +395,8 @@ static void arm_events(rose_http_conn *c)
     if (c->wblocked && !armed && event_add(&c->ev_write, NULL) < 0) c->doomed = true;
     if (!c->wblocked && armed) event_del(&c->ev_write);
     arm_timer(c);
+    if (c->read_mode == HTTP_READ_ON && rose_http_tls_pending(c))
+        event_active(&c->ev_read, EV_READ, 0);
 }
 
 /* ---- the turn, birth and death ---- */
@@ -383,6 +405,7 @@ static void arm_events(rose_http_conn *c)
  * end now. */
 static bool start_linger(rose_http_conn *c)
 {
+    if (c->linger && !c->eof) rose_http_tls_say_end(c);
     if (!c->linger || c->eof || shutdown(c->fd, SHUT_WR) < 0) return false;
     c->state = CONN_LINGER;
     c->read_deadline = deadline_in(HTTP_LINGER_MS);
@@ -487,6 +510,7 @@ void rose_http_conn_start(rose_http_conn *c)
     rose_http_parse_reset(c);
     c->read_deadline = deadline_in(io->h->opts.idle_timeout_ms);
     rose_http_place_enter(c);
+    if (!rose_http_tls_begin(c)) c->doomed = true;
     if (io->drained) rose_http_conn_drain(c);
     rose_http_conn_touch(c);
 }
@@ -528,6 +552,7 @@ void rose_http_conn_destroy(rose_http_conn *c)
     event_del(&c->ev_read);
     event_del(&c->ev_write);
     event_del(&c->ev_timer);
+    rose_http_tls_free(c);
     close(c->fd);
     rose_buf_free(&c->out);
     rose_buf_free(&c->next);

@@ -56,26 +56,27 @@ typedef struct rose_http_callbacks {
 } rose_http_callbacks;
 
 typedef struct rose_http_opts {
-    const char *host;        /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
-    const char *uds;         /* path of a Unix socket to listen on instead; NULL = host and port */
-    uint32_t unix_mode;      /* file mode of a Unix socket */
-    uint32_t port;           /* 0 = any free port, see rose_http_port; at most 65535 */
-    uint32_t n_threads;      /* I/O threads, 1 .. 64 */
-    const int *cpus;         /* thread i is pinned to cpus[i % n_cpus] */
-    uint32_t n_cpus;         /* 0 = not pinned */
-    size_t max_header_bytes; /* request line + headers; over: 431 */
-    size_t max_body_bytes;   /* a larger body gets 413, before it is read */
-    size_t max_total_body_bytes; /* limit for the bytes of all request bodies that are being
-                                  * received; over the limit: 503. 0 = 32 times max_body_bytes;
-                                  * never less than max_body_bytes */
-    uint32_t max_connections;    /* at the limit, a new connection replaces the one that has waited
-                                    longest for a complete request. If all have work, the new
-                                    one gets 503, or its answer if the request is_vital */
-    uint32_t header_timeout_ms;  /* from the first byte to the last header; longer: 408 */
-    uint32_t body_timeout_ms;    /* longest pause within a body; over: 408 */
-    uint32_t body_min_rate;    /* bytes a second that a body must bring on average, after its first
-                                  body_timeout_ms; fewer: 408. 0 = no such limit */
-    uint32_t body_total_ms;    /* longest time for a whole body; over: 408 */
+    const char *host;   /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    const char *uds;    /* path of a Unix socket to listen on instead; NULL = host and port */
+    uint32_t unix_mode; /* file mode of a Unix socket */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS; tls_key NULL: in tls_cert */
+    uint32_t port;                  /* 0 = any free port, see rose_http_port; at most 65535 */
+    uint32_t n_threads;             /* I/O threads, 1 .. 64 */
+    const int *cpus;                /* thread i is pinned to cpus[i % n_cpus] */
+    uint32_t n_cpus;                /* 0 = not pinned */
+    size_t max_header_bytes;        /* request line + headers; over: 431 */
+    size_t max_body_bytes;          /* a larger body gets 413, before it is read */
+    size_t max_total_body_bytes;    /* limit for the bytes of all request bodies that are being
+                                     * received; over the limit: 503. 0 = 32 times max_body_bytes;
+                                     * never less than max_body_bytes */
+    uint32_t max_connections;   /* at the limit, a new connection replaces the one that has waited
+                                   longest for a complete request. If all have work, the new
+                                   one gets 503, or its answer if the request is_vital */
+    uint32_t header_timeout_ms; /* from the first byte to the last header; longer: 408 */
+    uint32_t body_timeout_ms;   /* longest pause within a body; over: 408 */
+    uint32_t body_min_rate;     /* bytes a second that a body must bring on average, after its first
+                                   body_timeout_ms; fewer: 408. 0 = no such limit */
+    uint32_t body_total_ms;     /* longest time for a whole body; over: 408 */
     uint32_t idle_timeout_ms;  /* a keep-alive connection without a request is closed silently after
                                   this time */
     uint32_t write_timeout_ms; /* longest time in which a client takes none of the reply's pending

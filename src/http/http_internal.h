@@ -41,6 +41,7 @@ enum {
 
 typedef struct rose_http_io rose_http_io;
 typedef struct rose_http_conn rose_http_conn;
+typedef struct rose_http_tls rose_http_tls;
 
 typedef enum http_conn_state {
     CONN_HEAD,    /* the connection waits for, or reads, request line and headers */
@@ -117,7 +118,11 @@ struct rose_http_conn {
     bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
     bool over;  /* the connection came when max_connections was reached; decided when the
                  * connection starts */
-    bool half_closed; /* the client's end was seen while a reply was due: the peer is watched */
+    void *ssl;  /* the TLS session; owned; NULL: plain */
+    bool tls_failed;     /* the session is broken; nothing more may be asked of it */
+    bool tls_ended;      /* we have said its end */
+    bool tls_read_again; /* a read waits until the socket takes bytes */
+    bool half_closed;    /* the client's end was seen while a reply was due: the peer is watched */
     http_place place;
     http_peer peer;
     uint32_t peer_wait_ms; /* until the peer is looked at again */
@@ -234,7 +239,8 @@ struct rose_http {
     char *unix_path;   /* owned, to remove the file; only the first I/O thread reads it */
     dev_t unix_dev;    /* the file that we made there */
     ino_t unix_ino;
-    bool on_unix; /* a UNIX socket, not TCP; constant while threads run */
+    bool on_unix;       /* a UNIX socket, not TCP; constant while threads run */
+    rose_http_tls *tls; /* owned; NULL: plain */
     uint16_t port;
     bool check_host; /* the Host header must hold one of our names */
     struct event ev_accept, ev_accept_again;
@@ -303,6 +309,18 @@ rose_status rose_http_cors_check(const rose_opt_list *origins, rose_err *err);
 bool rose_http_cors_headers(const rose_http_conn *c, rose_buf *out); /* of a reply; false: NOMEM */
 bool rose_http_cors_may_ask(rose_http_conn *c); /* false: a preflight that was refused */
 void rose_http_cors_answer(rose_http_req *r);   /* r is a preflight */
+
+/* tls.c: read and write are recv and send over TLS; a write that waits for the client gives EAGAIN
+ * without wblocked. */
+rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char *key,
+                               rose_err *err);
+void rose_http_tls_close(rose_http_tls *t);  /* after all connections; accepts NULL */
+bool rose_http_tls_begin(rose_http_conn *c); /* false: out of memory */
+ssize_t rose_http_tls_read(rose_http_conn *c, void *out, size_t cap);
+ssize_t rose_http_tls_write(rose_http_conn *c, const void *bytes, size_t n);
+bool rose_http_tls_pending(const rose_http_conn *c); /* decrypted bytes wait */
+void rose_http_tls_say_end(rose_http_conn *c);
+void rose_http_tls_free(rose_http_conn *c);
 
 /* peer.c */
 http_peer rose_http_peer_ask(int fd);

@@ -328,6 +328,7 @@ rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose
         LIST_INIT(&io->timers);
         LIST_INIT(&io->watches);
     }
+    if ((st = rose_http_tls_open(&h->tls, o->tls_cert, o->tls_key, err)) != ROSE_OK) goto done;
     if ((st = rose_http_listen(h, err)) != ROSE_OK) goto done;
     for (uint32_t i = 0; i < o->n_threads; i++) {
         if ((st = io_init(&h->ios[i], err)) != ROSE_OK) goto done;
@@ -358,6 +359,7 @@ void rose_http_stop(rose_http *h)
     }
     for (uint32_t i = 0; i < h->opts.n_threads; i++)
         io_free(&h->ios[i]);
+    rose_http_tls_close(h->tls);
     free(h->ios);
     free(h);
 }

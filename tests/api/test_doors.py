@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """The doors of the server: `test_doors.py BINARY MODEL [TEST..]`; closes with `N passed, N failed`.
 
-API keys, web pages of other origins, Unix sockets and the access log, with the official clients and with requests of
+API keys, web pages of other origins, Unix sockets, the access log and TLS, with the official clients and with requests of
 attackers on raw sockets.
 """
 import json
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import warnings
 
 import anthropic
 import test_openai
@@ -545,7 +547,137 @@ def test_access_log():
         test_log_stuck(d)
 
 
-TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log]
+def make_certificate(d, name="server", password=None):
+    """A certificate of its own for localhost, by the openssl program; the paths of certificate and key."""
+    cert, key = os.path.join(d, name + ".crt"), os.path.join(d, name + ".key")
+    lock = ["-passout", "pass:" + password] if password else ["-nodes"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *lock, "-days", "2",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key,
+                    "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+class TlsServer(UnixServer):
+    def __init__(self, cert, key, *options):
+        self.log, self.port = [], None
+        self.p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--ssl-certfile", cert, "--ssl-keyfile", key, *options],
+                                  stderr=subprocess.PIPE, text=True)
+        for line in self.p.stderr:
+            self.log.append(line)
+            if "listening on https://" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+                threading.Thread(target=lambda: self.log.extend(self.p.stderr), daemon=True).start()
+                break
+        if self.port is None:
+            raise RuntimeError("the server did not start: " + "".join(self.log))
+        self.context = ssl.create_default_context(cafile=cert)
+
+    def connect(self, context=None):
+        s = socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        return (context or self.context).wrap_socket(s, server_hostname="localhost")
+
+
+def read_all(s):
+    got = b""
+    while part := s.recv(65536):
+        got += part
+    return got
+
+
+def test_tls_traffic(s):
+    with httpx.Client(verify=s.context, base_url=f"https://localhost:{s.port}", timeout=300) as c:
+        check("tls: GET", c.get("/health").json()["status"] == "ok")
+        body = {"prompt": "Once", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+        whole = c.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        with c.stream("POST", "/v1/completions", json={**body, "stream": True}) as r:
+            text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in r.iter_lines()
+                           if line.startswith("data: {"))
+        check("tls: a stream has the text of the whole reply", text == whole, (text, whole))
+        for n in (1, 1000, 15000, 16384, 16385, 100000, 800000):
+            r = c.post("/tokenize", json={"prompt": "a b " * (n // 4), "add_special_tokens": False})
+            again = c.post("/detokenize", json={"tokens": r.json()["tokens"]})
+            check(f"tls: {n} bytes there and back", again.status_code == 200
+                  and again.json()["prompt"] == "a b " * (n // 4), (r.status_code, again.text[:100]))
+    with openai.OpenAI(base_url=f"https://localhost:{s.port}/v1", api_key="none", max_retries=0,
+                       http_client=httpx.Client(verify=s.context)) as o:
+        check("tls: the openai package", o.models.list().data[0].id == NAME)
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for what, parts in (("bytes one by one", [bytes([b]) for b in one]), ("a hundred in one record", [one * 100]),
+                        ("a body in small records", [b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000\r\n"
+                         b"Content-Type: application/json\r\n\r\n"] + [b" " * 100] * 400)):
+        with s.connect() as t:
+            for part in parts:
+                t.sendall(part)
+            t.sendall(one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            got = read_all(t)
+        want = {"bytes one by one": 2, "a hundred in one record": 101}.get(what, 1)
+        check(f"tls: {what}", got.count(b"HTTP/1.1 200 OK") == want, (got.count(b"HTTP/1.1 200 OK"), got[:300]))
+
+
+def test_tls_attacks(s):
+    for what, data in (("plain HTTP", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), ("garbage", os.urandom(4096)),
+                       ("a record that is too long", b"\x16\x03\x01\xff\xff" + b"x" * 70000), ("nothing", b"")):
+        with socket.create_connection(("127.0.0.1", s.port), timeout=120) as raw_socket:
+            try:
+                raw_socket.sendall(data)
+                raw_socket.shutdown(socket.SHUT_WR)
+                got = read_all(raw_socket)
+            except OSError:  # the server has closed the connection
+                got = b""
+            check(f"tls: {what} gets no HTTP", b"HTTP/" not in got, got[:100])
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    try:
+        s.connect(old)
+        check("tls: TLS 1.1 is refused", False)
+    except (ssl.SSLError, ConnectionResetError):
+        check("tls: TLS 1.1 is refused", True)
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = ssl.create_default_context()
+        context.load_verify_locations(s.cert)
+        context.minimum_version = context.maximum_version = version
+        with s.connect(context) as t:
+            t.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            check(f"tls: {t.version()}, closed as TLS asks", read_all(t).startswith(b"HTTP/1.1 200"))
+    for cut in (1, 20, 200):  # a handshake that stops
+        with socket.create_connection(("127.0.0.1", s.port), timeout=120) as raw_socket:
+            raw_socket.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"r" * cut)
+    t = s.connect()  # a client that leaves a stream
+    body = json.dumps({"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+    t.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    t.recv(100)
+    t.close()
+    with httpx.Client(verify=s.context, base_url=f"https://localhost:{s.port}", timeout=300) as c:
+        check("tls: the request of a client that left ends", wait_for(lambda: c.get("/health").json()["running"] == 0))
+
+
+def test_tls():
+    with tempfile.TemporaryDirectory() as d:
+        cert, key = make_certificate(d)
+        s = TlsServer(cert, key)
+        s.cert = cert
+        test_tls_traffic(s)
+        test_tls_attacks(s)
+        check("tls: the server exits 0", s.stop() == 0)
+        _, other = make_certificate(d, "other")
+        _, locked = make_certificate(d, "locked", "word")
+        empty = os.path.join(d, "empty")
+        open(empty, "w").close()
+        for options, want in ((["--ssl-certfile", os.path.join(d, "none")], "No such file"), (["--ssl-certfile", empty], "empty: "),
+                              (["--ssl-certfile", cert], f"--ssl-keyfile {cert}"), (["--ssl-certfile", key], "--ssl-certfile"),
+                              (["--ssl-certfile", cert, "--ssl-keyfile", other], "key values mismatch"),
+                              (["--ssl-certfile", cert, "--ssl-keyfile", locked], "without a password"),
+                              (["--ssl-keyfile", key], "--ssl-keyfile needs --ssl-certfile")):
+            rc, err = failed_start(*options)
+            check(f"tls: {' '.join(o.replace(d, '') for o in options)}", rc == 1 and want in err, (rc, err))
+
+
+TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log, test_tls]
 
 
 def main():

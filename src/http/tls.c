@@ -1,0 +1,229 @@
+/* http/tls.c - TLS by OpenSSL 3, which is loaded when a certificate is given. The program is built
+ * without OpenSSL and runs where OpenSSL is not installed.
+ *
+ * A connection stays as it is in conn.c: read and write here take the places of recv(2) and
+ * send(2), and fail with EAGAIN where those would. Two things differ. The library may hold bytes
+ * that it has decrypted while the socket has none, so conn.c asks for them (rose_http_tls_pending).
+ * And a write may have to wait for bytes of the client, as in the handshake; it is tried again
+ * after a read.
+ *
+ * Not here: client certificates, HTTP/2, renegotiation (off), TLS 1.1 and older (off). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dl.h"
+#include "http/http_internal.h"
+
+/* Values of OpenSSL's headers, which its ABI fixes. */
+enum {
+    FILETYPE_PEM = 1,
+    CTRL_MODE = 33,
+    CTRL_SET_MIN_PROTO_VERSION = 123,
+    TLS1_2_VERSION = 0x0303,
+    MODE_PARTIAL_WRITE = 0x1,
+    MODE_MOVING_BUFFER = 0x2,
+    MODE_RELEASE_BUFFERS = 0x10,
+    ERROR_WANT_READ = 2,
+    ERROR_WANT_WRITE = 3,
+    ERROR_SYSCALL = 5,
+    ERROR_ZERO_RETURN = 6,
+    MAX_WRITE = 1 << 20
+};
+#define OP_IGNORE_UNEXPECTED_EOF    (UINT64_C(1) << 7)
+#define OP_CIPHER_SERVER_PREFERENCE (UINT64_C(1) << 22)
+#define OP_NO_RENEGOTIATION         (UINT64_C(1) << 30)
+
+struct rose_http_tls {
+    void *library, *ctx;
+    const void *(*method)(void);
+    void *(*ctx_new)(const void *method);
+    void (*ctx_free)(void *ctx);
+    int (*use_chain)(void *ctx, const char *file);
+    int (*use_key)(void *ctx, const char *file, int type);
+    int (*check_key)(const void *ctx);
+    long (*ctx_ctrl)(void *ctx, int what, long value, void *more);
+    uint64_t (*set_options)(void *ctx, uint64_t options);
+    void (*set_passwd_cb)(void *ctx, int (*fn)(char *, int, int, void *));
+    void *(*ssl_new)(void *ctx);
+    void (*ssl_free)(void *ssl);
+    int (*set_fd)(void *ssl, int fd);
+    void (*accept_state)(void *ssl);
+    int (*read)(void *ssl, void *out, int n);
+    int (*write)(void *ssl, const void *bytes, int n);
+    int (*get_error)(const void *ssl, int rc);
+    int (*pending)(const void *ssl);
+    int (*shutdown)(void *ssl);
+    unsigned long (*err_get)(void);
+    void (*err_text)(unsigned long e, char *out, size_t cap);
+    void (*err_clear)(void);
+};
+
+static rose_status load(rose_http_tls *t, rose_err *err)
+{
+    static const char *const paths[] = {"libssl.so.3"};
+    const rose_dl_function functions[] = {
+        {"TLS_server_method", &t->method},
+        {"SSL_CTX_new", &t->ctx_new},
+        {"SSL_CTX_free", &t->ctx_free},
+        {"SSL_CTX_use_certificate_chain_file", &t->use_chain},
+        {"SSL_CTX_use_PrivateKey_file", &t->use_key},
+        {"SSL_CTX_check_private_key", &t->check_key},
+        {"SSL_CTX_ctrl", &t->ctx_ctrl},
+        {"SSL_CTX_set_options", &t->set_options},
+        {"SSL_CTX_set_default_passwd_cb", &t->set_passwd_cb},
+        {"SSL_new", &t->ssl_new},
+        {"SSL_free", &t->ssl_free},
+        {"SSL_set_fd", &t->set_fd},
+        {"SSL_set_accept_state", &t->accept_state},
+        {"SSL_read", &t->read},
+        {"SSL_write", &t->write},
+        {"SSL_get_error", &t->get_error},
+        {"SSL_pending", &t->pending},
+        {"SSL_shutdown", &t->shutdown},
+        {"ERR_get_error", &t->err_get},
+        {"ERR_error_string_n", &t->err_text},
+        {"ERR_clear_error", &t->err_clear},
+    };
+    rose_err why = {{0}};
+    const rose_status st =
+        rose_dl_open(&t->library, paths, 1, functions, sizeof functions / sizeof *functions, &why);
+    if (st == ROSE_OK) return ROSE_OK;
+    return rose_fail(err, st, "--ssl-certfile needs OpenSSL 3 (Debian: libssl3): %.300s", why.msg);
+}
+
+/* A key with a password would make OpenSSL ask at the terminal. */
+static int no_password(char *out, int cap, int writing, void *arg)
+{
+    (void)out;
+    (void)cap;
+    (void)writing;
+    (void)arg;
+    return 0;
+}
+
+static rose_status fail_file(const rose_http_tls *t, const char *option, const char *file,
+                             rose_err *err)
+{
+    char text[256];
+    t->err_text(t->err_get(), text, sizeof text);
+    t->err_clear();
+    return rose_fail(err, ROSE_E_FORMAT, "%s %.200s: %s; a PEM file without a password is needed",
+                     option, file, text);
+}
+
+static rose_status set_up(rose_http_tls *t, const char *cert, const char *key, rose_err *err)
+{
+    if ((t->ctx = t->ctx_new(t->method())) == NULL)
+        return rose_fail(err, ROSE_E_NOMEM, "OpenSSL: out of memory");
+    t->set_passwd_cb(t->ctx, no_password);
+    t->ctx_ctrl(t->ctx, CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
+    t->ctx_ctrl(t->ctx, CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_BUFFER | MODE_RELEASE_BUFFERS,
+                NULL);
+    t->set_options(t->ctx,
+                   OP_IGNORE_UNEXPECTED_EOF | OP_CIPHER_SERVER_PREFERENCE | OP_NO_RENEGOTIATION);
+    if (t->use_chain(t->ctx, cert) != 1) return fail_file(t, "--ssl-certfile", cert, err);
+    if (t->use_key(t->ctx, key, FILETYPE_PEM) != 1) return fail_file(t, "--ssl-keyfile", key, err);
+    if (t->check_key(t->ctx) != 1) return fail_file(t, "--ssl-keyfile", key, err);
+    return ROSE_OK;
+}
+
+rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char *key,
+                               rose_err *err)
+{
+    *out = NULL;
+    if (cert == NULL && key != NULL)
+        return rose_fail(err, ROSE_E_INVAL, "--ssl-keyfile needs --ssl-certfile");
+    if (cert == NULL) return ROSE_OK;
+    rose_http_tls *t = calloc(1, sizeof *t);
+    if (t == NULL) return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
+    rose_status st = load(t, err);
+    if (st == ROSE_OK) st = set_up(t, cert, key != NULL ? key : cert, err);
+    if (st == ROSE_OK)
+        *out = t;
+    else
+        rose_http_tls_close(t);
+    return st;
+}
+
+void rose_http_tls_close(rose_http_tls *t)
+{
+    if (t == NULL) return;
+    if (t->ctx != NULL) t->ctx_free(t->ctx);
+    free(t); /* the library stays loaded: it has registered functions for the end of the program */
+}
+
+/* ---- connections ---- */
+
+bool rose_http_tls_begin(rose_http_conn *c)
+{
+    const rose_http_tls *t = c->io->h->tls;
+    if (t == NULL) return true;
+    if ((c->ssl = t->ssl_new(t->ctx)) == NULL) return false;
+    t->accept_state(c->ssl);
+    return t->set_fd(c->ssl, c->fd) == 1;
+}
+
+/* Translates a result of the library into one of recv or send. */
+static ssize_t result_of(rose_http_conn *c, int rc, bool reads)
+{
+    const rose_http_tls *t = c->io->h->tls;
+    const int saved = errno;
+    if (rc > 0) return rc;
+    const int why = t->get_error(c->ssl, rc);
+    t->err_clear();
+    if (why == ERROR_ZERO_RETURN) return 0;
+    if (why == ERROR_WANT_READ || why == ERROR_WANT_WRITE) {
+        if (reads && why == ERROR_WANT_WRITE) c->wblocked = c->tls_read_again = true;
+        if (!reads && why == ERROR_WANT_WRITE) c->wblocked = true;
+        errno = EAGAIN;
+        return -1;
+    }
+    c->tls_failed = true;
+    errno =
+        why == ERROR_SYSCALL && saved != 0 && saved != EAGAIN && saved != EINTR ? saved : EPROTO;
+    return -1;
+}
+
+ssize_t rose_http_tls_read(rose_http_conn *c, void *out, size_t cap)
+{
+    const rose_http_tls *t = c->io->h->tls;
+    t->err_clear(); /* the queue of errors belongs to the thread, not to the connection */
+    errno = 0;
+    return result_of(c, t->read(c->ssl, out, cap < MAX_WRITE ? (int)cap : MAX_WRITE), true);
+}
+
+ssize_t rose_http_tls_write(rose_http_conn *c, const void *bytes, size_t n)
+{
+    const rose_http_tls *t = c->io->h->tls;
+    t->err_clear();
+    errno = 0;
+    const ssize_t rc =
+        result_of(c, t->write(c->ssl, bytes, n < MAX_WRITE ? (int)n : MAX_WRITE), false);
+    if (rc != 0) return rc;
+    errno = EPIPE; /* the client has ended the session */
+    return -1;
+}
+
+bool rose_http_tls_pending(const rose_http_conn *c)
+{
+    return c->ssl != NULL && !c->tls_failed && c->io->h->tls->pending(c->ssl) > 0;
+}
+
+void rose_http_tls_say_end(rose_http_conn *c)
+{
+    const rose_http_tls *t = c->io->h->tls;
+    if (c->ssl == NULL || c->tls_failed || c->tls_ended) return;
+    t->err_clear();
+    (void)t->shutdown(c->ssl); /* a client that takes no more bytes misses it */
+    t->err_clear();
+    c->tls_ended = true;
+}
+
+void rose_http_tls_free(rose_http_conn *c)
+{
+    if (c->ssl == NULL) return;
+    rose_http_tls_say_end(c);
+    c->io->h->tls->ssl_free(c->ssl);
+    c->ssl = NULL;
+}
