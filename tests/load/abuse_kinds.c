@@ -248,7 +248,7 @@ static rose_status make_wrong_field(env *e, rose_random *r, rose_visit_plan *p)
 {
     const char *more =
         PICK(r, ",\"temperature\":-1", ",\"top_p\":0", ",\"n\":0", ",\"n\":1000000",
-             ",\"regex\":\"a\"", ",\"best_of\":5", ",\"max_tokens\":-4", ",\"stop\":[1]",
+             ",\"regex\":\"(\"", ",\"best_of\":5", ",\"max_tokens\":-4", ",\"stop\":[1]",
              ",\"stop\":\"\"", ",\"logit_bias\":{\"x\":1}", ",\"logprobs\":21",
              ",\"stream_options\":{\"x\":1}", ",\"seed\":1.5", ",\"logprobs\":1e18",
              ",\"bad_words\":[\"\"]", ",\"stop_token_ids\":[99999999]",
@@ -263,7 +263,7 @@ static rose_status make_wrong_field(env *e, rose_random *r, rose_visit_plan *p)
 
 static rose_status make_wrong_route(env *e, rose_random *r, rose_visit_plan *p)
 {
-    const char *line = PICK(r, "GET /nope", "PUT /v1/completions", "POST /health", "GET /",
+    const char *line = PICK(r, "GET /nope", "PUT /v1/completions", "POST /health", "POST /",
                             "DELETE /v1/models", "GET /v1/models/other", "GET /v1/completions",
                             "GET /%2e%2e/%2e%2e/etc/passwd", "OPTIONS /v1/completions");
     return rose_buf_addf(&p->bytes, "%s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n\r\n", line,
