@@ -318,6 +318,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
     }
 KERNEL(rose_cuda_norm_run, rose_cuda_norm)
 KERNEL(rose_cuda_norm_add_run, rose_cuda_norm_add)
+KERNEL(rose_cuda_states_run, rose_cuda_states)
 KERNEL(rose_cuda_embed_run, rose_cuda_embed)
 KERNEL(rose_cuda_act_run, rose_cuda_act)
 KERNEL(rose_cuda_largest_run, rose_cuda_largest)
