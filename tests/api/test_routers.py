@@ -341,7 +341,9 @@ class Load:
         return None if r.choices[0].finish_reason == "length" and r.usage.completion_tokens == 4 else r
 
     def text(self):
-        return f"{self.n['streams']} streams, {self.n['replies']} replies, {len(self.cut)} cut, {len(self.faults)} lost"
+        how = ", ".join(sorted({type(c[2]).__name__ if c[2] else "a clean end" for c in self.cut}))
+        return (f"{self.n['streams']} streams, {self.n['replies']} replies, {len(self.cut)} cut{how and f' ({how})'}, "
+                f"{len(self.faults)} lost")
 
 
 def n_aborted(s):
