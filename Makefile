@@ -142,7 +142,7 @@ help:
 	@echo "make cuda-compile  the program with its CUDA kernels for one architecture, and the emulated GPU; fetches nvcc where there is none"
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
-	@echo "make test-routers  vllm-router and smg in front of two servers (installs both)"
+	@echo "make test-routers  vllm-router and smg in front of three servers (installs both)"
 	@echo "make test-page     the page of the server in headless Chromium (installs it); SHOTS=FOLDER keeps pictures"
 	@echo "make test-clients  openai, anthropic, agents, LangChain and others against a server (installs them); CLIENTS=all: benchmarks too"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
