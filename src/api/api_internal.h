@@ -643,10 +643,10 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
                                     uint32_t max_jobs, rose_err *err);
 /* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
-/* Called by the thread that runs the job, before and after it compiles a grammar. EMPTY: so many
- * workers compile that j must go back into the queue (declined). FULL: so many jobs wait for this
- * that j is refused, because they would leave no room for other jobs. w may be NULL: without
- * workers a job may always compile. */
+/* The thread that runs the job calls the first function before it compiles a grammar, and the
+ * second one after it. EMPTY: as many workers as may do so compile now. Set j->declined, and j goes
+ * back into the queue. FULL: j is refused, because too many jobs wait to compile, and other jobs
+ * need room in the queue. w may be NULL: without workers a job may always compile. */
 rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */

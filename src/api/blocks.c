@@ -72,7 +72,9 @@ static void put_item_id(rose_api_out *o, const rose_api_choice *c, uint32_t k,
     PUT(o, "\"");
     rose_api_puts(o, prefixes[part == NULL ? ROSE_API_PART_TEXT : part->kind]);
     rose_api_puts(o, c->job->id + strlen(c->job->dialect->id));
-    rose_api_putf(o, "_%u\"", k);
+    PUT(o, "_");
+    rose_api_put_u64(o, k);
+    PUT(o, "\"");
 }
 
 /* The content of a message or of a reasoning. */
@@ -250,7 +252,8 @@ static void begin_item_event(rose_api_out *o, const rose_api_choice *c, const ch
     begin_event(o, c->job, type);
     PUT(o, ",\"item_id\":");
     put_item_id(o, c, k, open_part(c));
-    rose_api_putf(o, ",\"output_index\":%u", k);
+    PUT(o, ",\"output_index\":");
+    rose_api_put_u64(o, k);
     if (with_content) PUT(o, ",\"content_index\":0");
 }
 
@@ -526,10 +529,9 @@ static void put_block_delta(rose_api_out *o, const rose_api_choice *c, const ros
         [ROSE_API_PART_REASONING] = "\"thinking_delta\",\"thinking\":",
         [ROSE_API_PART_ARGS] = "\"input_json_delta\",\"partial_json\":"};
     if (p->kind == ROSE_API_PART_CALL) return;
-    rose_api_putf(o,
-                  "event: content_block_delta\ndata: {\"type\":\"content_block_delta\","
-                  "\"index\":%u,\"delta\":{\"type\":",
-                  c->n_blocks - 1);
+    PUT(o, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":");
+    rose_api_put_u64(o, c->n_blocks - 1);
+    PUT(o, ",\"delta\":{\"type\":");
     rose_api_puts(o, deltas[p->kind]);
     rose_api_put_string(o, p->text, p->len);
     PUT(o, "}}\n\n");

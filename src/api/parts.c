@@ -1,6 +1,6 @@
-/* api/parts.c - the parts of a choice: text, reasoning, and calls of tools. They lie in the order
- * of the model's text. A stream takes pieces of them; a reply that is not streamed has all of them.
- */
+/* api/parts.c - the parts of a choice: text, reasoning, and calls of tools. They are kept in
+ * the order of the model's text. An event of a stream sends the bytes that were not sent yet; a
+ * reply that is not streamed has all of them. */
 #include <stdlib.h>
 #include <string.h>
 

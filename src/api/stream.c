@@ -28,7 +28,9 @@ static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_p
 /* A piece of a call: first its id and name, then the text of its arguments. */
 static void put_call(rose_api_out *o, const rose_api_piece *p)
 {
-    rose_api_putf(o, "\"tool_calls\":[{\"index\":%u,", p->call);
+    PUT(o, "\"tool_calls\":[{\"index\":");
+    rose_api_put_u64(o, p->call);
+    PUT(o, ",");
     if (p->kind == ROSE_API_PART_CALL) {
         rose_api_putf(o, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", p->id);
         rose_api_put_string(o, p->text, p->len);

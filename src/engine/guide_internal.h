@@ -28,7 +28,7 @@ typedef struct rose_guided {
     uint32_t vocab, n_eos, n_stop, min_tokens;
     bool ignore_eos;
     /* engine thread */
-    bool asked;     /* a job was started and not taken back; true from the beginning */
+    bool asked;     /* a job is in flight; true at first, as the submitter starts the first job */
     uint64_t round; /* the delivery that started the job, which the next step waits for; 0 = none */
     /* of the job, else of the engine thread */
     uint32_t n_generated, id; /* ids so far, the last of them */

@@ -1,7 +1,7 @@
-/* backend/cuda/states.c - the sums of states that pooled requests want. A sum lies in mapped host
- * memory of the slot. step() copies the caller's values there, a kernel adds the states of each
- * block of outputs after their norm, and collect() copies the sum back. Each value is added by one
- * thread in order of the outputs, so the bits do not depend on the blocks. */
+/* backend/cuda/states.c - sums of hidden states, for pooled requests (embeddings). A sum lies in
+ * mapped host memory of the slot. step() copies the caller's values there, a kernel adds the states
+ * of each block of outputs after their norm, and collect() copies the sum back. Each value is added
+ * by one thread in order of the outputs, so the bits do not depend on the blocks. */
 #include <string.h>
 
 #include "backend/cuda/cuda_internal.h"
