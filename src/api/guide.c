@@ -151,7 +151,13 @@ static bool guide_is_slow(void *m)
     return rose_matcher_is_slow(m);
 }
 
-static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow};
+static bool guide_try_next(void *m, uint32_t id, uint32_t *words)
+{
+    return rose_matcher_try_next(m, id, words);
+}
+
+static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow,
+                                         guide_try_next};
 
 void rose_api_guide_destroy(rose_guide *g)
 {

@@ -162,11 +162,15 @@ static bool leaves_one(const rose_request *r)
 static void ask_guide(rose_engine *e, rose_request *r, uint32_t id)
 {
     rose_guided *g = r->guided;
+    g->id = id;
+    g->n_generated = r->n_generated;
+    if (rose_guided_try(g)) {
+        rose_sched_allow(e->sched, r->seq);
+        return;
+    }
     g->asked = true;
     g->round = g->slow ? 0 : e->round; /* no step waits for a slow guide */
     e->n_due += g->round != 0;
-    g->id = id;
-    g->n_generated = r->n_generated;
     /* relaxed: the push of the job publishes */
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
     rose_guides_start(e->guides, r);

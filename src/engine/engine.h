@@ -128,9 +128,9 @@ typedef struct rose_request_rules {
 
 /* A guide of a request: which ids may come next. The engine knows no grammar. Only one thread
  * calls a guide at a time, but not always the same one: a thread of the engine that computes
- * nothing else. The calls are mask, advance, mask, advance, ... A slow guide delays only its own
- * request, and those of other slow guides. An error of advance or mask ends this one request
- * (ROSE_FINISH_GUIDE).
+ * nothing else, or for try_next the engine thread. The calls are mask, advance, mask, advance, ...
+ * A slow guide delays only its own request, and those of other slow guides. An error of advance or
+ * mask ends this one request (ROSE_FINISH_GUIDE).
  *
  * A mask acts before biases and penalties, so a bias never allows an id that the mask forbids.
  * With min_tokens or ignore_eos, the engine also forbids the ids that would end the text, unless
@@ -147,6 +147,9 @@ typedef struct rose_guide_ops {
     /* NULL, or tells that calls may take long. The calls of all such guides share one thread, so
      * that other guides do not wait for them. */
     bool (*is_slow)(void *g);
+    /* NULL, or does what advance and then mask do, if that takes a few microseconds and does not
+     * fail. Otherwise false, and nothing has changed. The engine thread calls it. */
+    bool (*try_next)(void *g, uint32_t id, uint32_t *words);
 } rose_guide_ops;
 
 typedef struct rose_guide {

@@ -72,14 +72,31 @@ static void forbid_ends(rose_guided *g)
     const bool too_short = g->n_generated < g->min_tokens;
     const uint32_t n_eos = too_short || g->ignore_eos ? g->n_eos : 0;
     const uint32_t first = n_eos > 0 ? 0 : g->n_eos, end = g->n_eos + (too_short ? g->n_stop : 0);
+    bool cleared = false;
     for (uint32_t i = first; i < end; i++) {
         const uint32_t bit = 1u << g->ends[i] % 32;
         g->cleared[i] = (g->mask[g->ends[i] / 32] & bit) != 0; /* an id may be listed twice */
+        cleared = cleared || g->cleared[i];
         g->mask[g->ends[i] / 32] &= ~bit;
     }
-    const bool any = rose_guided_allows_any(g);
-    for (uint32_t i = first; i < end && !any; i++)
+    if (!cleared || rose_guided_allows_any(g)) return;
+    for (uint32_t i = first; i < end; i++)
         if (g->cleared[i]) g->mask[g->ends[i] / 32] |= 1u << g->ends[i] % 32;
+}
+
+/* The guide has written the mask. */
+static void finish_mask(rose_guided *g)
+{
+    if (g->vocab % 32 != 0) g->mask[g->vocab / 32] &= (1u << g->vocab % 32) - 1;
+    forbid_ends(g);
+}
+
+bool rose_guided_try(rose_guided *g)
+{
+    const rose_guide_ops *ops = g->guide.ops;
+    if (ops->try_next == NULL || !ops->try_next(g->guide.state, g->id, g->mask)) return false;
+    finish_mask(g);
+    return true;
 }
 
 void rose_guided_work(rose_guided *g)
@@ -92,9 +109,7 @@ void rose_guided_work(rose_guided *g)
     g->slow = is_slow(&g->guide);
     if (g->st != ROSE_OK && g->err.msg[0] == '\0')
         rose_fail(&g->err, g->st, "the guide of the request gave no reason");
-    if (g->st != ROSE_OK) return;
-    if (g->vocab % 32 != 0) g->mask[g->vocab / 32] &= (1u << g->vocab % 32) - 1;
-    forbid_ends(g);
+    if (g->st == ROSE_OK) finish_mask(g);
 }
 
 /* ---- the workers ---- */

@@ -1,7 +1,9 @@
 /* engine/guide_internal.h - guides of requests (engine.h): the mask of the next id, and the threads
  * that compute masks, because a mask may take milliseconds and the engine thread must not wait.
  *
- * A job lets a guide advance by the id that was sampled and compute the mask of the next one. The
+ * A job lets a guide advance by the id that was sampled and compute the mask of the next one. If
+ * the guide knows the mask already, the engine thread takes it and there is no job, because waking
+ * a worker takes longer. The
  * submitter starts the first job of a request, so that it runs while the prompt is computed. The
  * engine thread starts the others, when it delivers an id. A request has at most one job at a time.
  * From the start of a job until the engine thread takes it back, the job owns guide and mask, and
@@ -49,6 +51,10 @@ rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx
 void rose_guided_destroy(rose_guided *g); /* accepts NULL; no job of it runs */
 
 bool rose_guided_allows_any(const rose_guided *g); /* the mask has an id */
+
+/* Does the work of a job if the guide can do it at once, and then returns true. The caller has
+ * filled in n_generated and id, as for a job. Engine thread. */
+bool rose_guided_try(rose_guided *g);
 
 /* What a job does: calls the guide and forbids the ids that may not end the text yet. */
 void rose_guided_work(rose_guided *g);

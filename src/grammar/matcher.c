@@ -178,6 +178,34 @@ rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
     return st;
 }
 
+/* The state after the bytes of a token, if every step is known. */
+static uint32_t known_after(const rose_grammar *g, uint32_t state, uint32_t id)
+{
+    const rose_vocab_trie *v = g->vocab;
+    if (id >= v->n_ids || v->tokens[id].n == 0 || rose_gr_is_eos(v, id)) return GR_NONE;
+    const uint8_t *p = v->blob + v->tokens[id].at;
+    for (uint32_t i = 0; i < v->tokens[id].n && state != GR_NONE; i++) {
+        const uint32_t *next = g->s.v[state].next;
+        state = next != NULL ? next[g->p.class_of[p[i]]] : GR_NONE;
+    }
+    return state;
+}
+
+bool rose_matcher_try_next(rose_matcher *m, uint32_t id, uint32_t *words)
+{
+    rose_grammar *g = m->g;
+    if (pthread_mutex_trylock(&g->lock) != 0) return false;
+    const uint32_t to = m->ended ? GR_NONE : known_after(g, m->state, id);
+    const uint32_t at = to != GR_NONE ? g->s.v[to].plain : GR_NONE;
+    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].n_allowed > 0;
+    if (known) {
+        m->state = to;
+        memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
+    }
+    pthread_mutex_unlock(&g->lock); /* nothing was computed: no figure changes */
+    return known;
+}
+
 bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
 {
     rose_grammar *g = m->g;

@@ -171,7 +171,7 @@ typedef struct rose_cuda_changes {
     const uint32_t *words;
     float *changed; /* [rows][ld_logits] */
     unsigned long long
-        *key; /* [rows] key of the largest changed logit, as the head GEMM computes it */
+        *key; /* [rows] 0 before; key of the largest changed logit, as the head GEMM computes it */
     uint32_t vocab, ld_logits, rows;
 } rose_cuda_changes;
 

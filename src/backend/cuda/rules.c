@@ -13,7 +13,7 @@
 
 _Static_assert(sizeof(rose_cuda_logprob) == sizeof(rose_logprob), "reports are copied as they are");
 
-enum { ALIGN = 16, N_TABLES = 5, MIN_STAGING = 4 << 20 };
+enum { ALIGN = 16, N_TABLES = 6, MIN_STAGING = 4 << 20 };
 
 static uint32_t bitmap_words(uint32_t vocab)
 {
@@ -61,19 +61,19 @@ typedef struct part {
 
 /* Offsets of the tables of a part. */
 typedef struct places {
-    uint64_t changes, picks, outs, reports, words, end;
+    uint64_t keys, changes, picks, outs, reports, words, end;
 } places;
 
 static places place(const part *p)
 {
     const uint64_t bytes[N_TABLES] = {
-        p->n_changes * sizeof(rose_cuda_change), p->n_changes * sizeof(rose_cuda_pick),
-        p->n_changes * sizeof(uint32_t), p->n_reports * sizeof(rose_cuda_report),
-        p->n_words * sizeof(uint32_t)};
+        p->n_changes * sizeof(uint64_t),       p->n_changes * sizeof(rose_cuda_change),
+        p->n_changes * sizeof(rose_cuda_pick), p->n_changes * sizeof(uint32_t),
+        p->n_reports * sizeof(rose_cuda_report), p->n_words * sizeof(uint32_t)};
     uint64_t at[N_TABLES + 1] = {0};
     for (int i = 0; i < N_TABLES; i++)
         at[i + 1] = (at[i] + bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
-    return (places){at[0], at[1], at[2], at[3], at[4], at[5]};
+    return (places){at[0], at[1], at[2], at[3], at[4], at[5], at[6]};
 }
 
 static bool has_bitmap(const rose_output_rules *r, uint32_t vocab)
@@ -118,10 +118,12 @@ static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_ru
 {
     const uint32_t at = *used, n = bitmap_words(vocab);
     uint32_t *map = words + at;
-    memset(map, r->n_allowed > 0 ? 0 : 0xff, n * sizeof *map);
+    const bool masked = r->mask != NULL, listed = r->n_allowed > 0;
+    memset(map, listed ? 0 : 0xff, n * sizeof *map);
     for (uint32_t i = 0; i < r->n_allowed; i++)
         map[r->allowed[i] / 32] |= 1u << r->allowed[i] % 32;
-    for (uint32_t i = 0; i < (vocab + 31) / 32 && r->mask != NULL; i++)
+    if (masked && !listed) memcpy(map, r->mask, (vocab + 31) / 32 * sizeof *map);
+    for (uint32_t i = 0; i < (vocab + 31) / 32 && masked && listed; i++)
         map[i] &= r->mask[i];
     for (uint32_t i = 0; i < r->n_banned; i++)
         map[r->banned[i] / 32] &= ~(1u << r->banned[i] % 32);
@@ -177,6 +179,7 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
     uint32_t *outs = (void *)(to + at.outs), *words = (void *)(to + at.words), used = 0;
     rose_cuda_report *report = (void *)(to + at.reports);
 
+    memset(to + at.keys, 0, p->n_changes * sizeof(uint64_t)); /* change_kernel raises them */
     for (uint32_t i = p->first; i < p->end; i++) {
         const rose_output_rules *r = b->out_rules[i];
         if (r == NULL) continue;
@@ -192,7 +195,7 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
 /* Launch the kernels that apply one part of the step's sampling rules. `from` is the device address
  * of that part. */
 static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *p, uint32_t block,
-                          const uint8_t *from)
+                          uint8_t *from)
 {
     const rose_cuda_scratch *s = &c->scratch;
     const places at = place(p);
@@ -202,12 +205,12 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
                                        .change = (const void *)(from + at.changes),
                                        .words = (const void *)(from + at.words),
                                        .changed = s->changed,
-                                       .key = s->changed_key,
+                                       .key = (void *)(from + at.keys),
                                        .vocab = c->arch.vocab_size,
                                        .ld_logits = s->ld_logits,
                                        .rows = p->n_changes};
     const rose_cuda_sampler sampler = {.logits = s->changed,
-                                       .key = s->changed_key,
+                                       .key = (void *)(from + at.keys),
                                        .pick = (const void *)(from + at.picks),
                                        .ids = (void *)(c->header + step->at.ids),
                                        .out = (const void *)(from + at.outs),

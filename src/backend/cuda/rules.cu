@@ -2,10 +2,12 @@
  * changes logits before the sampler reads them, and report_kernel writes log-probabilities and
  * ranks after it.
  *
- * change_kernel: one block for each row. It applies the lists one after the other, with a barrier
- * between them, and one thread handles an id. Every operation is a single fp32 rounding in the
- * order that backend.h states, so the result has the same bits as on the CPU. The changed logits go
- * to a row of their own, because the report is about the logits as the model gave them.
+ * change_kernel: a block for each SPAN ids of a row. It applies the lists one after the other, with
+ * a barrier between them, and takes from each list the ids of its span. One thread handles an id.
+ * Every operation is a single fp32 rounding in the order that backend.h states, so the result has
+ * the same bits as on the CPU. The changed logits go to a row of their own, because the report is
+ * about the logits as the model gave them. Bound: one read and one write of the row, and a second
+ * read where there are lists.
  *
  * report_kernel: one block for each row. It sums exp(x - max) in 64-bit integers of 2^-40, so that
  * the order of threads does not matter, and takes the logarithm in double. For the n_top best ids,
@@ -21,7 +23,9 @@ typedef unsigned long long u64;
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    BATCH = 16 /* loads in flight in one thread */
+    BATCH = 16,            /* loads in flight in one thread */
+    EACH = 4,              /* ids of a thread of change_kernel */
+    SPAN = EACH * THREADS, /* ids of a block of change_kernel */
 };
 
 static_assert(WARPS == 32, "a warp reads what each warp left, one a lane");
@@ -68,57 +72,75 @@ static __device__ __forceinline__ bool is_allowed(const rose_cuda_changes &a,
     return c.allowed == ROSE_CUDA_ALL_IDS || (a.words[c.allowed + id / 32] >> id % 32 & 1) != 0;
 }
 
+/* The largest rank key of the block's ids. */
+static __device__ u64 best_in_span(const float *y, uint32_t first, uint32_t end)
+{
+    u64 best = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const uint32_t i = first + threadIdx.x + j * THREADS;
+        if (i < end) best = max(best, rank_key(__ldcg(y + i), i));
+    }
+    return best;
+}
+
 static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_changes a)
 {
     __shared__ u64 part[WARPS];
-    const rose_cuda_change c = a.change[blockIdx.x];
+    const rose_cuda_change c = a.change[blockIdx.y];
+    const uint32_t first = blockIdx.x * SPAN, end = min(first + SPAN, a.vocab);
     const float *x = a.logits + (size_t)c.row * a.ld_logits;
-    float *y = a.changed + (size_t)blockIdx.x * a.ld_logits;
+    float *y = a.changed + (size_t)blockIdx.y * a.ld_logits;
+    float v[EACH];
     u64 best = 0;
 
     pdl_launch();
     pdl_wait();
-    for (uint32_t at = threadIdx.x; at < a.vocab; at += BATCH * THREADS) {
-        float v[BATCH];
-        load_batch(v, x, at, a.vocab);
 #pragma unroll
-        for (int j = 0; j < BATCH; j++) {
-            const uint32_t i = at + j * THREADS;
-            if (i < a.vocab) y[i] = is_allowed(a, c, i) ? v[j] : -INFINITY;
+    for (int j = 0; j < EACH; j++) {
+        const uint32_t i = first + threadIdx.x + j * THREADS;
+        v[j] = i < end ? __ldcg(x + i) : NAN;
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const uint32_t i = first + threadIdx.x + j * THREADS;
+        if (i >= end) continue;
+        if (!is_allowed(a, c, i)) v[j] = -INFINITY;
+        y[i] = v[j];
+        best = max(best, rank_key(v[j], i));
+    }
+    if (c.n_banned > 0 || c.n_bias > 0 || c.n_seen > 0) {
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < c.n_banned; i += THREADS) {
+            const uint32_t id = a.words[c.banned + i];
+            if (id - first < end - first) y[id] = -INFINITY;
         }
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < c.n_banned; i += THREADS)
-        y[a.words[c.banned + i]] = -INFINITY;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < c.n_bias; i += THREADS) {
-        float *at = y + a.words[c.bias + i];
-        *at = __fadd_rn(*at, __uint_as_float(a.words[c.bias + c.n_bias + i]));
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < c.n_seen; i += THREADS) {
-        float *at = y + a.words[c.seen + i];
-        *at = penalised(c, *at, a.words[c.seen + c.n_seen + i]);
-    }
-    __syncthreads();
-    for (uint32_t at = threadIdx.x; at < a.vocab; at += BATCH * THREADS) {
-        float v[BATCH];
-        load_batch(v, y, at, a.vocab);
-#pragma unroll
-        for (int j = 0; j < BATCH; j++)
-            if (at + j * THREADS < a.vocab) best = max(best, rank_key(v[j], at + j * THREADS));
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < c.n_bias; i += THREADS) {
+            const uint32_t id = a.words[c.bias + i];
+            if (id - first < end - first)
+                y[id] = __fadd_rn(y[id], __uint_as_float(a.words[c.bias + c.n_bias + i]));
+        }
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < c.n_seen; i += THREADS) {
+            const uint32_t id = a.words[c.seen + i];
+            if (id - first < end - first) y[id] = penalised(c, y[id], a.words[c.seen + c.n_seen + i]);
+        }
+        __syncthreads();
+        best = best_in_span(y, first, end);
     }
     best = warp_max(best);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
     __syncthreads();
     best = warp_max(part[threadIdx.x % 32]);
-    if (threadIdx.x == 0) a.key[blockIdx.x] = best;
+    if (threadIdx.x == 0) atomicMax(a.key + blockIdx.y, best);
 }
 
 cudaError_t rose_cuda_changes_run(const rose_cuda_launch *at, const rose_cuda_changes *a)
 {
     if (a->rows == 0) return cudaSuccess;
-    return launch_kernel(at, change_kernel, dim3(a->rows), THREADS, 0, *a);
+    const dim3 grid((a->vocab + SPAN - 1) / SPAN, a->rows);
+    return launch_kernel(at, change_kernel, grid, THREADS, 0, *a);
 }
 
 /* ---- reports ---- */

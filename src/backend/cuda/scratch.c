@@ -132,7 +132,6 @@ static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *
     s->sampled = rose_bump_take(b, most * sizeof *s->sampled);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
     s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
-    s->changed_key = rose_bump_take(b, s->n_changed * sizeof *s->changed_key);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
     s->rules = rose_bump_take(b, s->rules_bytes);
 }
