@@ -224,6 +224,7 @@ typedef struct rose_api_extra {
     uint32_t offset;     /* characters of the tokens so far */
     bool begun;          /* the prompt's part is done */
     bool sent;           /* a chunk is out */
+    size_t n_owned;      /* bytes of tokens that belong to a part, or to no text */
     size_t n_out;        /* bytes of tokens that are out, in a dialect that keeps them */
 } rose_api_extra;
 
@@ -256,6 +257,7 @@ typedef struct rose_api_part {
     rose_api_part_kind kind;
     uint32_t call;             /* CALL, ARGS: which call of the choice, from 0 */
     size_t begin, len;         /* in choice->text; a CALL has at least one byte */
+    size_t tokens, tokens_end; /* TEXT: its tokens, in extra->tokens */
     char id[ROSE_API_CALL_ID]; /* CALL: the id of the call, plain ASCII */
 } rose_api_part;
 
@@ -508,9 +510,12 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted alr
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
-/* Writes the logprobs of a chat's tokens as a list: all, or those that are not out yet. */
-void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c);
-void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c);
+/* The tokens since the last call belong to this part; NULL: to no text. Works for all choices. */
+void rose_api_extra_own(rose_api_choice *c, rose_api_part *part);
+/* Writes the logprobs of the tokens of a text as a list: all of them, or those that are not out
+ * yet. NULL: the reply has no parts, and all tokens count. */
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part);
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c, const rose_api_part *part);
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
  * adds the prompt's ids and logprobs to a completion. */

@@ -87,7 +87,9 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     /* As a stop string, an id that ends the text is not part of it. An end-of-sequence id is often
      * but not always a special token, which has no text. */
     if ((ev->stop_id || ev->finish == ROSE_FINISH_STOP) && !j->stops.include) return;
-    const unsigned skip = rose_api_is_mark(&j->reading, ev->id) ? 0 : ROSE_DECODE_SKIP_SPECIAL;
+    const bool mark = rose_api_is_mark(&j->reading, ev->id);
+    if (mark) rose_api_extra_own(c, NULL); /* else the text after a call would have it */
+    const unsigned skip = mark ? 0 : ROSE_DECODE_SKIP_SPECIAL;
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
     if (c->n_tokens <=
         j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
@@ -204,8 +206,10 @@ static void deliver(rose_api_choice *c, bool last)
     const bool ok = c->calls != NULL ? rose_api_calls_push(c, text, len)
                                      : rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len);
     if (!ok || (last && !rose_api_calls_finish(c))) lose(j);
-    if (c->n_parts > 0 && c->parts[c->n_parts - 1].kind == ROSE_API_PART_REASONING)
-        c->n_reasoning = c->n_tokens;
+    rose_api_part *part = c->n_parts > 0 ? &c->parts[c->n_parts - 1] : NULL;
+    if (part != NULL && part->kind == ROSE_API_PART_REASONING) c->n_reasoning = c->n_tokens;
+    if (last && part != NULL) /* the token that ends the text has no text of its own */
+        rose_api_extra_own(c, part->kind == ROSE_API_PART_TEXT ? part : NULL);
     bool due = j->streaming && is_due(c, last);
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
