@@ -62,9 +62,7 @@ static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
     const rose_arch *a = rose_engine_arch(engine_of(j));
-    for (uint32_t i = 0; i < a->n_eos && !j->ignore_eos; i++) {
-        if (a->eos_ids[i] == id) return;
-    }
+    if (!j->ignore_eos && rose_arch_is_eos(a, id)) return;
     c->stop_kind = ROSE_API_STOP_ID;
     c->stop_id = id;
 }
