@@ -14,8 +14,8 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* Embeddings, and responses that repeat a long request, can make a reply of tens of megabytes,
- * whose memory is not kept. */
+/* Responses that repeat a long request can make a stream of tens of megabytes, whose memory is not
+ * kept. */
 enum { MAX_SCRATCH = 1 << 20 };
 
 /* True if the client still waits for the result, and the result can still come. */
@@ -293,25 +293,21 @@ static void end_stream(rose_api_job *j)
 static void reply_whole(rose_api_job *j)
 {
     rose_api_io *io = j->io;
-    rose_api_out_reset(&io->out);
     rose_api_out_reset(&io->tail);
-    j->dialect->whole(&io->out, j);
+    if (!j->written) j->dialect->whole(&j->reply, j);
     rose_api_server_timing(&io->tail, j);
     rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
     const char *headers = rose_buf_str(&io->tail.b);
-    if (io->out.oom || io->tail.oom || headers == NULL) {
+    if (j->reply.oom || io->tail.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
-        rose_api_reply_error(j->io, take_req(j), &j->err);
+        rose_api_reply_error(io, take_req(j), &j->err);
     } else {
-        rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
-                       io->out.b.len);
+        rose_api_reply_take(io, take_req(j), headers, &j->reply.b);
     }
 }
 
-/* Answers and frees a job, after the engine is done with all of it. */
-static void finish_job(rose_api_job *j)
+static void answer(rose_api_job *j)
 {
-    rose_api_count_end(j);
     if (j->r != NULL) {
         if (j->begun)
             end_stream(j);
@@ -324,6 +320,19 @@ static void finish_job(rose_api_job *j)
     rose_api_job_free(j);
 }
 
+/* After the engine is done with all of a job: answers and frees it, or lets a worker write a reply
+ * that would keep the I/O thread from its streams. */
+static void finish_job(rose_api_job *j)
+{
+    rose_api_workers *w = j->api->workers;
+    rose_api_count_end(j);
+    j->written = w != NULL && wanted(j) && rose_api_pooled_is_long(j);
+    if (j->written)
+        rose_api_workers_write(w, j);
+    else
+        answer(j);
+}
+
 static void take_events(rose_api_choice *c)
 {
     rose_event ev;
@@ -333,7 +342,7 @@ static void take_events(rose_api_choice *c)
 }
 
 /* Takes the events of a choice that its sink named. True: it was the last of the job, which is
- * freed. */
+ * freed or with a worker. */
 static bool pump(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
@@ -390,6 +399,10 @@ void rose_api_job_back(rose_api_job *j)
     if (j->notice && !j->noticed) { /* the first of two times */
         j->noticed = true;
         rose_api_job_watch(j, j->timeout_s);
+        return;
+    }
+    if (j->written) {
+        answer(j);
         return;
     }
     j->back = true;
