@@ -4,7 +4,8 @@
  * A job is one HTTP request that needs the tokenizer. Who may use it:
  *   I/O thread   creates it, then hands it to a worker (queue in worker.c);
  *   worker       owns it until it pushes it into the done queue of the job's I/O thread;
- *   I/O thread   owns it from then on, and frees it when all its engine requests are released.
+ *   I/O thread   owns it from then on, and frees it when all its engine requests are released;
+ *   worker       owns it once more before that, if it has a long reply to write.
  * Only `gone` is shared in between. If the worker gives notice, by pushing the job twice, the
  * I/O thread may also read timeout_s. Since the worker submits, engine events may come before
  * the job does. They are noted in choice->pending, which only the I/O thread uses. */
@@ -224,6 +225,7 @@ typedef struct rose_api_extra {
     uint32_t offset;     /* characters of the tokens so far */
     bool begun;          /* the prompt's part is done */
     bool sent;           /* a chunk is out */
+    size_t n_owned;      /* bytes of tokens that belong to a part, or to no text */
     size_t n_out;        /* bytes of tokens that are out, in a dialect that keeps them */
 } rose_api_extra;
 
@@ -256,6 +258,7 @@ typedef struct rose_api_part {
     rose_api_part_kind kind;
     uint32_t call;             /* CALL, ARGS: which call of the choice, from 0 */
     size_t begin, len;         /* in choice->text; a CALL has at least one byte */
+    size_t tokens, tokens_end; /* TEXT: its tokens, in extra->tokens */
     char id[ROSE_API_CALL_ID]; /* CALL: the id of the call, plain ASCII */
 } rose_api_part;
 
@@ -381,6 +384,7 @@ struct rose_api_job {
     bool compiles;      /* in the queue: the job waits until it may compile a grammar; then: it has
                          * this right */
     bool back;          /* the worker has handed it back */
+    bool written;       /* a worker writes the reply, after the engine is done, or has written it */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
     uint32_t n_events;  /* responses: events in the stream so far */
@@ -390,7 +394,7 @@ struct rose_api_job {
     char *body;         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
-    rose_api_out reply; /* the answer of a job that submits nothing */
+    rose_api_out reply; /* the answer, unless it is streamed */
     uint32_t n_ignored; /* fields of the request that were ignored */
     rose_api_out note;  /* X-Ignored-Fields as a header line; empty: none */
     char id[48];
@@ -508,9 +512,12 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id); /* it is counted alr
 void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text);
 bool rose_api_extra_failed(const rose_api_choice *c); /* no memory for some of it */
 void rose_api_extra_sent(rose_api_choice *c);         /* a chunk has it: dropped */
-/* Writes the logprobs of a chat's tokens as a list: all, or those that are not out yet. */
-void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c);
-void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c);
+/* The tokens since the last call belong to this part; NULL: to no text. Works for all choices. */
+void rose_api_extra_own(rose_api_choice *c, rose_api_part *part);
+/* Writes the logprobs of the tokens of a text as a list: all of them, or those that are not out
+ * yet. NULL: the reply has no parts, and all tokens count. */
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part);
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c, const rose_api_part *part);
 void rose_api_extra_free(rose_api_extra *x);
 /* These work for all choices: they write the value of "logprobs", and further members. `first`
  * adds the prompt's ids and logprobs to a completion. */
@@ -629,6 +636,8 @@ void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_a
 bool rose_api_pooled_submit(rose_api_job *j);
 /* I/O thread. Takes the result of a choice that has ended well. False: the job has failed. */
 bool rose_api_pooled_take(rose_api_choice *c);
+/* Whether the reply takes too long to write for an I/O thread. */
+bool rose_api_pooled_is_long(const rose_api_job *j);
 void rose_api_pooled_free(struct rose_api_pooled *d); /* accepts NULL */
 
 /* profile.c: checks who may ask (I/O thread), does the work, which writes a file (worker), and
@@ -643,6 +652,9 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
                                     uint32_t max_jobs, rose_err *err);
 /* Hands a job to the tokenizer workers; false: their queue is full. */
 bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
+/* Lets a worker write the reply of a job whose requests have ended. The job comes back as one that
+ * was processed. */
+void rose_api_workers_write(rose_api_workers *w, rose_api_job *j);
 /* The thread that runs the job calls the first function before it compiles a grammar, and the
  * second one after it. EMPTY: as many workers as may do so compile now. Set j->declined, and j goes
  * back into the queue. FULL: j is refused, because too many jobs wait to compile, and other jobs

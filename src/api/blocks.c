@@ -88,7 +88,7 @@ static void put_content(rose_api_out *o, const rose_api_choice *c, const rose_ap
     if (!reasons) {
         PUT(o, ",\"logprobs\":");
         if (filled)
-            rose_api_extra_list(o, c);
+            rose_api_extra_list(o, c, part);
         else
             PUT(o, "[]");
     }
@@ -295,7 +295,7 @@ static void put_item_delta(rose_api_out *o, rose_api_choice *c, const rose_api_p
     rose_api_put_string(o, p->text, p->len);
     if (p->kind == ROSE_API_PART_TEXT) {
         PUT(o, ",\"logprobs\":");
-        rose_api_extra_list_new(o, c);
+        rose_api_extra_list_new(o, c, &c->parts[p->part]);
     }
     end_event(o);
 }
@@ -320,7 +320,7 @@ static void close_item(rose_api_out *o, rose_api_choice *c, bool last)
         put_part(o, c, part);
         if (!reasons) {
             PUT(o, ",\"logprobs\":");
-            rose_api_extra_list(o, c);
+            rose_api_extra_list(o, c, part);
         }
         end_event(o);
         put_content_event(o, c, "response.content_part.done", true);

@@ -14,8 +14,8 @@
 #include "base/profile.h"
 #include "base/stall.h"
 
-/* Embeddings, and responses that repeat a long request, can make a reply of tens of megabytes,
- * whose memory is not kept. */
+/* Responses that repeat a long request can make a stream of tens of megabytes, whose memory is not
+ * kept. */
 enum { MAX_SCRATCH = 1 << 20 };
 
 /* True if the client still waits for the result, and the result can still come. */
@@ -62,9 +62,7 @@ static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
     const rose_arch *a = rose_engine_arch(engine_of(j));
-    for (uint32_t i = 0; i < a->n_eos && !j->ignore_eos; i++) {
-        if (a->eos_ids[i] == id) return;
-    }
+    if (!j->ignore_eos && rose_arch_is_eos(a, id)) return;
     c->stop_kind = ROSE_API_STOP_ID;
     c->stop_id = id;
 }
@@ -87,7 +85,9 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     /* As a stop string, an id that ends the text is not part of it. An end-of-sequence id is often
      * but not always a special token, which has no text. */
     if ((ev->stop_id || ev->finish == ROSE_FINISH_STOP) && !j->stops.include) return;
-    const unsigned skip = rose_api_is_mark(&j->reading, ev->id) ? 0 : ROSE_DECODE_SKIP_SPECIAL;
+    const bool mark = rose_api_is_mark(&j->reading, ev->id);
+    if (mark) rose_api_extra_own(c, NULL); /* else the text after a call would have it */
+    const unsigned skip = mark ? 0 : ROSE_DECODE_SKIP_SPECIAL;
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
     if (c->n_tokens <=
         j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
@@ -204,8 +204,10 @@ static void deliver(rose_api_choice *c, bool last)
     const bool ok = c->calls != NULL ? rose_api_calls_push(c, text, len)
                                      : rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len);
     if (!ok || (last && !rose_api_calls_finish(c))) lose(j);
-    if (c->n_parts > 0 && c->parts[c->n_parts - 1].kind == ROSE_API_PART_REASONING)
-        c->n_reasoning = c->n_tokens;
+    rose_api_part *part = c->n_parts > 0 ? &c->parts[c->n_parts - 1] : NULL;
+    if (part != NULL && part->kind == ROSE_API_PART_REASONING) c->n_reasoning = c->n_tokens;
+    if (last && part != NULL) /* the token that ends the text has no text of its own */
+        rose_api_extra_own(c, part->kind == ROSE_API_PART_TEXT ? part : NULL);
     bool due = j->streaming && is_due(c, last);
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
@@ -291,25 +293,21 @@ static void end_stream(rose_api_job *j)
 static void reply_whole(rose_api_job *j)
 {
     rose_api_io *io = j->io;
-    rose_api_out_reset(&io->out);
     rose_api_out_reset(&io->tail);
-    j->dialect->whole(&io->out, j);
+    if (!j->written) j->dialect->whole(&j->reply, j);
     rose_api_server_timing(&io->tail, j);
     rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
     const char *headers = rose_buf_str(&io->tail.b);
-    if (io->out.oom || io->tail.oom || headers == NULL) {
+    if (j->reply.oom || io->tail.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
-        rose_api_reply_error(j->io, take_req(j), &j->err);
+        rose_api_reply_error(io, take_req(j), &j->err);
     } else {
-        rose_api_reply(io, take_req(j), 200, "application/json", headers, io->out.b.data,
-                       io->out.b.len);
+        rose_api_reply_take(io, take_req(j), headers, &j->reply.b);
     }
 }
 
-/* Answers and frees a job, after the engine is done with all of it. */
-static void finish_job(rose_api_job *j)
+static void answer(rose_api_job *j)
 {
-    rose_api_count_end(j);
     if (j->r != NULL) {
         if (j->begun)
             end_stream(j);
@@ -322,6 +320,19 @@ static void finish_job(rose_api_job *j)
     rose_api_job_free(j);
 }
 
+/* After the engine is done with all of a job: answers and frees it, or lets a worker write a reply
+ * that would keep the I/O thread from its streams. */
+static void finish_job(rose_api_job *j)
+{
+    rose_api_workers *w = j->api->workers;
+    rose_api_count_end(j);
+    j->written = w != NULL && wanted(j) && rose_api_pooled_is_long(j);
+    if (j->written)
+        rose_api_workers_write(w, j);
+    else
+        answer(j);
+}
+
 static void take_events(rose_api_choice *c)
 {
     rose_event ev;
@@ -331,7 +342,7 @@ static void take_events(rose_api_choice *c)
 }
 
 /* Takes the events of a choice that its sink named. True: it was the last of the job, which is
- * freed. */
+ * freed or with a worker. */
 static bool pump(rose_api_choice *c)
 {
     rose_api_job *j = c->job;
@@ -388,6 +399,10 @@ void rose_api_job_back(rose_api_job *j)
     if (j->notice && !j->noticed) { /* the first of two times */
         j->noticed = true;
         rose_api_job_watch(j, j->timeout_s);
+        return;
+    }
+    if (j->written) {
+        answer(j);
         return;
     }
     j->back = true;

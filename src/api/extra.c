@@ -227,24 +227,35 @@ void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
-void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c)
-{
-    if (c->extra != NULL && c->job->logprobs)
-        put_list(o, "[", &c->extra->tokens);
-    else
-        rose_api_puts(o, "[]");
-}
-
-void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c)
+void rose_api_extra_own(rose_api_choice *c, rose_api_part *part)
 {
     rose_api_extra *x = c->extra;
+    if (x == NULL) return;
+    if (part != NULL && part->tokens_end == 0) part->tokens = x->n_owned;
+    x->n_owned = x->tokens.b.len;
+    if (part != NULL) part->tokens_end = x->n_owned;
+}
+
+/* Writes the items in [from, to) of the list of tokens. */
+static void put_tokens(rose_api_out *o, const rose_api_choice *c, size_t from, size_t to)
+{
     rose_api_puts(o, "[");
-    if (x != NULL && c->job->logprobs && x->tokens.b.len > x->n_out) {
-        const size_t begin = x->n_out + (x->n_out > 0 ? 1 : 0); /* after the comma */
-        rose_api_put(o, x->tokens.b.data + begin, x->tokens.b.len - begin);
-        x->n_out = x->tokens.b.len;
-    }
+    if (from > 0) from++; /* the comma after the items before */
+    if (from < to) rose_api_put(o, c->extra->tokens.b.data + from, to - from);
     rose_api_puts(o, "]");
+}
+
+void rose_api_extra_list(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
+{
+    const size_t all = c->extra != NULL ? c->extra->tokens.b.len : 0;
+    put_tokens(o, c, part != NULL ? part->tokens : 0, part != NULL ? part->tokens_end : all);
+}
+
+void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c, const rose_api_part *part)
+{
+    const size_t out = c->extra != NULL ? c->extra->n_out : 0;
+    put_tokens(o, c, out > part->tokens ? out : part->tokens, part->tokens_end);
+    if (c->extra != NULL) c->extra->n_out = part->tokens_end;
 }
 
 static void put_prompt(rose_api_out *o, const rose_api_choice *c)
@@ -285,6 +296,7 @@ void rose_api_extra_sent(rose_api_choice *c)
 {
     rose_api_extra *x = c->extra;
     x->sent = true;
+    x->n_owned = 0;
     rose_api_out_reset(&x->tokens);
     rose_api_out_reset(&x->values);
     rose_api_out_reset(&x->tops);

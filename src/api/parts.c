@@ -34,7 +34,9 @@ bool rose_api_part_add(rose_api_choice *c, rose_api_part_kind kind, uint32_t cal
     rose_api_part *part = c->n_parts == 0 ? NULL : &c->parts[c->n_parts - 1];
     if (len == 0) return true;
     if (part == NULL || part->kind != kind || part->call != call) part = append(c, kind, call);
-    return part != NULL && add_text(c, part, text, len);
+    if (part == NULL) return false;
+    rose_api_extra_own(c, kind == ROSE_API_PART_TEXT ? part : NULL);
+    return add_text(c, part, text, len);
 }
 
 bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const char *name,
@@ -43,6 +45,7 @@ bool rose_api_part_call(rose_api_choice *c, uint32_t call, const char *id, const
     rose_api_part *part = append(c, ROSE_API_PART_CALL, call);
     if (part == NULL) return false;
     snprintf(part->id, sizeof part->id, "%s", id);
+    rose_api_extra_own(c, NULL);
     return add_text(c, part, name, len);
 }
 

@@ -22,6 +22,10 @@ enum { MAX_INPUTS = 2048, WINDOW = 256 };
  * kilobytes could occupy a worker for minutes. */
 enum { MAX_PAIR_BYTES = 32 << 20 };
 
+/* A reply with more values or more bytes of documents is written by a worker. A value takes 0.1 us.
+ */
+enum { MAX_VALUES_HERE = 4096, MAX_DOCUMENTS_HERE = 256 << 10 };
+
 /* The template of Qwen3-Reranker's model card. */
 static const char rank_head[] =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -40,7 +44,7 @@ typedef struct rose_api_pooled {
     uint32_t n_pairs;       /* of /v1/rerank and /v1/score */
     uint32_t n_first;       /* without `ranks`: pair i compares input i % n_first, which comes
                              * before the others, with input n_first + i */
-    float *states;          /* owned [n_choices][width]: what cosines are computed from; or NULL */
+    float *states;          /* owned [n_choices][n_kept]; NULL with `ranks` */
     float *logprobs;        /* owned [n_choices], with `ranks`; or NULL */
     uint32_t top_n;
     json_t *documents; /* a reference; NULL: the reply does not show them */
@@ -434,11 +438,10 @@ static bool create_choices(const input *in, const rose_api_pooled *d)
 static bool create_results(const input *in, rose_api_pooled *d)
 {
     const size_t n = in->j->n_choices;
-    if (in->j->kind == ROSE_API_EMBED) return true;
     if (d->ranks)
         d->logprobs = calloc(n, sizeof *d->logprobs);
     else
-        d->states = calloc(n * d->width, sizeof *d->states);
+        d->states = calloc(n * d->n_kept, sizeof *d->states);
     return d->logprobs != NULL || d->states != NULL || rose_api_fail_nomem(&in->j->err);
 }
 
@@ -529,6 +532,32 @@ bool rose_api_pooled_submit(rose_api_job *j)
 
 /* ---- I/O thread: results ---- */
 
+bool rose_api_pooled_take(rose_api_choice *c)
+{
+    rose_api_job *j = c->job;
+    rose_api_pooled *d = j->pooled;
+    if (d->ranks) {
+        const rose_logprob *l = rose_request_prompt_logprobs(c->req, c->prompt_n);
+        d->logprobs[c->index] = l->logprob;
+        return isfinite(l->logprob) ||
+               rose_api_fail(&j->err, 500, "engine_error", NULL,
+                             "the model gave no finite logit for this request");
+    }
+    memcpy(d->states + (size_t)c->index * d->n_kept, rose_request_state(c->req),
+           d->n_kept * sizeof *d->states);
+    return true;
+}
+
+bool rose_api_pooled_is_long(const rose_api_job *j)
+{
+    const rose_api_pooled *d = j->pooled;
+    return d != NULL && (d->documents != NULL
+                             ? j->body_len > MAX_DOCUMENTS_HERE
+                             : !d->ranks && (uint64_t)j->n_choices * d->n_kept > MAX_VALUES_HERE);
+}
+
+/* ---- I/O thread, or a worker: replies ---- */
+
 enum { DIGITS = 9 }; /* restore any float */
 
 /* Writes v with nine digits, without the trailing zeros. From 1e-4 to 10 these are integers; any
@@ -614,30 +643,6 @@ static void put_embedding(rose_api_out *o, const rose_api_pooled *d, const float
     rose_api_put(o, d->base64 ? "\"" : "]", 1);
 }
 
-bool rose_api_pooled_take(rose_api_choice *c)
-{
-    rose_api_job *j = c->job;
-    rose_api_pooled *d = j->pooled;
-    if (d->ranks) {
-        const rose_logprob *l = rose_request_prompt_logprobs(c->req, c->prompt_n);
-        d->logprobs[c->index] = l->logprob;
-        return isfinite(l->logprob) ||
-               rose_api_fail(&j->err, 500, "engine_error", NULL,
-                             "the model gave no finite logit for this request");
-    }
-    const float *state = rose_request_state(c->req);
-    if (d->states != NULL) {
-        memcpy(d->states + (size_t)c->index * d->width, state, d->width * sizeof *state);
-        return true;
-    }
-    rose_api_out o = {.b = c->text};
-    put_embedding(&o, d, state);
-    c->text = o.b;
-    return !o.oom || rose_api_fail_nomem(&j->err);
-}
-
-/* ---- I/O thread: replies ---- */
-
 static double cosine(const float *a, const float *b, uint32_t n)
 {
     double dot = 0;
@@ -650,8 +655,8 @@ static double cosine(const float *a, const float *b, uint32_t n)
 static double score_of(const rose_api_pooled *d, uint32_t pair)
 {
     if (!d->ranks)
-        return cosine(d->states + (size_t)(pair % d->n_first) * d->width,
-                      d->states + ((size_t)d->n_first + pair) * d->width, d->width);
+        return cosine(d->states + (size_t)(pair % d->n_first) * d->n_kept,
+                      d->states + ((size_t)d->n_first + pair) * d->n_kept, d->n_kept);
     const double yes = (double)d->logprobs[2 * pair], no = (double)d->logprobs[2 * pair + 1];
     return 1 / (1 + exp(no - yes));
 }
@@ -673,13 +678,13 @@ static void put_usage(rose_api_out *o, const rose_api_job *j)
 
 static void put_embeddings(rose_api_out *o, const rose_api_job *j)
 {
+    const rose_api_pooled *d = j->pooled;
     put_head(o, j, "\"object\":\"list\",");
     rose_api_puts(o, ",\"data\":[");
     for (uint32_t i = 0; i < j->n_choices; i++) {
-        const rose_buf *text = &j->choices[i].text;
         rose_api_putf(
             o, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i > 0 ? "," : "", i);
-        rose_api_put(o, text->data, text->len);
+        put_embedding(o, d, d->states + (size_t)i * d->n_kept);
         rose_api_puts(o, "}");
     }
     rose_api_puts(o, "]");

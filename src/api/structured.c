@@ -47,6 +47,9 @@ static const source members[] = {
  * byte can need 50 bytes of memory. */
 enum { MAX_JSON_TEXT = 1 << 20 };
 
+/* Most texts of a list. Each needs about a kilobyte of memory while the grammar is compiled. */
+enum { MAX_CHOICES = 1 << 17 };
+
 static bool wrong(rose_api_error *err, const char *name, const char *wanted)
 {
     return rose_api_fail(err, 400, NULL, name, "field '%s' must be %s", name, wanted);
@@ -82,6 +85,11 @@ static bool take_source(rose_api_structure *s, const source *f, const char *name
         return wrong(err, name, "a string that is not empty");
     if (f->form == FORM_LIST && !is_text_list(v))
         return wrong(err, name, "a list of at least one string");
+    if (json_array_size(v) > MAX_CHOICES)
+        return rose_api_fail(err, 400, NULL, name,
+                             "field '%s' has %zu texts, and the limit is %d: describe them with a "
+                             "regular expression",
+                             name, json_array_size(v), MAX_CHOICES);
     if (f->form == FORM_SCHEMA && !json_is_object(v) && (!json_is_string(v) || empty))
         return wrong(err, name, "an object, or a string that holds JSON");
     if (f->form == FORM_SCHEMA && json_string_length(v) > MAX_JSON_TEXT)

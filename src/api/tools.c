@@ -493,7 +493,9 @@ static void take_part(void *arg, const rose_part *part)
         ok = rose_api_part_add(c, ROSE_API_PART_TEXT, 0, part->bytes, part->len);
         break;
     case ROSE_PART_REASONING:
-        if (!c->job->reading.hide_reasoning)
+        if (c->job->reading.hide_reasoning)
+            rose_api_extra_own(c, NULL);
+        else
             ok = rose_api_part_add(c, ROSE_API_PART_REASONING, 0, part->bytes, part->len);
         break;
     case ROSE_PART_CALL:

@@ -31,9 +31,10 @@ struct rose_api_workers {
     uint32_t n_threads; /* started */
 };
 
+/* A reply that a worker writes can take as long as a long body. */
 static bool is_long(const rose_api_job *j)
 {
-    return j->body_len >= LONG_BODY;
+    return j->body_len >= LONG_BODY || j->written;
 }
 
 static bool must_wait(const rose_api_workers *w, const rose_api_job *j)
@@ -109,22 +110,35 @@ void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Puts a job that may not compile now back into the queue, after the others that wait for this. */
-static void put_back(rose_api_workers *w, rose_api_job *j)
+/* Puts a job into the queue after those that wait until they may compile. With the lock. */
+static void put_first(rose_api_workers *w, rose_api_job *j)
 {
     rose_api_job **at = &w->head;
-    j->declined = false;
-    pthread_mutex_lock(&w->lock);
     while (*at != NULL && (*at)->compiles)
         at = &(*at)->next;
-    if (is_long(j)) {
-        w->n_long--;
-        w->long_bytes += j->body_len;
-    }
+    if (is_long(j)) w->long_bytes += j->body_len;
     j->next = *at;
     *at = j;
     if (j->next == NULL) w->tail = j;
     w->n_jobs++;
+}
+
+/* Puts a job that may not compile now back into the queue. */
+static void put_back(rose_api_workers *w, rose_api_job *j)
+{
+    j->declined = false;
+    pthread_mutex_lock(&w->lock);
+    w->n_long -= is_long(j);
+    put_first(w, j);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void rose_api_workers_write(rose_api_workers *w, rose_api_job *j)
+{
+    j->body_len = 0; /* the body is freed, and takes no room in the queue */
+    pthread_mutex_lock(&w->lock);
+    put_first(w, j);
+    pthread_cond_signal(&w->more);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -140,7 +154,9 @@ static void *worker_main(void *arg)
         was_long = is_long(j);
         rose_api_io *io = j->io;
         /* Jobs exist only after set_engine, so the tokenizer is there. */
-        if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
+        if (j->written)
+            j->dialect->whole(&j->reply, j);
+        else if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
             rose_api_fail_nomem(&j->err);
         else
             rose_api_job_process(j, enc);

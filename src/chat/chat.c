@@ -189,12 +189,9 @@ void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a
 {
     const json_t *eos = c != NULL ? json_object_get(c->tokens, "eos_token") : NULL;
     uint32_t id;
-    if (!json_is_string(eos) ||
-        !rose_tokenizer_find(t, json_string_value(eos), json_string_length(eos), &id))
-        return;
-    for (uint32_t i = 0; i < a->n_eos; i++)
-        if (a->eos_ids[i] == id) return;
-    if (id < a->vocab_size && a->n_eos < ROSE_MAX_EOS) a->eos_ids[a->n_eos++] = id;
+    if (json_is_string(eos) &&
+        rose_tokenizer_find(t, json_string_value(eos), json_string_length(eos), &id))
+        rose_arch_add_eos(a, id);
 }
 
 /* ---- a request ---- */

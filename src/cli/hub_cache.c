@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -166,11 +167,12 @@ static rose_status place(const rose_hub *h, char out[PATH_CAP], const char *sub,
 static rose_status system_error(rose_err *err, const char *what, const char *path)
 {
     const int why = errno;
+    const bool other = why == EACCES || why == EROFS || why == ENOLCK || why == ENOSYS;
     return rose_fail(err, ROSE_E_IO, "%s %.300s: %s%s", what, path, strerror(why),
-                     why == ENOSPC || why == EDQUOT  ? ": make room, or name another folder in "
-                                                       "HF_HUB_CACHE"
-                     : why == EACCES || why == EROFS ? ": name another folder in HF_HUB_CACHE"
-                                                     : "");
+                     why == ENOSPC || why == EDQUOT ? ": make room, or name another folder in "
+                                                      "HF_HUB_CACHE"
+                     : other                        ? ": name another folder in HF_HUB_CACHE"
+                                                    : "");
 }
 
 /* Makes all folders above the last part of path. */
@@ -286,14 +288,22 @@ rose_status rose_hub_find(const rose_hub *h, rose_buf *path, rose_err *err)
     return add_path(path, snapshot, "", err);
 }
 
+/* A name next to path that no other process has. Containers that share a cache can have equal
+ * process ids, so it is random. */
+static void name_temporary(char out[PATH_CAP + 32], const char *path)
+{
+    uint64_t x;
+    if (getrandom(&x, sizeof x, 0) < 0) x = rose_now_ns();
+    snprintf(out, PATH_CAP + 32, "%s.%016" PRIx64, path, x);
+}
+
 /* Makes the link `path` to `to`, in place of what was there. */
 static rose_status make_link(char *path, const char *to, rose_err *err)
 {
     char temporary[PATH_CAP + 32];
     rose_status st = make_folders(path, err);
     if (st != ROSE_OK) return st;
-    snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-    unlink(temporary);
+    name_temporary(temporary, path);
     if (symlink(to, temporary) != 0 || rename(temporary, path) != 0) {
         st = system_error(err, "cannot link", path);
         unlink(temporary);
@@ -324,11 +334,14 @@ static rose_status write_ref(const rose_hub *h, const char *commit, rose_err *er
     rose_status st = place(h, path, "", tail, err);
     if (st == ROSE_OK) st = make_folders(path, err);
     if (st != ROSE_OK) return st;
-    snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-    FILE *f = fopen(temporary, "we");
+    name_temporary(temporary, path);
+    FILE *f = fopen(temporary, "wxe");
     bool ok = f != NULL && fputs(commit, f) >= 0;
     if (f != NULL && fclose(f) != 0) ok = false;
-    if (!ok || rename(temporary, path) != 0) st = system_error(err, "cannot write", path);
+    if (!ok || rename(temporary, path) != 0) {
+        st = system_error(err, "cannot write", path);
+        unlink(temporary);
+    }
     return st;
 }
 
@@ -561,7 +574,8 @@ static rose_status fetch_locked(const rose_hub *h, const char *url, const hub_fi
     *d = (download){.h = h, .f = f, .fd = -1, .err = err, .line_ns = rose_now_ns()};
     const int n = snprintf(d->path, sizeof d->path, "%s.incomplete", blob);
     rose_status st = n < PATH_CAP ? ROSE_OK : too_long(err);
-    if (st == ROSE_OK && (d->fd = open(d->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
+    if (st == ROSE_OK &&
+        (d->fd = open(d->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666)) < 0)
         st = system_error(err, "cannot write", d->path);
     if (st == ROSE_OK) st = take_up(d);
     if (st == ROSE_OK) {
@@ -585,6 +599,17 @@ static rose_status fetch_locked(const rose_hub *h, const char *url, const hub_fi
     return st;
 }
 
+static rose_status take_lock(const rose_hub *h, int fd, const char *path, rose_err *err)
+{
+    int rc = flock(fd, LOCK_EX | LOCK_NB);
+    if (rc != 0 && errno == EWOULDBLOCK) {
+        say(h, "another process fetches the same file: waiting for it");
+        while ((rc = flock(fd, LOCK_EX)) != 0 && errno == EINTR) {
+        }
+    }
+    return rc == 0 ? ROSE_OK : system_error(err, "cannot lock", path);
+}
+
 static rose_status fetch_file(const rose_hub *h, const char *commit, const hub_file *f,
                               rose_err *err)
 {
@@ -600,10 +625,9 @@ static rose_status fetch_file(const rose_hub *h, const char *commit, const hub_f
     if (st != ROSE_OK) return st;
     const int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return system_error(err, "cannot write", lock);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        say(h, "another process fetches the same file: waiting for it");
-        while (flock(fd, LOCK_EX) != 0 && errno == EINTR) {
-        }
+    if ((st = take_lock(h, fd, lock, err)) != ROSE_OK) {
+        close(fd);
+        return st;
     }
     st = rose_buf_addf(&url, "%s/%s/resolve/%s/", h->endpoint, h->name, commit);
     if (st == ROSE_OK) st = add_escaped(&url, f->name, true);
@@ -715,6 +739,9 @@ static rose_status pull_list(const rose_hub *h, json_t *root, char commit[41], r
     if (sha == NULL || !is_hex(sha, 40) || n > MAX_FILES)
         return rose_fail(err, ROSE_E_FORMAT, "%.120s: the hub gives no list of files with a commit",
                          h->name);
+    if (is_hex(h->revision, 40) && strcmp(sha, h->revision) != 0)
+        return rose_fail(err, ROSE_E_FORMAT, "%.120s: the hub gives the commit %s instead of %s",
+                         h->name, sha, h->revision);
     memcpy(commit, sha, 41);
     hub_file *f = calloc(n + 1, sizeof *f);
     rose_status st = f != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");

@@ -63,9 +63,10 @@ static rose_status load(rose_err *err)
                          why.msg);
     const int rc = lib.global_init(3);
     if (rc == 0) return ROSE_OK;
-    rose_dl_close(lib.library);
+    rose_fail(err, ROSE_E_IO, "libcurl does not start: %s", lib.easy_strerror(rc));
+    rose_dl_close(lib.library); /* and with it the text */
     lib.library = NULL;
-    return rose_fail(err, ROSE_E_IO, "libcurl does not start: %s", lib.easy_strerror(rc));
+    return ROSE_E_IO;
 }
 
 /* One request. */

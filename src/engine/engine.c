@@ -142,14 +142,6 @@ static void finish_all(rose_engine *e, rose_finish why)
     }
 }
 
-static bool is_eos(const rose_arch *a, uint32_t id)
-{
-    for (uint32_t i = 0; i < a->n_eos; i++) {
-        if (a->eos_ids[i] == id) return true;
-    }
-    return false;
-}
-
 /* Tells whether the rules and the guide of r leave an id that could come next. */
 static bool leaves_one(const rose_request *r)
 {
@@ -229,7 +221,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         ev.stop_id = rose_rules_stops(r->rules, id);
     }
     /* a guide allows nothing after the end of the text */
-    if (ev.stop_id || ((!r->ignore_eos || r->guided != NULL) && is_eos(&e->arch, id)))
+    if (ev.stop_id || ((!r->ignore_eos || r->guided != NULL) && rose_arch_is_eos(&e->arch, id)))
         ev.finish = ROSE_FINISH_STOP;
     else if (r->n_generated == r->max_tokens)
         ev.finish = ROSE_FINISH_LENGTH;

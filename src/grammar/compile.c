@@ -40,10 +40,11 @@ static void note_bytes(rose_grammar *g)
     atomic_fetch_add_explicit(&g->vocab->grammar_bytes, now - before, memory_order_relaxed);
 }
 
-/* Refuses a grammar if those that live are too many. */
-static rose_status check_live(const rose_grammar *g, const char *what, rose_err *err)
+/* Refuses a grammar if the others that live are too many. Checked again after compiling, because
+ * others may have been compiled at the same time. */
+static rose_status check_live(rose_grammar *g, const char *what, rose_err *err)
 {
-    if (rose_gr_live_bytes(g) <= g->opts.max_live_bytes) return ROSE_OK;
+    if (rose_gr_live_bytes(g) - rose_grammar_bytes(g) <= g->opts.max_live_bytes) return ROSE_OK;
     return rose_fail(err, ROSE_E_FULL,
                      "%s: the grammars of the running and waiting requests have more than %zu MiB; "
                      "try again when some of them have ended",
@@ -91,6 +92,7 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
                   st == ROSE_E_NOMEM ? "%s: out of memory"
                                      : "%s: the start has too many possible readings",
                   what);
+    if (st == ROSE_OK) st = check_live(g, what, err);
     rose_gr_chunks_free(b->chunks[0]);
     rose_gr_chunks_free(b->chunks[1]);
     json_decref(b->made);

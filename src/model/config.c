@@ -220,13 +220,11 @@ static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *
         if (*outside < 0) *outside = id;
         return ROSE_OK;
     }
-    for (uint32_t i = 0; i < a->n_eos; i++)
-        if (a->eos_ids[i] == id) return ROSE_OK;
-    if (a->n_eos == ROSE_MAX_EOS)
+    if (a->n_eos == ROSE_MAX_EOS && !rose_arch_is_eos(a, id))
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: more than %d end-of-text ids (with config.json)", c->label,
                          ROSE_MAX_EOS);
-    a->eos_ids[a->n_eos++] = id;
+    rose_arch_add_eos(a, id);
     return ROSE_OK;
 }
 

@@ -263,13 +263,6 @@ static rose_status read_numbers(const rose_gguf_reader *r, const rose_gguf_famil
     return st;
 }
 
-static void add_eos(rose_arch *a, uint64_t id)
-{
-    for (uint32_t i = 0; i < a->n_eos; i++)
-        if (a->eos_ids[i] == id) return;
-    if (a->n_eos < ROSE_MAX_EOS && id < a->vocab_size) a->eos_ids[a->n_eos++] = (uint32_t)id;
-}
-
 /* A file names one end-of-text id, but a chat model may end its turn with another token, which only
  * its text tells; llama.cpp looks for the same texts. */
 static rose_status find_turn_ends(const rose_gguf *g, rose_arch *a, rose_err *err)
@@ -284,7 +277,8 @@ static rose_status find_turn_ends(const rose_gguf *g, rose_arch *a, rose_err *er
     if (st != ROSE_OK || v == NULL) return st;
     for (size_t at = 0; rose_gguf_next_string(v, &at, &s); id++)
         for (size_t i = 0; s.n > 0 && s.s[0] == '<' && i < sizeof texts / sizeof texts[0]; i++)
-            if (strlen(texts[i]) == s.n && memcmp(texts[i], s.s, s.n) == 0) add_eos(a, id);
+            if (strlen(texts[i]) == s.n && memcmp(texts[i], s.s, s.n) == 0)
+                rose_arch_add_eos(a, id);
     return ROSE_OK;
 }
 
@@ -302,7 +296,7 @@ static rose_status read_ids(const rose_gguf *g, rose_arch *a, rose_err *err)
             rose_log(ROSE_LOG_WARN, "model",
                      "%s: %s %u is outside the vocabulary of %u tokens: it never ends a text",
                      g->label, keys[i], id, a->vocab_size);
-        add_eos(a, id);
+        rose_arch_add_eos(a, id);
     }
     return st == ROSE_OK ? find_turn_ends(g, a, err) : st;
 }

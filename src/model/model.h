@@ -115,6 +115,20 @@ typedef struct rose_arch {
                                        warning */
 } rose_arch;
 
+static inline bool rose_arch_is_eos(const rose_arch *a, uint64_t id)
+{
+    for (uint32_t i = 0; i < a->n_eos; i++)
+        if (a->eos_ids[i] == id) return true;
+    return false;
+}
+
+/* Adds an end-of-text id, unless it is known or outside the vocabulary, or the list is full. */
+static inline void rose_arch_add_eos(rose_arch *a, uint64_t id)
+{
+    if (id < a->vocab_size && a->n_eos < ROSE_MAX_EOS && !rose_arch_is_eos(a, id))
+        a->eos_ids[a->n_eos++] = (uint32_t)id;
+}
+
 /* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The
  * data may have any alignment, so read it with memcpy or unaligned loads. */
 typedef struct rose_tensor {

@@ -720,6 +720,43 @@ static void parts_in_responses(void **state)
     free(text);
 }
 
+/* Each text has the tokens that made it, and neither those of other parts nor those of another
+ * text. */
+static void logprobs_of_parts(void **state)
+{
+    const rose_api_dialect *d = &rose_api_dialect_responses;
+    rose_api_extra x = {0};
+    rose_api_out o = {0};
+    bench b;
+    (void)state;
+    bench_begin(&b, d, "resp_1");
+    b.j.logprobs = true;
+    b.c.extra = &x;
+    for (size_t i = 0; i < N_PIECES; i++) {
+        rose_api_putf(&x.tokens, "%s{\"token\":\"%u\"}", i > 0 ? "," : "", (unsigned)i);
+        add_piece(&b.c, &pieces[i], 0, strlen(pieces[i].text));
+        if (i == 1) { /* a second token of the first text, in an event of its own */
+            d->event(&o, &b.c, false);
+            rose_api_puts(&x.tokens, ",{\"token\":\"1b\"}");
+            add_piece(&b.c, &(piece){ROSE_API_PART_TEXT, 0, "!"}, 0, 1);
+        }
+        d->event(&o, &b.c, false);
+    }
+    b.c.finish = "stop";
+    d->event(&o, &b.c, true);
+    d->end(&o, &b.j);
+    const char *text = rose_buf_str(&o.b);
+    assert_non_null(strstr(text, "\"delta\":\"I \\\"look\\\"\",\"logprobs\":[{\"token\":\"1\"}]}"));
+    assert_non_null(strstr(text, "\"delta\":\"!\",\"logprobs\":[{\"token\":\"1b\"}]}"));
+    assert_non_null(strstr(text, "\"delta\":\".\",\"logprobs\":[{\"token\":\"6\"}]}"));
+    assert_non_null(strstr(text, "\"text\":\"I \\\"look\\\"!\",\"logprobs\":[{\"token\":\"1\"},"
+                                 "{\"token\":\"1b\"}]}]},{\"id\":\"fc_1_2\""));
+    assert_non_null(strstr(text, "\"text\":\".\",\"logprobs\":[{\"token\":\"6\"}]}]}],\"usage\""));
+    rose_api_out_free(&o);
+    rose_api_extra_free(&x);
+    bench_end(&b);
+}
+
 #define BLOCK(i, block)                                                                            \
     "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":" #i            \
     ",\"content_block\":{" block "}}\n\n"
@@ -790,8 +827,8 @@ int main(void)
         cmocka_unit_test(messages_stream),    cmocka_unit_test(messages_whole),
         cmocka_unit_test(messages_cached),    cmocka_unit_test(messages_failure),
         cmocka_unit_test(errors_and_counts),  cmocka_unit_test(cancelled),
-        cmocka_unit_test(parts_in_responses), cmocka_unit_test(parts_in_messages),
-        cmocka_unit_test(broken_arguments),
+        cmocka_unit_test(parts_in_responses), cmocka_unit_test(logprobs_of_parts),
+        cmocka_unit_test(parts_in_messages),  cmocka_unit_test(broken_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

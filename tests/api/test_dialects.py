@@ -140,6 +140,8 @@ def test_responses_logprobs(s):
     parts = [p.token for e in got if e.type == "response.output_text.delta" for p in e.logprobs]
     done = [[p.token for p in e.logprobs] for e in got if e.type == "response.output_text.done"]
     want = [p.token for p in whole]
+    check("responses logprobs: each delta has those of its text", "".join(parts) == "".join(
+        e.delta for e in got if e.type == "response.output_text.delta"), (parts, got))
     check("responses logprobs: streamed", done == [want] and parts == want[:len(parts)] and parts, (parts, done, want))
 
 

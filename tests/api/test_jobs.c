@@ -913,13 +913,13 @@ static void room_error_bodies(void **state)
 
 /* ---- pooled requests ---- */
 
-/* A body of n inputs; input i has the sum 97 + i of its ids. */
+/* A body of n inputs; input i has the sum 97 + i % 200 of its ids. */
 static rose_http_req *many_inputs(uint32_t n)
 {
-    char body[4096];
+    static char body[65536];
     size_t at = (size_t)snprintf(body, sizeof body, "{\"input\":[");
     for (uint32_t i = 0; i < n; i++)
-        at += (size_t)snprintf(body + at, sizeof body - at, "%s[97,%u]", i > 0 ? "," : "", i);
+        at += (size_t)snprintf(body + at, sizeof body - at, "%s[97,%u]", i > 0 ? "," : "", i % 200);
     snprintf(body + at, sizeof body - at, "],\"normalize\":false}");
     return fake_request("/v1/embeddings", body, strlen(body));
 }
@@ -953,6 +953,74 @@ static void inputs_in_pieces(void **state)
         json_decref(reply);
         fake_free(r);
         fake_stop(a);
+    }
+}
+
+/* Asks for many inputs, and holds the only worker before the last of them ends. Returns when the
+ * engine is done with all. *busy: what the worker has. */
+static rose_http_req *ask_long_reply(uint32_t n, rose_http_req **busy)
+{
+    rose_http_req *r = many_inputs(n);
+    fake_arrive(r);
+    for (int i = 0; i < 100000 && fake.n_released < n / 2; i++) {
+        fake_engine_step();
+        fake_turn(1);
+    }
+    const unsigned before = atomic_load(&fake_n_encodes);
+    atomic_store(&fake_encode_held, true);
+    *busy = ask("/tokenize", "{\"prompt\":\"x\"}");
+    while (atomic_load(&fake_n_encodes) == before)
+        usleep(100);
+    for (int i = 0; i < 100000 && fake.n_released < n; i++) {
+        fake_engine_step();
+        fake_turn(0);
+    }
+    assert_int_equal(fake.n_released, n);
+    assert_false(r->ended);
+    return r;
+}
+
+/* A worker writes a long reply: with the only one busy, the reply waits. */
+static void workers_write_long_replies(void **state)
+{
+    enum { N = 1100 }; /* 4,400 values */
+    rose_http_req *busy;
+    (void)state;
+    rose_api *a = start(true);
+    rose_http_req *r = ask_long_reply(N, &busy);
+    atomic_store(&fake_encode_held, false);
+    fake_run(r);
+    fake_run(busy);
+    assert_int_equal(r->status, 200);
+    json_t *reply = json_loads(fake_text(r), 0, NULL);
+    const json_t *data = json_object_get(reply, "data");
+    assert_int_equal(json_array_size(data), N);
+    for (uint32_t i = 0; i < N; i++) {
+        const json_t *v = json_object_get(json_array_get(data, i), "embedding");
+        assert_true(json_real_value(json_array_get(v, 1)) == 97.0 + i % 200);
+    }
+    json_decref(reply);
+    fake_free(r);
+    fake_free(busy);
+    fake_stop(a);
+}
+
+/* The client leaves, and then the server may stop, while the reply waits for a worker. */
+static void long_replies_that_nobody_gets(void **state)
+{
+    (void)state;
+    for (int stops = 0; stops < 2; stops++) {
+        rose_http_req *busy;
+        rose_api *a = start(true);
+        rose_http_req *r = ask_long_reply(1100, &busy);
+        fake_leave(r);
+        if (stops) fake_leave(busy);
+        atomic_store(&fake_encode_held, false);
+        if (!stops) fake_run(busy);
+        fake_stop(a);
+        assert_false(r->ended);
+        fake_free(r);
+        fake_free(busy);
     }
 }
 
@@ -1049,6 +1117,8 @@ int main(void)
         cmocka_unit_test(room_error_bodies),
         cmocka_unit_test(inputs_in_pieces),
         cmocka_unit_test(inputs_that_fail),
+        cmocka_unit_test(workers_write_long_replies),
+        cmocka_unit_test(long_replies_that_nobody_gets),
         cmocka_unit_test(ranks_by_two_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,6 +261,7 @@ BAD = (
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "regex"),
     ({"structured_outputs": {"grammar": "root ::= nowhere"}}, "structured_outputs.grammar", "nowhere"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least one"),
+    ({"guided_choice": ["a"] * 131073}, "guided_choice", "131073 texts, and the limit is 131072"),
     ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex", "exclude each other"),
     ({"structured_outputs": {"structural_tag": '{"type": "x"}'}}, "structured_outputs.structural_tag", "\"x\""),
     ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "exclude each other"),

@@ -12,6 +12,7 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,6 +295,9 @@ def test_lies():
     edited(lambda l, s: s["config.json"].update(blobId="../x"), ["hash"], "a blob that is a path")
     edited(lambda l, s: l.update(sha="../x"), ["commit"], "a commit that is a path")
     edited(lambda l, s: s[WEIGHTS]["lfs"].update(size=-1), ["size"], "a negative size")
+    with room() as (hub, run):
+        r = pull(run, "--revision", "f" * 40)
+        check("another commit than the one asked for", r[0] == 1 and COMMIT in r[2] and "f" * 40 in r[2] and not os.path.exists(run.snapshot), r)
     for bad in ("../config.json", "/etc/x.safetensors", "a/../b", "a//b", "a/", "", ".", "a\\b", "a\nb", "x" * 300):
         edited(lambda l, s, bad=bad: s["README.md"].update(rfilename=bad), ["unsafe name"], f"the name {bad[:20]!r}")
     for body, name in ((b"{", "half a list"), (b"[]", "a list of another form"), (b"\0" * (17 << 20), "an endless list")):
@@ -413,6 +417,50 @@ def test_two():
         check("each file came once", all(hub.asked(n) == 1 for n in NEEDED), hub.counts)
 
 
+def preload(run, name, text):
+    """The environment in which functions of C replace those of libc."""
+    path = os.path.join(run.home, name)
+    subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-xc", "-o", path, "-"], input=text.encode(), check=True)
+    return {"LD_PRELOAD": path, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+
+def test_two_containers():
+    with room() as (hub, run):
+        first = pull(run)
+        for d in ("snapshots", "refs"):  # so that both have only links to make
+            shutil.rmtree(os.path.join(run.repo, d))
+        both, out = threading.Barrier(2), []
+        hub.on["list"] = lambda r, n: (both.wait(120), r.reply(200, json.dumps(hub.listing()).encode()))
+        more = preload(run, "same.so", "#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\nint getpid(void) { return 1; }\n"
+                       "int rename(const char *a, const char *b) { usleep(300000); return renameat(AT_FDCWD, a, AT_FDCWD, b); }\n")
+        threads = [threading.Thread(target=lambda: out.append(pull(run, "--stall-timeout", "120", more=more))) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        check("two containers with a common cache and equal process ids", first[0] == 0 and [r[0] for r in out] == [0, 0] and
+              is_whole(run, hub, NEEDED) and os.listdir(os.path.join(run.repo, "refs")) == ["main"], out)
+
+
+def test_system():
+    with room() as (hub, run):
+        r = pull(run, more=preload(run, "flock.so", "#include <errno.h>\nint flock(int f, int o) { errno = ENOLCK; return -1; }\n"))
+        check("a cache without locks", r[0] == 1 and "cannot lock" in r[2] and "HF_HUB_CACHE" in r[2] and hub.asked(WEIGHTS) == 0, r)
+        names = ("easy_init", "easy_setopt", "easy_perform", "easy_getinfo", "easy_cleanup", "slist_append", "slist_free_all")
+        preload(run, "libcurl.so.4", "".join(f"void curl_{n}(void) {{}}\n" for n in names) + "int curl_global_init(long f) { return 2; }\n"
+                "const char *curl_easy_strerror(int n) { return \"no luck\"; }\n")
+        r = pull(run, more={"LD_LIBRARY_PATH": run.home})
+        check("a libcurl that does not start", r[0] == 1 and "libcurl does not start: no luck" in r[2], r)
+    with room() as (hub, run):
+        victim = os.path.join(run.home, "victim")
+        with open(victim, "w") as f:
+            f.write("precious")
+        os.makedirs(run.blobs)
+        os.symlink(victim, weights_blob(run, hub) + ".incomplete")
+        r = pull(run)
+        check("a part that is a link is not followed", r[0] == 1 and ".incomplete" in r[2] and read(victim) == b"precious", r)
+
+
 def limit_size():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -454,7 +502,8 @@ def test_serve():
 
 
 if __name__ == "__main__":
-    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_sha256, test_terminal, test_two, test_disk, test_serve):
+    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_sha256, test_terminal, test_two, test_two_containers, test_system,
+                 test_disk, test_serve):
         test()
     print(f"{results['passed']} passed, {results['failed']} failed")
     sys.exit(1 if results["failed"] else 0)

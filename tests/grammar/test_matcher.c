@@ -257,6 +257,28 @@ static void live_bytes(void **state)
     rose_grammar_unref(g);
 }
 
+static gr_node compile_other(gr_build *b, void *other)
+{
+    assert_int_equal(rose_grammar_compile(other, ROSE_GRAMMAR_REGEX, "b", 1, v, &b->opts, NULL),
+                     ROSE_OK);
+    return rose_gr_text(b, "a");
+}
+
+/* The bound also holds when another grammar was compiled after the first check. */
+static void live_bytes_at_once(void **state)
+{
+    const rose_grammar_opts opts = {.max_live_bytes = 1};
+    rose_grammar *g, *other;
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(rose_gr_compile(&g, v, &opts, "a", compile_other, &other, &err), ROSE_E_FULL);
+    assert_null(g);
+    assert_non_null(strstr(err.msg, "try again"));
+    rose_grammar_unref(other);
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_REGEX, "b", 1, v, &opts, &err), ROSE_OK);
+    rose_grammar_unref(g);
+}
+
 /* A grammar whose calls take many steps says so, and others do not. */
 static void slow_grammars(void **state)
 {
@@ -664,6 +686,7 @@ int main(void)
         cmocka_unit_test(deep_output),
         cmocka_unit_test(clean_ups),
         cmocka_unit_test(live_bytes),
+        cmocka_unit_test(live_bytes_at_once),
         cmocka_unit_test(slow_grammars),
         cmocka_unit_test(no_way_on),
         cmocka_unit_test(hostile),
