@@ -3,7 +3,7 @@
  * reports those of the CPU sampler, hostile values among them, also where the staging area holds
  * one output at a time. Then whole steps: many outputs, several of a row, rules beside none, graph
  * and eager. */
-#define FX_MAX_SEQS 80
+#define FX_MAX_SEQS 256
 #include "backend/cuda_fixture.h"
 #include "backend/rules_reference.h"
 
@@ -167,6 +167,10 @@ static void check_changed(rose_cuda *c, const float *x, uint32_t rows)
 {
     static float want[MAX_VOCAB], got[MAX_VOCAB];
     const uint32_t vocab = c->arch.vocab_size;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rows; i++)
+        n += changes(&g_wish[i]);
+    if (n > c->scratch.n_changed) return; /* only the last part is there */
     for (uint32_t i = 0, at = 0; i < rows; i++) {
         if (!changes(&g_wish[i])) continue;
         apply_naively(&g_wish[i].set, x + (size_t)i * vocab, vocab, want);
@@ -204,8 +208,24 @@ static uint32_t check_result(rose_cuda *c, const float *x, uint32_t i)
     return other;
 }
 
+/* Most guided requests: every row has a mask and nothing else. */
+static void only_masks(uint32_t n, uint32_t vocab)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        wish *w = &g_wish[i];
+        const uint32_t one_in = 1 + rnd(2 * vocab);
+        memset(&w->set, 0, sizeof w->set);
+        w->set.u =
+            (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1, .mask = w->set.mask};
+        for (uint32_t id = 0; id < vocab; id++)
+            if (rnd(one_in) == 0) w->set.mask[id / 32] |= 1u << id % 32;
+        g_rules[i] = w->rules = &w->set.u;
+    }
+}
+
 static void on_own_logits(const fx_shape *shape, int rounds, uint64_t staging)
 {
+    static const uint32_t crowds[] = {1, 17, 64, 128, 256};
     rose_model *m = fx_model(shape, 7);
     fx_backend f = fx_open(m, ROSE_COMPUTE_F32, NULL, 0, 1);
     rose_cuda *c = fx_cuda(&f);
@@ -215,13 +235,15 @@ static void on_own_logits(const fx_shape *shape, int rounds, uint64_t staging)
     assert_non_null(x);
     if (staging > 0) c->scratch.rules_bytes = staging;
     for (int round = 0; round < rounds; round++) {
-        const uint32_t rows = 1 + rnd(FX_MAX_SEQS);
+        const bool masks = round % 4 == 3;
+        const uint32_t rows = masks ? crowds[round / 4 % 5] : 1 + rnd(80);
         for (uint32_t r = 0; r < rows; r++)
             if (round % 2)
                 hostile_row(x + (size_t)r * vocab, vocab);
             else
                 random_row(x + (size_t)r * vocab, vocab);
         random_wishes(rows, vocab);
+        if (masks) only_masks(rows, vocab);
         set_logits(c, x, rows);
         run_rules(c, rows);
         if (staging == 0) check_changed(c, x, rows); /* else only the last part is there */

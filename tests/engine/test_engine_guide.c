@@ -459,6 +459,7 @@ static void test_same(void **state)
     o.prefix_cache = false;
     o.backend.kv_pages = 100;
     run_all(q, &o, MODE_SYNC, true, false);
+    assert_true(atomic_load(&g_known) > 0);
     o.prefix_cache = true;
     for (int mode = 0; mode < N_MODES; mode++) {
         run_all(q, &o, mode, false, false);

@@ -175,6 +175,42 @@ static void copies(void **state)
     rose_grammar_unref(g);
 }
 
+/* What is known at once is what accept and mask give. A second text gets all masks of the first. */
+static void known_masks(void **state)
+{
+    static const char text[] = "{\"ab\": [12, true, \"aaaa\"]}";
+    rose_grammar *g;
+    uint32_t want[sizeof text][TEXT_WORDS], got[TEXT_WORDS];
+    (void)state;
+    assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, "{}", 2, v, NULL, NULL),
+                     ROSE_OK);
+    rose_matcher *m = start(g);
+    for (size_t i = 0; i + 1 < sizeof text; i++) {
+        const uint32_t id = (uint8_t)text[i];
+        memset(got, 0xEE, sizeof got);
+        assert_false(rose_matcher_try_next(m, EOS, got));
+        assert_false(rose_matcher_try_next(m, N_IDS, got));
+        if (i == 0) assert_false(rose_matcher_try_next(m, 'x', got)); /* not allowed */
+        for (int k = 0; k < TEXT_WORDS; k++)
+            assert_int_equal(got[k], 0xEEEEEEEE); /* unchanged */
+        accept(m, id);
+        assert_int_equal(rose_matcher_mask(m, want[i], NULL), ROSE_OK);
+    }
+    assert_true(rose_matcher_accepting(m));
+    assert_int_equal(rose_matcher_accept(m, EOS, NULL), ROSE_OK);
+    assert_false(rose_matcher_try_next(m, EOS, got));
+    rose_matcher_destroy(m);
+    m = start(g);
+    for (size_t i = 0; i + 1 < sizeof text; i++) {
+        assert_true(rose_matcher_try_next(m, (uint8_t)text[i], got));
+        for (uint32_t id = 0; id < N_IDS; id++)
+            assert_int_equal(has_bit(got, id), has_bit(want[i], id));
+    }
+    check_mask(m);
+    rose_matcher_destroy(m);
+    rose_grammar_unref(g);
+}
+
 /* Where the stack has max_stack frames, only what closes is allowed. */
 static void deep_output(void **state)
 {
@@ -683,6 +719,7 @@ int main(void)
         cmocka_unit_test(sentencepiece),
         cmocka_unit_test(halves_of_characters),
         cmocka_unit_test(copies),
+        cmocka_unit_test(known_masks),
         cmocka_unit_test(deep_output),
         cmocka_unit_test(clean_ups),
         cmocka_unit_test(live_bytes),

@@ -88,7 +88,7 @@ typedef struct rose_cuda_scratch {
     uint32_t n_dense;
     uint8_t *header[ROSE_CUDA_SLOTS]; /* tables of the step in each slot */
     float *changed;                   /* [n_changed][ld_logits] */
-    uint8_t *rules; /* device copy of the slot's `rules` */
+    uint8_t *rules;                   /* device copy of the slot's `rules` */
     uint32_t ld_logits, out_block, n_changed;
     uint64_t header_bytes, rules_bytes;
 } rose_cuda_scratch;

@@ -67,8 +67,8 @@ typedef struct places {
 static places place(const part *p)
 {
     const uint64_t bytes[N_TABLES] = {
-        p->n_changes * sizeof(uint64_t),       p->n_changes * sizeof(rose_cuda_change),
-        p->n_changes * sizeof(rose_cuda_pick), p->n_changes * sizeof(uint32_t),
+        p->n_changes * sizeof(uint64_t),         p->n_changes * sizeof(rose_cuda_change),
+        p->n_changes * sizeof(rose_cuda_pick),   p->n_changes * sizeof(uint32_t),
         p->n_reports * sizeof(rose_cuda_report), p->n_words * sizeof(uint32_t)};
     uint64_t at[N_TABLES + 1] = {0};
     for (int i = 0; i < N_TABLES; i++)

@@ -124,7 +124,8 @@ static __global__ void __launch_bounds__(THREADS) change_kernel(const rose_cuda_
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < c.n_seen; i += THREADS) {
             const uint32_t id = a.words[c.seen + i];
-            if (id - first < end - first) y[id] = penalised(c, y[id], a.words[c.seen + c.n_seen + i]);
+            if (id - first < end - first)
+                y[id] = penalised(c, y[id], a.words[c.seen + c.n_seen + i]);
         }
         __syncthreads();
         best = best_in_span(y, first, end);
