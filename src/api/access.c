@@ -1,8 +1,8 @@
 /* api/access.c - the access log: one line of JSON for each request that ended (--access-log).
  *
- * I/O threads append lines to a buffer in memory; a thread of its own writes all that has come with
- * one write(). So a slow disk or a full pipe delays no request. Lines that do not fit into the
- * buffer are lost, and the log says how many.
+ * I/O threads append lines to a buffer in memory. A separate thread writes all waiting lines with
+ * one write(), so a slow disk or a full pipe delays no request. Lines that do not fit into the
+ * buffer are lost, and the server's log says how many.
  *
  * A line never has a body, a query, a key, or a header that was not checked. */
 #include <errno.h>
@@ -26,9 +26,9 @@
 enum {
     MAX_WAITING = 4 << 20, /* bytes of lines in memory */
     MAX_PATH = 1024,       /* bytes of a request's path in a line */
-    PIPE_PIECE = 4096,     /* a pipe that poll() calls writable takes this much without blocking */
+    PIPE_PIECE = 4096,     /* bytes that a pipe takes without blocking once poll() says POLLOUT */
     POLL_MS = 100,
-    STOP_MS = 1000 /* how long a stuck pipe may delay the end of the program */
+    STOP_MS = 1000 /* the longest that a full pipe may delay the end of the program */
 };
 
 struct rose_access_log {
@@ -42,7 +42,7 @@ struct rose_access_log {
     rose_buf in;   /* lines that wait */
     uint64_t lost; /* lines that were not written */
     bool stopping;
-    rose_buf out; /* lines that are being written; the thread's */
+    rose_buf out; /* lines that are being written; used by the writing thread only */
 };
 
 /* ---- writing ---- */
@@ -77,7 +77,8 @@ static bool is_stopping(rose_access_log *l)
     return stopping;
 }
 
-/* Waits until a pipe or terminal takes a piece. False: the program ends and it took none. */
+/* Waits until a pipe or terminal can take bytes. False: the program ends, and none could be
+ * written for STOP_MS. */
 static bool wait_for_room(rose_access_log *l)
 {
     uint32_t waited = 0;
@@ -236,7 +237,7 @@ bool rose_api_trace_read(rose_api_trace *out, const char *value)
         return false;
     if (memcmp(value, "ff", 2) == 0 || is_zero(value + TRACE, 32) || is_zero(value + PARENT, 16))
         return false;
-    /* Version 00 ends here; a later version may go on after a dash. */
+    /* A value of version 00 has exactly this length; later versions may add fields after a dash. */
     if (len > LENGTH && (memcmp(value, "00", 2) == 0 || value[LENGTH] != '-')) return false;
     memcpy(out->trace_id, value + TRACE, 32);
     memcpy(out->parent_id, value + PARENT, 16);
@@ -262,7 +263,7 @@ static void put_text(rose_api_out *o, const char *name, const char *text, size_t
     rose_api_put_string(o, text, len);
 }
 
-/* The time from the first byte of the request to t; nothing if t did not come. */
+/* Writes the time between two moments in ms. Writes nothing if one of them never came. */
 static void put_ms(rose_api_out *o, const char *name, uint64_t from, uint64_t t)
 {
     if (t != 0 && from != 0 && t >= from)

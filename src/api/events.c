@@ -252,21 +252,29 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
     if (wanted(j)) deliver(c, last);
 }
 
+/* Writes the headers of a reply, after those in `fixed`, to io->tail. NULL: out of memory. */
+static const char *make_headers(const rose_api_job *j, const char *fixed)
+{
+    rose_api_out *o = &j->io->tail;
+    rose_api_out_reset(o);
+    rose_api_puts(o, fixed);
+    rose_api_server_timing(o, j);
+    rose_api_put(o, j->note.b.data, j->note.b.len);
+    if (j->begun) rose_api_put_label(o, j->r); /* rose_api_reply_take adds it to other replies */
+    const char *headers = rose_buf_str(&o->b);
+    return o->oom ? NULL : headers;
+}
+
 static void write_stream(rose_api_job *j)
 {
     rose_api_io *io = j->io;
     if (!j->begun) {
         static const char fixed[] = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
-        rose_api_out_reset(&io->tail);
-        rose_api_puts(&io->tail, fixed);
-        rose_api_server_timing(&io->tail, j);
-        rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
-        rose_api_put_label(&io->tail, j->r);
         j->begun = true;
         rose_api_count_http(io, j->r, 200);
-        const char *headers = rose_buf_str(&io->tail.b);
+        const char *headers = make_headers(j, fixed);
         if (!rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
-                                    io->tail.oom || headers == NULL ? fixed : headers))
+                                    headers == NULL ? fixed : headers))
             return;
     }
     if (j->r != NULL && io->out.b.len > 0)
@@ -292,17 +300,13 @@ static void end_stream(rose_api_job *j)
 
 static void reply_whole(rose_api_job *j)
 {
-    rose_api_io *io = j->io;
-    rose_api_out_reset(&io->tail);
     if (!j->written) j->dialect->whole(&j->reply, j);
-    rose_api_server_timing(&io->tail, j);
-    rose_api_put(&io->tail, j->note.b.data, j->note.b.len);
-    const char *headers = rose_buf_str(&io->tail.b);
-    if (j->reply.oom || io->tail.oom || headers == NULL) {
+    const char *headers = make_headers(j, "");
+    if (j->reply.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
-        rose_api_reply_error(io, take_req(j), &j->err);
+        rose_api_reply_error(j->io, take_req(j), &j->err);
     } else {
-        rose_api_reply_take(io, take_req(j), headers, &j->reply.b);
+        rose_api_reply_take(j->io, take_req(j), headers, &j->reply.b);
     }
 }
 

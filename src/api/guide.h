@@ -1,13 +1,13 @@
 /* api/guide.h - structured output: what the text of a request must obey, and the guides of its
- * choices (engine.h), which tell the engine the ids that may come next.
+ * choices. A guide (engine/engine.h) tells the engine which ids may come next.
  *
  * A request asks for a structure (structured.c reads its fields). A worker finds or compiles the
  * grammar and keeps it in the job; each choice then gets a guide of its own. The vocabulary and the
- * cache of grammars belong to the model. They are made when a request needs them first, because
- * this takes 15 to 100 ms.
+ * cache of grammars belong to the model. The first request that needs them makes them, which takes
+ * 15 to 100 ms.
  *
- * An I/O thread never compiles: it declines the job. At most half of the workers
- * compile at a time (worker.c), so requests with cached grammars and plain ones find a free one. */
+ * An I/O thread never compiles a grammar. It hands the job to a worker instead. At most half of the
+ * workers compile at a time (worker.c), so other requests find a free worker. */
 #ifndef ROSE_API_GUIDE_H
 #define ROSE_API_GUIDE_H
 
@@ -24,8 +24,8 @@ typedef struct rose_api_structure {
     rose_grammar_kind kind;
     bool schema_order;
     char param[64];      /* the field that asks for it */
-    const json_t *value; /* borrowed from the request: a string is the text of the grammar, another
-                          * value is written as JSON; NULL: no text */
+    const json_t *value; /* borrowed from the request. A string is the text of the grammar; the JSON
+                          * of any other value is the text. NULL: the kind has no text */
 } rose_api_structure;
 
 /* The grammars of the model; a member of rose_api. */
@@ -36,14 +36,14 @@ typedef struct rose_api_grammars {
 } rose_api_grammars;
 
 void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes);
-void rose_api_grammars_free(rose_api_grammars *g); /* no worker runs any more */
-/* Zeros as long as there is no cache. Any thread. */
+void rose_api_grammars_free(rose_api_grammars *g); /* call after the workers have ended */
+/* All figures are 0 until a request has made the cache. Any thread. */
 void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats *out);
 
-/* Sets j->grammar to the grammar of text[0..len), compiled if need be; kind and schema_order are
- * those of grammar/grammar.h. Call on the thread that runs the job, before its prompts are
- * tokenised. False: j->err says why (400 with the compiler's message and `param`), or j->declined
- * is set: the job must run again on a worker, and the caller returns without doing anything. */
+/* Sets j->grammar to the grammar of text[0..len), from the cache or newly compiled. kind and
+ * schema_order are those of grammar/grammar.h. Call it on the thread that runs the job, before the
+ * prompts are tokenised. False: the caller must return. Either j->err says why (400 with the
+ * compiler's message and `param`), or j->declined is set and a worker must run the job again. */
 struct rose_api_job;
 bool rose_api_guide_load(struct rose_api_job *j, rose_grammar_kind kind, bool schema_order,
                          const char *text, size_t len, const char *param);
@@ -51,11 +51,11 @@ bool rose_api_guide_load(struct rose_api_job *j, rose_grammar_kind kind, bool sc
 /* The same for what the fields of a request ask for. */
 bool rose_api_guide_load_structure(struct rose_api_job *j, const rose_api_structure *s);
 
-/* Gives each choice of the job a guide of j->grammar, at the start of the text; without a grammar
- * it does nothing. False: out of memory, in j->err. */
+/* Gives each choice of the job a guide that stands at the start of j->grammar. Without a grammar it
+ * does nothing. False: out of memory, and j->err says so. */
 bool rose_api_guides_create(struct rose_api_job *j);
 
-/* Destroys a guide that the engine did not get; {0} is none. */
+/* Destroys a guide that was not passed to the engine. Accepts {0}, which is no guide. */
 void rose_api_guide_destroy(rose_guide *g);
 
 #endif

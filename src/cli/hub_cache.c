@@ -1,9 +1,10 @@
-/* cli/hub_cache.c - the files of a model: which ones are needed, which ones the cache has, and how
- * the others get there. See cli.h.
+/* cli/hub_cache.c - the files of a model: finds those that are needed and in the cache, and fetches
+ * the others. See cli.h.
  *
- * A file arrives as blobs/HASH.incomplete under the lock .locks/models--ORG--NAME/HASH.lock, gets
- * its final name blobs/HASH when it is whole, and then the link snapshots/COMMIT/FILE. Weights come
- * last and refs/REVISION after them. */
+ * A download is written to blobs/HASH.incomplete, under the lock
+ * .locks/models--ORG--NAME/HASH.lock. When the file is complete, it is renamed to blobs/HASH, and
+ * the link snapshots/COMMIT/FILE is made. Weights are fetched last, and refs/REVISION is written
+ * after them. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +57,7 @@ static bool is_gguf(const char *name)
     return ends_with(name, ".gguf") && strncmp(base_of(name), "mmproj", 6) != 0;
 }
 
-/* What a name says before ".gguf" or "-00001-of-00002.gguf". */
+/* The length of a name without ".gguf" or "-00001-of-00002.gguf" at its end. */
 static size_t stem(const char *name)
 {
     const rose_gguf_split s = rose_gguf_read_split(name);
@@ -220,8 +221,8 @@ static rose_status read_ref(const rose_hub *h, char commit[41], rose_err *err)
     return st;
 }
 
-/* Tells whether all files are there that the index of the weights names. Without an index the only
- * file of the weights was linked last. */
+/* Tells whether the snapshot has every file that the index of the weights names. Without an index
+ * there is one weight file, model.safetensors. */
 static bool has_all_weights(const char *snapshot)
 {
     char path[PATH_CAP + 1024];
@@ -252,7 +253,8 @@ static bool has_all_weights(const char *snapshot)
     return all;
 }
 
-/* The marker of a GGUF model of which all parts are linked: refs/ names no types of files. */
+/* The name of a link to the GGUF file to open, made when all its parts are there. It is needed
+ * because refs/ says nothing about the type of the files. */
 static void gguf_mark(const rose_hub *h, char out[128])
 {
     snprintf(out, 128, ".roseinfer-%s", h->quant[0] != '\0' ? h->quant : "gguf");
@@ -352,8 +354,8 @@ typedef struct download {
     const hub_file *f;
     int fd;
     uint64_t at;   /* bytes in the file, all of them in sha */
-    uint64_t best; /* the largest `at` so far */
-    bool resumed;  /* an earlier process left a part */
+    uint64_t best; /* the largest `at` so far: a try that exceeds it has made progress */
+    bool resumed;  /* the first bytes come from an earlier process */
     rose_sha256 sha;
     rose_progress bar;
     uint64_t line_ns;
@@ -362,7 +364,7 @@ typedef struct download {
     char path[PATH_CAP];
 } download;
 
-/* In a pipe and in the log a line tells where the file is. */
+/* Writes a line of progress to the log or to standard error. */
 static void say(const rose_hub *h, const char *text)
 {
     if (h->log)
@@ -433,8 +435,8 @@ static bool on_bytes(void *ctx, const void *bytes, size_t n)
     return true;
 }
 
-/* Reads what an earlier try left. Only a file with a SHA-256 is continued, because nothing else
- * would show that the two parts do not fit. */
+/* Reads the bytes that an earlier try left. Only a file with a SHA-256 is continued: without it
+ * nothing would show that the two halves belong to different files. */
 static rose_status take_up(download *d)
 {
     char block[65536];
@@ -467,7 +469,7 @@ static rose_status add_escaped(rose_buf *url, const char *text, bool slash)
     return st;
 }
 
-/* What a reply without the file means. */
+/* Explains a reply that does not have the file. */
 static rose_status refusal(const rose_hub *h, const char *what, const rose_hub_reply *r,
                            rose_err *err)
 {
@@ -541,7 +543,8 @@ static rose_status fetch_rest(download *d, const char *url)
     return ROSE_OK;
 }
 
-/* EMPTY: the part of an earlier process was wrong, so the file must begin anew. */
+/* Checks the hash and gives the file its final name. EMPTY: the bytes of an earlier process were
+ * wrong, so the download must start again from the first byte. */
 static rose_status finish(download *d, const char *blob)
 {
     char hex[65];

@@ -1,6 +1,7 @@
-/* cli/hub_http.c - GET for the hub's client. libcurl is loaded when it is first needed, so the
- * numbers of its interface stand here. They never change: they are part of its ABI. Redirects are
- * followed here, because libcurl before 7.83 sends a token to another port of the same host. */
+/* cli/hub_http.c - GET requests to the hub. libcurl is loaded at the first request, and its headers
+ * are not needed to build: the numbers of its ABI, which never change, stand below. This file
+ * follows redirects itself, because libcurl before 7.83 sends the token to another port of the same
+ * host. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static bool begin(transfer *t)
     return !t->stopped;
 }
 
-/* The bytes of an error page or a redirect are dropped. A page that does not end is cut off. */
+/* Drops the body of an error or a redirect. The transfer is stopped if that body is too long. */
 static size_t on_body(char *bytes, size_t size, size_t n, void *ctx)
 {
     transfer *t = ctx;
@@ -136,7 +137,7 @@ static size_t origin(const char *url)
     return host == NULL ? 0 : (size_t)(host - url) + 3 + strcspn(host + 3, "/?#");
 }
 
-/* An origin with "user@" in it is another one. */
+/* Tells whether a URL has the endpoint's scheme, host and port. A URL with "user@" never has. */
 static bool is_endpoint(const rose_hub *h, const char *url)
 {
     const size_t n = origin(h->endpoint);

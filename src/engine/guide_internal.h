@@ -1,17 +1,17 @@
-/* engine/guide_internal.h - guides of requests (engine.h): the mask of the next id, and the threads
- * that compute masks, because a mask may take milliseconds and the engine thread must not wait.
+/* engine/guide_internal.h - guides of requests (engine.h), and the threads that call them. A guide
+ * gives a mask of the ids that may come next. A mask may take milliseconds, and the engine thread
+ * must not wait for it.
  *
- * A job lets a guide advance by the id that was sampled and compute the mask of the next one. If
- * the guide knows the mask already, the engine thread takes it and there is no job, because waking
- * a worker takes longer. The
- * submitter starts the first job of a request, so that it runs while the prompt is computed. The
- * engine thread starts the others, when it delivers an id. A request has at most one job at a time.
- * From the start of a job until the engine thread takes it back, the job owns guide and mask, and
- * holds a reference to the request. So a request that ends meanwhile need not wait for the job.
+ * A job advances a guide by the sampled id and computes the mask for the next id. If the guide
+ * knows that mask already, the engine thread takes it without a job, because to wake a worker takes
+ * longer. The thread that submits a request starts its first job, which then runs while the prompt
+ * is computed. The engine thread starts the other jobs, each when it delivers an id. A request has
+ * at most one job at a time. While a job runs, it owns the guide and the mask, and holds a
+ * reference to the request. So a request can end without waiting for its job.
  *
- * Threads: three workers, which the first request with a guide starts. One has the jobs of slow
- * guides, and two have the others. Started jobs wait in two bounded rings; ended ones in a stack,
- * which the engine thread empties. A worker wakes the engine thread.
+ * Threads: three workers, which the first request with a guide starts. One runs the jobs of slow
+ * guides, and two run the others. Jobs wait in two bounded rings, one for each kind. A worker puts
+ * a finished job on a stack, which the engine thread empties, and wakes the engine thread.
  */
 #ifndef ROSE_ENGINE_GUIDE_INTERNAL_H
 #define ROSE_ENGINE_GUIDE_INTERNAL_H
@@ -46,9 +46,9 @@ typedef struct rose_guided {
     uint32_t mask[];   /* [(vocab + 31) / 32] */
 } rose_guided;
 
-/* Takes the guide of o over, unless it returns NULL: out of memory. */
+/* Takes ownership of the guide of o. NULL: out of memory, and the caller keeps the guide. */
 rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx *c);
-void rose_guided_destroy(rose_guided *g); /* accepts NULL; no job of it runs */
+void rose_guided_destroy(rose_guided *g); /* accepts NULL; no job of g may be running */
 
 bool rose_guided_allows_any(const rose_guided *g); /* the mask has an id */
 
@@ -63,19 +63,20 @@ void rose_guided_work(rose_guided *g);
 
 typedef struct rose_guides rose_guides;
 
-/* At most max_guides requests at once. The port is borrowed. NULL: out of memory. */
+/* Up to max_guides requests with guides can live at the same time. The port is borrowed. NULL: out
+ * of memory. */
 rose_guides *rose_guides_create(uint32_t max_guides, struct rose_port *port);
 /* Waits for running jobs, and drops all references to requests. No other thread uses guides or
  * engine. Accepts NULL. */
 void rose_guides_destroy(rose_guides *w);
 
-/* Submitter. Takes a place for a request; the first call starts the threads. Errors: FULL (too many
- * requests that have ended still wait for their jobs), IO. */
+/* Called by the thread that submits. Takes a place for a request; the first call starts the
+ * workers. Errors: FULL (too many ended requests still have a running job), IO. */
 rose_status rose_guides_enter(rose_guides *w, rose_err *err);
 void rose_guides_leave(rose_guides *w); /* gives the place back; any thread */
 
-/* Starts a job. The caller has filled in n_generated and id, and gives one reference to r away. Any
- * thread. Cannot fail: the ring has room for all places. */
+/* Starts a job, which takes over one of the caller's references to r. Set n_generated and id
+ * before. Any thread. Cannot fail, because the rings have room for all places. */
 void rose_guides_start(rose_guides *w, struct rose_request *r);
 
 /* Engine thread. Returns all jobs that ended since the last call, linked by guided->next, in the

@@ -1,13 +1,12 @@
-/* http/tls.c - TLS by OpenSSL 3, which is loaded when a certificate is given. The program is built
- * without OpenSSL and runs where OpenSSL is not installed.
+/* http/tls.c - TLS with OpenSSL 3. The program is built without OpenSSL and loads it only when the
+ * user gives a certificate, so it also runs on machines that lack OpenSSL.
  *
- * A connection stays as it is in conn.c: read and write here take the places of recv(2) and
- * send(2), and fail with EAGAIN where those would. Two things differ. The library may hold bytes
- * that it has decrypted while the socket has none, so conn.c asks for them (rose_http_tls_pending).
- * And a write may have to wait for bytes of the client, as in the handshake; it is tried again
- * after a read.
+ * With TLS, conn.c calls the read and write of this file instead of recv(2) and send(2). They also
+ * fail with EAGAIN when they would block. Two things differ. OpenSSL may hold decrypted bytes while
+ * the socket has none, so conn.c must ask for them (rose_http_tls_pending). A write may have to
+ * wait for bytes of the client, as in the handshake. Then conn.c tries it again after a read.
  *
- * Not here: client certificates, HTTP/2, renegotiation (off), TLS 1.1 and older (off). */
+ * Not supported: client certificates, HTTP/2, renegotiation, and TLS 1.1 and older. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +91,7 @@ static rose_status load(rose_http_tls *t, rose_err *err)
     return rose_fail(err, st, "--ssl-certfile needs OpenSSL 3 (Debian: libssl3): %.300s", why.msg);
 }
 
-/* A key with a password would make OpenSSL ask at the terminal. */
+/* Refuses keys with a password. Without this callback OpenSSL would ask for it at the terminal. */
 static int no_password(char *out, int cap, int writing, void *arg)
 {
     (void)out;
@@ -150,7 +149,7 @@ void rose_http_tls_close(rose_http_tls *t)
 {
     if (t == NULL) return;
     if (t->ctx != NULL) t->ctx_free(t->ctx);
-    free(t); /* the library stays loaded: it has registered functions for the end of the program */
+    free(t); /* the library stays loaded, because it has registered functions with atexit */
 }
 
 /* ---- connections ---- */
@@ -164,7 +163,7 @@ bool rose_http_tls_begin(rose_http_conn *c)
     return t->set_fd(c->ssl, c->fd) == 1;
 }
 
-/* Translates a result of the library into one of recv or send. */
+/* Turns the result of an OpenSSL call into the result that recv or send would give. */
 static ssize_t result_of(rose_http_conn *c, int rc, bool reads)
 {
     const rose_http_tls *t = c->io->h->tls;
@@ -188,7 +187,7 @@ static ssize_t result_of(rose_http_conn *c, int rc, bool reads)
 ssize_t rose_http_tls_read(rose_http_conn *c, void *out, size_t cap)
 {
     const rose_http_tls *t = c->io->h->tls;
-    t->err_clear(); /* the queue of errors belongs to the thread, not to the connection */
+    t->err_clear(); /* OpenSSL's error queue is shared by all connections of the thread */
     errno = 0;
     return result_of(c, t->read(c->ssl, out, cap < MAX_WRITE ? (int)cap : MAX_WRITE), true);
 }
@@ -215,7 +214,7 @@ void rose_http_tls_say_end(rose_http_conn *c)
     const rose_http_tls *t = c->io->h->tls;
     if (c->ssl == NULL || c->tls_failed || c->tls_ended) return;
     t->err_clear();
-    (void)t->shutdown(c->ssl); /* a client that takes no more bytes misses it */
+    (void)t->shutdown(c->ssl); /* no second try: the client may never read again */
     t->err_clear();
     c->tls_ended = true;
 }
