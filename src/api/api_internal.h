@@ -455,6 +455,14 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
                          const char *query, rose_api_error *err);
 
+/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
+static inline uint64_t rose_api_mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind,
                                   const rose_api_dialect *d);

@@ -18,26 +18,19 @@ enum { MIN_VALUES = 1 << 20 };
  * choices than this. */
 enum { MAX_SHORT_CHOICES = 4 };
 
-/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
-static uint64_t mix64(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* The documented rule: choice 0 uses the seed itself; choice i uses the i-th output of
  * SplitMix64. */
 static uint64_t choice_seed(uint64_t seed, uint32_t i)
 {
-    return i == 0 ? seed : mix64(seed + i * 0x9E3779B97F4A7C15u);
+    return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
 
 static uint64_t random_seed(void)
 {
     uint64_t seed;
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = mix64(rose_now_ns());
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        seed = rose_api_mix64(rose_now_ns());
     return seed;
 }
 
@@ -63,8 +56,8 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
     snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
-             (unsigned long long)mix64(atomic_fetch_add_explicit(&a->next_id, 0x9E3779B97F4A7C15u,
-                                                                 memory_order_relaxed)));
+             (unsigned long long)rose_api_mix64(atomic_fetch_add_explicit(
+                 &a->next_id, 0x9E3779B97F4A7C15u, memory_order_relaxed)));
     io->n_jobs++;
     return j;
 }

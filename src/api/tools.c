@@ -460,20 +460,14 @@ void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text)
 
 /* ---- a choice ---- */
 
-static uint64_t mix64(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* The id of a call follows from that of the reply. Mistral's templates refuse ids that are not nine
  * letters and digits. */
 static void make_id(char id[ROSE_API_CALL_ID], const rose_api_choice *c, uint32_t call)
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const uint64_t reply = strtoull(c->job->id + strlen(c->job->dialect->id), NULL, 16);
-    uint64_t x = mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
+    uint64_t x =
+        rose_api_mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
     if (!c->job->reading.short_ids) {
         snprintf(id, ROSE_API_CALL_ID, "call_%016llx", (unsigned long long)x);
         return;

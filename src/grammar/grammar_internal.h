@@ -231,6 +231,14 @@ gr_node rose_gr_members(gr_build *b, const char *open, gr_node member, const cha
                         uint32_t min, uint32_t max);
 gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
 
+/* The value of a hexadecimal digit, or -1. */
+static inline int rose_gr_hex(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /* ---- front ends. Each returns the node of the whole text. ---- */
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n);   /* all of the text matches */

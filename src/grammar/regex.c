@@ -77,18 +77,11 @@ static void add_kid(const reader *r, rx *x, rx *kid)
 
 /* ---- characters and classes ---- */
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 static uint32_t hex(reader *r, unsigned n)
 {
     uint32_t v = 0;
     for (unsigned i = 0; i < n; i++) {
-        int d = more(r) ? hex_value(r->s[r->at]) : -1;
+        int d = more(r) ? rose_gr_hex(r->s[r->at]) : -1;
         if (d < 0) refuse(r, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
         v = v << 4 | (uint32_t)d;
         r->at++;

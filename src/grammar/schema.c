@@ -128,21 +128,14 @@ bool rose_gr_schema_legacy(const gr_build *b)
     return b->schema->draft < 2019;
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* One part of a JSON pointer in a URI: %xx, ~0 and ~1 are undone, in this order. */
 static size_t unescape(const char *from, size_t n, char *to)
 {
     size_t k = 0, w = 0;
     for (size_t i = 0; i < n; i++) {
-        bool coded = from[i] == '%' && i + 2 < n && hex_value(from[i + 1]) >= 0 &&
-                     hex_value(from[i + 2]) >= 0;
-        int byte = coded ? hex_value(from[i + 1]) * 16 + hex_value(from[i + 2]) : from[i];
+        bool coded = from[i] == '%' && i + 2 < n && rose_gr_hex(from[i + 1]) >= 0 &&
+                     rose_gr_hex(from[i + 2]) >= 0;
+        int byte = coded ? rose_gr_hex(from[i + 1]) * 16 + rose_gr_hex(from[i + 2]) : from[i];
         to[k++] = (char)byte;
         if (coded) i += 2;
     }
