@@ -1,4 +1,5 @@
-// examples/many.cc - the roseinfer library in C++: several prompts at once, read from one poll loop.
+// examples/many.cc - the roseinfer library in C++: several prompts at once, read from one poll
+// loop.
 //
 //     c++ -std=c++17 many.cc -o many $(pkg-config --cflags --libs roseinfer)
 //     ./many models/rose-tiny "Once upon a time" "The king"
@@ -14,11 +15,18 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct Close {
-    void operator()(rose_lib *rose) const { rose_lib_close(rose); }
-    void operator()(rose_lib_request *r) const { rose_lib_release(r); }
+    void operator()(rose_lib *rose) const
+    {
+        rose_lib_close(rose);
+    }
+    void operator()(rose_lib_request *r) const
+    {
+        rose_lib_release(r);
+    }
 };
 using Engine = std::unique_ptr<rose_lib, Close>;
 using Request = std::unique_ptr<rose_lib_request, Close>;
