@@ -135,8 +135,9 @@ typedef enum rose_lib_structure {
     ROSE_LIB_TAG          /* a structural tag of XGrammar, in JSON */
 } rose_lib_structure;
 
-/* Logits are changed in this order, as in vLLM: the structure and allowed_ids, min_tokens, bias,
- * banned sequences, penalties; then temperature, top_k, top_p, min_p. */
+/* Logits are changed in this order, as in vLLM: the structure, allowed_ids, min_tokens and banned
+ * sequences, bias, penalties; then temperature and the filters top_k, top_p and min_p. Messages of
+ * the engine name some fields as the server does: bad_words, allowed_token_ids, stop_token_ids. */
 typedef struct rose_lib_params {
     size_t size;         /* of this struct, in bytes */
     uint32_t max_tokens; /* at most this many new tokens, >= 1; clamped to what the context leaves.
@@ -314,8 +315,9 @@ ROSE_LIB_API int rose_lib_wakeup_fd(const rose_lib *rose);
 /* Writes to out[0..cap) requests with params.wakeup that have something new, each once, and
  * returns their number; 0 is normal. Read each with rose_lib_next(r, &piece, 0) until it gives 0:
  * only then is the request listed again. With more than cap of them the descriptor stays readable.
- * A released request is never listed. Never waits. Any thread; if several threads call it, each
- * gets other requests. */
+ * A released request is never listed. A request may be listed before the function that submitted it
+ * has returned on another thread; params.user tells which one it is. Never waits. Any thread; if
+ * several threads call it, each gets other requests. */
 ROSE_LIB_API size_t rose_lib_ready(rose_lib *rose, rose_lib_request **out, size_t cap);
 
 /* ---- embeddings ---- */
