@@ -223,7 +223,7 @@ $B/libroseinfer.a: $(LIB_OBJ)
 	$(Q)ar rcs $@ $^
 
 $B/libroseinfer.so: $(LIB_OBJ)
-	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.0 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
 
 $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 	@mkdir -p $(@D)
@@ -365,7 +365,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c examples/*.cc))
 
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test
@@ -433,8 +433,8 @@ install: all
 	install -m 755 $B/roseinfer $B/roseinfer-bench $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/roseinfer.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
-	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.1
+	ln -sf libroseinfer.so.1 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	install -m 644 $(PROGRAMS:%=$B/%.1) $(DESTDIR)$(PREFIX)/share/man/man1/
