@@ -16,6 +16,7 @@
 #endif
 
 #include "api/doors.h"
+#include "api/kv_events.h"
 #include "api/serve_opts.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -36,6 +37,7 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_access_log *access; /* or NULL */
+    rose_kv_events *events;  /* or NULL */
     rose_http *http;
     rose_chat *chat;     /* NULL: the plain template */
     rose_api_keys *keys; /* NULL: the server is open */
@@ -109,6 +111,17 @@ static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)
     return st;
 }
 
+static rose_status open_events(server *s, const rose_serve_flags *f, rose_engine_opts *o,
+                               rose_err *err)
+{
+    const rose_status st = rose_kv_events_open(&s->events, f->kv_events, err);
+    o->kv_feed = rose_kv_events_feed(s->events);
+    if (o->kv_feed != NULL && !o->prefix_cache)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--kv-events-config needs the prefix cache; leave --no-prefix-cache out");
+    return st;
+}
+
 static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
                               const char *model_path, rose_err *err)
 {
@@ -131,6 +144,7 @@ static void stop_all(server *s)
     rose_api_stop(s->api);
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
+    rose_kv_events_close(s->events);
     rose_api_destroy(s->api);
     rose_access_log_close(s->access);
     rose_api_keys_free(s->keys);
@@ -309,6 +323,7 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
+    if (st == ROSE_OK) st = open_events(&s, f, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);
     if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);

@@ -103,6 +103,7 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
                                     .hash_key = {o->hash_key[0], o->hash_key[1]}};
     st = rose_kv_prefix_create(&s->prefix, &po, pages, err);
     if (st == ROSE_OK) rose_kv_prefix_set_watch(s->prefix, o->watch);
+    s->o.watch = NULL; /* copied */
     if (st == ROSE_OK && !allocate(s))
         st = rose_fail(err, ROSE_E_NOMEM, "scheduler of %u sequences: out of memory", o->max_seqs);
     if (st != ROSE_OK) {
