@@ -19,7 +19,7 @@ typedef struct rose_serve_flags {
     rose_opt_list api_keys;     /* see api/doors.h */
     const char *api_key_file, *access_log;
     const char *kv_events; /* JSON, see api/kv_events.h */
-    const char *uds_mode; /* octal */
+    const char *uds_mode;  /* octal */
     const char *log_level, *io_cpus;
     const char *chat_template; /* see rose_chat_open */
     bool trust_request_template;

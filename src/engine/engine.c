@@ -57,7 +57,8 @@ static uint64_t or_now(uint64_t t_ns)
     return t_ns != 0 ? t_ns : rose_now_ns();
 }
 
-/* After whatever changes who runs. */
+/* After each step, because requests take pages as they grow, and after whatever changes who runs.
+ */
 void rose_engine_update_gauges(rose_engine *e)
 {
     const rose_sched_stats st = rose_sched_get_stats(e->sched);
@@ -503,6 +504,7 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, 
     e->due_until_ns =
         now + (took < MASK_WAIT_NS * MASK_WAIT_SHARE ? took / MASK_WAIT_SHARE : MASK_WAIT_NS);
     (void)feed_kv(e);
+    rose_engine_update_gauges(e);
     set(&e->stats.last_step_ns, took);
     set(&e->stats.last_plan_ns, f->planned_ns - f->plan_ns);
     set(&e->stats.last_batch_ns, f->step_ns - f->planned_ns);

@@ -76,6 +76,7 @@ void rose_engine_close(rose_engine *e);
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
 const rose_arch *rose_engine_arch(const rose_engine *e);        /* constant, any thread */
+bool rose_engine_has_prefix_cache(const rose_engine *e);        /* constant, any thread */
 
 typedef enum rose_finish {
     ROSE_FINISH_NONE = 0,

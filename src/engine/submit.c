@@ -257,6 +257,11 @@ const rose_memory_plan *rose_engine_plan(const rose_engine *e)
     return &e->plan;
 }
 
+bool rose_engine_has_prefix_cache(const rose_engine *e)
+{
+    return e->sched_opts.prefix_cache;
+}
+
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     return &e->arch;

@@ -298,7 +298,27 @@ def test_options():
             check(f"{config}: no libzmq", "libzmq" not in maps and not any("KV events" in line for line in s.log))
 
 
-TESTS = [test_options, test_messages, test_exact, test_replay, test_overflow, test_slow, test_hostile]
+def test_metrics():
+    """The figures of the KV pool that routers and autoscalers read."""
+    with Server("--num-kv-pages", "48", "--threads", "1") as s:
+        def line(name):
+            return next(x for x in s.get("/metrics").text.splitlines() if x.startswith(name + "{"))
+
+        info = line("vllm:cache_config_info")
+        for label in ('block_size="16"', 'num_gpu_blocks="48"', 'num_cpu_blocks="0"', 'enable_prefix_caching="True"',
+                      'cache_dtype="bfloat16"'):
+            check(f"cache_config_info has {label}", label in info and info.endswith("} 1"), info)
+        s.post("/v1/completions", {"prompt": list(range(5, 100)), "max_tokens": 3})
+        s.settle()
+        check("idle: no page is in use, though pages are cached", line("vllm:kv_cache_usage_perc").endswith("} 0") and
+              not line("roseinfer:kv_pages_cached").endswith("} 0"))
+    with Server("--num-kv-pages", "48", "--threads", "1", "--no-prefix-cache", "--dtype", "float32") as s:
+        info = next(x for x in s.get("/metrics").text.splitlines() if x.startswith("vllm:cache_config_info{"))
+        check("without the prefix cache, in float32", 'enable_prefix_caching="False"' in info and
+              'cache_dtype="float32"' in info, info)
+
+
+TESTS = [test_options, test_metrics, test_messages, test_exact, test_replay, test_overflow, test_slow, test_hostile]
 
 
 def main():

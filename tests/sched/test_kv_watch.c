@@ -1,7 +1,7 @@
 /* Checks that a watcher of the prefix index knows exactly the pages that the index holds. Random
  * requests run through the scheduler, with evictions and preemptions. The watcher has a queue that
  * is often full; a consumer applies what comes out of the queue. Whenever the queue is empty and
- * the index is not behind, both sets are compared. */
+ * all pages were reported, both sets are compared. */
 #include "sched/sched_sim.h"
 
 enum { MAX_PAGES = 64, PAGE = 4, MAX_QUEUE = 256 };
