@@ -335,10 +335,20 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
         (double)s->prefix_evictions);
     one(p, "roseinfer:recomputed_tokens_total", "counter", "Computed again after a preemption.",
         (double)s->recomputed_tokens);
+    one(p, "roseinfer:kv_events_total", "counter", "Changes of the prefix cache for KV events.",
+        (double)s->kv_changes);
+    one(p, "roseinfer:kv_events_dropped_total", "counter",
+        "Changes that found the queue of KV events full; the pages are sent again.",
+        (double)s->kv_changes_dropped);
+    const rose_memory_plan *plan = rose_engine_plan(e);
     head(p, "vllm:cache_config_info", "gauge", "1; the KV pool is in the labels.");
     put_series(p, "vllm:cache_config_info", "");
-    rose_api_putf(p->o, ",block_size=\"%d\",num_gpu_blocks=\"%u\"} 1\n", ROSE_KV_PAGE_TOKENS,
-                  s->kv_pages);
+    rose_api_putf(p->o,
+                  ",block_size=\"%d\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\","
+                  "num_cpu_blocks=\"0\",num_gpu_blocks=\"%u\"} 1\n",
+                  ROSE_KV_PAGE_TOKENS,
+                  rose_compute_name(plan->int8_activations ? ROSE_COMPUTE_BF16 : plan->dtype),
+                  rose_engine_has_prefix_cache(e) ? "True" : "False", s->kv_pages);
     one(p, "roseinfer:waiting_tokens", "gauge", "Prompt tokens that wait for admission.",
         s->waiting_tokens);
     one(p, "roseinfer:kv_pages_cached", "gauge", "Free pages that hold a cached prefix.",

@@ -106,6 +106,11 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
                         "append a line of JSON for each request to this file; - is standard output",
                         .unset = "none"),
+        ROSE_ROW_STRING("kv-events-config", &f->kv_events, "JSON",
+                        "publish changes of the prefix cache for routers over ZeroMQ, as "
+                        "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}. "
+                        "libzmq must be installed",
+                        .unset = "none"),
         ROSE_ROW_BOOL("web", &f->api.web, "serve a page at / to chat and to watch the server"),
         ROSE_ROW_BOOL("pull", &f->pull,
                       "fetch a model of the hub, ORG/NAME, that is not in the cache"),

@@ -18,7 +18,8 @@ typedef struct rose_serve_flags {
     rose_opt_list served_names; /* none: the folder's name */
     rose_opt_list api_keys;     /* see api/doors.h */
     const char *api_key_file, *access_log;
-    const char *uds_mode; /* octal */
+    const char *kv_events; /* JSON, see api/kv_events.h */
+    const char *uds_mode;  /* octal */
     const char *log_level, *io_cpus;
     const char *chat_template; /* see rose_chat_open */
     bool trust_request_template;
@@ -29,7 +30,7 @@ typedef struct rose_serve_flags {
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
-enum { ROSE_SERVE_OPT_ROWS = 89 + ROSE_ENGINE_FLAG_ROWS };
+enum { ROSE_SERVE_OPT_ROWS = 90 + ROSE_ENGINE_FLAG_ROWS };
 
 /* Set every option to its default. */
 void rose_serve_opts_default(rose_serve_flags *f);

@@ -2,8 +2,10 @@
  *
  * The main thread starts and stops the server and sleeps in between. SIGTERM, SIGINT or SIGHUP
  * drains: new work is refused, and running requests finish. A second signal ends the process at
- * once. All other threads block these signals. */
+ * once. All other threads block these signals. A server with TLS and without a terminal cannot lose
+ * the terminal; there SIGHUP reads the certificate again, as it does in nginx. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #endif
 
 #include "api/doors.h"
+#include "api/kv_events.h"
 #include "api/serve_opts.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -36,6 +39,7 @@ typedef struct server {
     rose_engine *engine;
     rose_api *api;
     rose_access_log *access; /* or NULL */
+    rose_kv_events *events;  /* or NULL */
     rose_http *http;
     rose_chat *chat;     /* NULL: the plain template */
     rose_api_keys *keys; /* NULL: the server is open */
@@ -109,6 +113,17 @@ static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)
     return st;
 }
 
+static rose_status open_events(server *s, const rose_serve_flags *f, rose_engine_opts *o,
+                               rose_err *err)
+{
+    const rose_status st = rose_kv_events_open(&s->events, f->kv_events, err);
+    o->kv_feed = rose_kv_events_feed(s->events);
+    if (o->kv_feed != NULL && !o->prefix_cache)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "--kv-events-config needs the prefix cache; leave --no-prefix-cache out");
+    return st;
+}
+
 static rose_status start_http(server *s, rose_serve_flags *f, const char *model_id,
                               const char *model_path, rose_err *err)
 {
@@ -131,6 +146,7 @@ static void stop_all(server *s)
     rose_api_stop(s->api);
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
+    rose_kv_events_close(s->events);
     rose_api_destroy(s->api);
     rose_access_log_close(s->access);
     rose_api_keys_free(s->keys);
@@ -228,11 +244,35 @@ static bool wait_signal(const sigset_t *set, uint32_t ms)
     return sigtimedwait(set, NULL, &ts) >= 0;
 }
 
-/* Waits for the first signal, then for the last reply, the time-out or the second signal. */
-static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigset_t *set)
+/* The signals of the main thread. */
+typedef struct signals {
+    sigset_t all, stop; /* stop: those that drain */
+    bool reloads;       /* SIGHUP reads the certificate again; it is in all and not in stop */
+} signals;
+
+static void reload(server *s, const rose_serve_flags *f)
 {
+    rose_err err = {{0}};
+    if (rose_http_reload_tls(s->http, &err) == ROSE_OK)
+        rose_log(ROSE_LOG_INFO, "serve", "SIGHUP: new connections get the certificate of %s",
+                 f->http.tls_cert);
+    else
+        rose_log(
+            ROSE_LOG_ERROR, "serve",
+            "SIGHUP: the certificate stays the old one: %s; mend the file and send SIGHUP again",
+            err.msg);
+}
+
+/* Waits for the first signal to stop, then for the last reply, the time-out or the second signal.
+ */
+static void serve_until_stopped(server *s, const rose_serve_flags *f, const signals *sigs)
+{
+    const sigset_t *set = &sigs->stop;
     int sig;
-    while (sigwait(set, &sig) != 0) {
+    for (;;) {
+        if (sigwait(&sigs->all, &sig) != 0) continue;
+        if (!sigs->reloads || sig != SIGHUP) break;
+        reload(s, f);
     }
     rose_log(ROSE_LOG_INFO, "serve", "draining: %u requests in flight (a second signal ends them)",
              rose_http_inflight(s->http));
@@ -274,6 +314,25 @@ static void stop_signals(sigset_t *set)
         sigaddset(set, SIGHUP);
 }
 
+/* Asks at the start, because the terminal is gone when its SIGHUP comes. */
+static bool has_terminal(void)
+{
+    const int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) return false;
+    close(fd);
+    return true;
+}
+
+static signals main_signals(const rose_serve_flags *f)
+{
+    signals s;
+    stop_signals(&s.stop);
+    s.all = s.stop;
+    s.reloads = f->http.tls_cert != NULL && sigismember(&s.all, SIGHUP) == 1 && !has_terminal();
+    if (s.reloads) sigdelset(&s.stop, SIGHUP);
+    return s;
+}
+
 /* Raises the limit of descriptors to fit all connections. Otherwise the connection limit would
  * never be reached. At that limit health checks are still answered. */
 static void fit_connections(rose_serve_flags *f)
@@ -299,9 +358,8 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_engine_opts o;
     const rose_backend_ops *ops = NULL;
     rose_buf id = {0}, path = {0};
-    sigset_t set;
-    stop_signals(&set);
-    pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every thread started below */
+    const signals sigs = main_signals(f);
+    pthread_sigmask(SIG_BLOCK, &sigs.all, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
     fit_connections(f);
@@ -309,6 +367,7 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
+    if (st == ROSE_OK) st = open_events(&s, f, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);
     if (st == ROSE_OK) st = model_id_of(f, s.model, &id, &err);
@@ -323,8 +382,8 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_thread_slice(0);
     t.port = rose_now_ns();
     /* While loading there is nothing to drain, so the signals end the program by their default
-     * action. */
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+     * action. One that reloads waits until the model is loaded. */
+    pthread_sigmask(SIG_UNBLOCK, &sigs.stop, NULL);
     if (st == ROSE_OK) st = rose_tokenizer_open(&s.tok, dir, &err);
     if (st == ROSE_OK) {
         rose_tokenizer_warn_beyond(s.tok, s.model->arch.vocab_size);
@@ -334,7 +393,7 @@ static int run(const char *dir, rose_serve_flags *f)
     if (st == ROSE_OK && ops == NULL)
         st = rose_backend_pick_for(&ops, f->engine.device, s.model, &err);
     if (st == ROSE_OK) st = rose_engine_open(&s.engine, ops, s.model, &o, &err);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    pthread_sigmask(SIG_BLOCK, &sigs.stop, NULL);
     t.engine = rose_now_ns();
     if (st == ROSE_OK) {
         rose_model_close(s.model);
@@ -346,7 +405,7 @@ static int run(const char *dir, rose_serve_flags *f)
 #endif
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
-        serve_until_stopped(&s, f, &set);
+        serve_until_stopped(&s, f, &sigs);
         log_faults(&s, &ready);
     }
     const bool failed = s.engine != NULL && rose_engine_get_stats(s.engine).failed;

@@ -36,6 +36,8 @@ enum {
     FEW_GUIDED = 16,            /* rows with a guide are few if at most 1 of 16 has one */
     MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
     MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
+    FEED_PAGES = 256,           /* pages that one step looks at when the feed has lost changes */
+    FEED_RETRY_NS = 1000000,    /* an idle engine tries again after this time */
 };
 
 static void bump(_Atomic uint64_t *c, uint64_t n)
@@ -55,7 +57,8 @@ static uint64_t or_now(uint64_t t_ns)
     return t_ns != 0 ? t_ns : rose_now_ns();
 }
 
-/* After whatever changes who runs. */
+/* After each step, because requests take pages as they grow, and after whatever changes who runs.
+ */
 void rose_engine_update_gauges(rose_engine *e)
 {
     const rose_sched_stats st = rose_sched_get_stats(e->sched);
@@ -338,8 +341,19 @@ static bool await_expected(rose_engine *e)
     return true;
 }
 
+/* Passes what the prefix index has done to the feed's reader. Returns whether the reader still
+ * lacks pages. */
+static bool feed_kv(rose_engine *e)
+{
+    if (e->feed == NULL) return false;
+    rose_sched_catch_up(e->sched, FEED_PAGES);
+    rose_kv_feed_flush(e->feed);
+    return rose_kv_prefix_is_behind(rose_sched_prefix(e->sched));
+}
+
 static void sleep_until_event(rose_engine *e)
 {
+    const bool behind = feed_kv(e);
     publish_load(e);
     signal_sinks(e);
     e->collected_ns = 0;
@@ -350,7 +364,7 @@ static void sleep_until_event(rose_engine *e)
     /* acquire: pairs with the release in close */
     if (!take_events(e) && !atomic_load_explicit(&e->closing, memory_order_acquire) &&
         !atomic_load_explicit(&e->expected, memory_order_relaxed))
-        rose_port_sleep(e->port, 0);
+        rose_port_sleep(e->port, behind ? FEED_RETRY_NS : 0);
     rose_port_sleep_done(e->port);
     e->marked_ns = rose_prof_end_at(&span, 0, NULL, 0);
 }
@@ -485,6 +499,8 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, 
     publish_load(e);
     e->due_until_ns =
         now + (took < MASK_WAIT_NS * MASK_WAIT_SHARE ? took / MASK_WAIT_SHARE : MASK_WAIT_NS);
+    (void)feed_kv(e);
+    rose_engine_update_gauges(e);
     set(&e->stats.last_step_ns, took);
     set(&e->stats.last_plan_ns, f->planned_ns - f->plan_ns);
     set(&e->stats.last_batch_ns, f->step_ns - f->planned_ns);

@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "base/hist.h"
 #include "base/wakeq.h"
+#include "engine/kv_feed.h"
 #include "model/pooling.h"
 
 typedef struct rose_engine rose_engine;
@@ -51,6 +52,8 @@ typedef struct rose_engine_opts {
     bool prefix_cache;               /* default on: share page-aligned prefixes */
     uint32_t prefix_cache_max_pages; /* at most this many cached KV pages are kept while no
                                       * sequence uses them; 0 = the whole pool */
+    rose_kv_feed *kv_feed; /* NULL, or gets the changes of the prefix index; borrowed until the
+                            * engine is closed; needs prefix_cache */
 } rose_engine_opts;
 
 void rose_engine_opts_default(
@@ -73,6 +76,7 @@ void rose_engine_close(rose_engine *e);
 
 const rose_memory_plan *rose_engine_plan(const rose_engine *e); /* constant, any thread */
 const rose_arch *rose_engine_arch(const rose_engine *e);        /* constant, any thread */
+bool rose_engine_has_prefix_cache(const rose_engine *e);        /* constant, any thread */
 
 typedef enum rose_finish {
     ROSE_FINISH_NONE = 0,
@@ -297,10 +301,11 @@ typedef struct rose_engine_stats {
     uint64_t prefix_queries,
         prefix_hits; /* prompt tokens of admitted requests; prompt tokens of admitted requests
                       * that were found in the prefix cache */
-    uint64_t prefix_evictions;  /* pages */
-    uint64_t preemptions;       /* requests that gave their pages back */
-    uint64_t recomputed_tokens; /* computed once more because of that */
-    bool failed;                /* the backend is broken; /health turns */
+    uint64_t prefix_evictions;               /* pages */
+    uint64_t preemptions;                    /* requests that gave their pages back */
+    uint64_t recomputed_tokens;              /* computed once more because of that */
+    uint64_t kv_changes, kv_changes_dropped; /* of kv_feed; 0 without it */
+    bool failed;                             /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 

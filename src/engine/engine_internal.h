@@ -39,6 +39,7 @@ struct rose_engine {
     rose_port *port;     /* one reference */
     rose_mpsc *inbox;    /* owned: rose_request *, from submitters */
     rose_guides *guides; /* owned */
+    rose_kv_feed *feed;  /* borrowed, or NULL */
     pthread_t thread;
     bool thread_started;
     /* shared */

@@ -94,6 +94,9 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
      * (rose_engine_reserve) */
     uint32_t max_waiting = e->max_queued + e->max_active;
     if (max_waiting > MAX_QUEUED) max_waiting = MAX_QUEUED;
+    rose_kv_watch watch = {0};
+    if (o->kv_feed != NULL) watch = rose_kv_feed_watch(o->kv_feed);
+    e->feed = o->kv_feed;
     e->sched_opts = (rose_sched_opts){
         .max_seqs = e->plan.max_seqs,
         .max_step_tokens = e->plan.max_step_tokens,
@@ -114,7 +117,8 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
         .prefix_cache = o->prefix_cache,
         .prefix_max_pages = o->prefix_cache_max_pages,
         .ids = rose_engine_read_ids,
-        .ids_user = e};
+        .ids_user = e,
+        .watch = o->kv_feed != NULL ? &watch : NULL};
     e->max_queued_tokens = o->max_queued_tokens;
     e->load.ttft_slo_ns = (uint64_t)o->ttft_slo_ms * 1000000u;
     random_words(e->sched_opts.hash_key, 2);
@@ -122,6 +126,7 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     random_words(e->salt_keys[1], 2);
     rose_status st = rose_kv_pages_create(&e->pages, e->plan.kv_pages, err);
     if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
+    e->sched_opts.watch = NULL; /* copied */
     if (st != ROSE_OK) return st;
 
     uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;

@@ -257,6 +257,11 @@ const rose_memory_plan *rose_engine_plan(const rose_engine *e)
     return &e->plan;
 }
 
+bool rose_engine_has_prefix_cache(const rose_engine *e)
+{
+    return e->sched_opts.prefix_cache;
+}
+
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     return &e->arch;
@@ -293,5 +298,7 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
         .prefix_evictions = atomic_load_explicit(&c->prefix_evictions, memory_order_relaxed),
         .preemptions = atomic_load_explicit(&c->preemptions, memory_order_relaxed),
         .recomputed_tokens = atomic_load_explicit(&c->recomputed_tokens, memory_order_relaxed),
+        .kv_changes = e->feed != NULL ? rose_kv_feed_n_changes(e->feed) : 0,
+        .kv_changes_dropped = e->feed != NULL ? rose_kv_feed_n_dropped(e->feed) : 0,
         .failed = atomic_load_explicit(&e->failed, memory_order_relaxed)};
 }

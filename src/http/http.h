@@ -113,6 +113,11 @@ void rose_http_stay_awake(rose_http *h, uint32_t thread, uint64_t until_ns);
  * their connections close ("Connection: close"). Any thread. */
 void rose_http_drain(rose_http *h);
 
+/* Reads the files of tls_cert and tls_key again. New connections get the new certificate; open ones
+ * keep theirs. Main thread; only with tls_cert. Errors: FORMAT (a file, or the key does not fit),
+ * NOMEM; then nothing changes. */
+rose_status rose_http_reload_tls(rose_http *h, rose_err *err);
+
 /* Any thread: the number of requests whose reply is not yet sent to its last byte, and of open
  * connections. */
 uint32_t rose_http_inflight(const rose_http *h);

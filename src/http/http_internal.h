@@ -314,6 +314,8 @@ void rose_http_cors_answer(rose_http_req *r);   /* r is a preflight */
  * without wblocked. */
 rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char *key,
                                rose_err *err);
+rose_status rose_http_tls_reload(rose_http_tls *t, const char *cert, const char *key,
+                                 rose_err *err);
 void rose_http_tls_close(rose_http_tls *t);  /* after all connections; accepts NULL */
 bool rose_http_tls_begin(rose_http_conn *c); /* false: out of memory */
 ssize_t rose_http_tls_read(rose_http_conn *c, void *out, size_t cap);

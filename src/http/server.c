@@ -372,6 +372,11 @@ void rose_http_drain(rose_http *h)
         wake(&h->ios[i]);
 }
 
+rose_status rose_http_reload_tls(rose_http *h, rose_err *err)
+{
+    return rose_http_tls_reload(h->tls, h->opts.tls_cert, h->opts.tls_key, err);
+}
+
 uint16_t rose_http_port(const rose_http *h)
 {
     return h->port;

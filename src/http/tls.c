@@ -6,8 +6,12 @@
  * the socket has none, so conn.c must ask for them (rose_http_tls_pending). A write may have to
  * wait for bytes of the client, as in the handshake. Then conn.c tries it again after a read.
  *
+ * A reload makes a new context from the files, and replaces the old one only if all is well with
+ * them. A connection holds a reference to the context that it began with.
+ *
  * Not supported: client certificates, HTTP/2, renegotiation, and TLS 1.1 and older. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +38,9 @@ enum {
 #define OP_NO_RENEGOTIATION         (UINT64_C(1) << 30)
 
 struct rose_http_tls {
-    void *library, *ctx;
+    void *library;
+    pthread_mutex_t lock; /* of ctx: the I/O threads begin connections, the main thread reloads */
+    void *ctx;            /* owned */
     const void *(*method)(void);
     void *(*ctx_new)(const void *method);
     void (*ctx_free)(void *ctx);
@@ -111,20 +117,29 @@ static rose_status fail_file(const rose_http_tls *t, const char *option, const c
                      option, file, text);
 }
 
-static rose_status set_up(rose_http_tls *t, const char *cert, const char *key, rose_err *err)
+/* Makes a context of the library from the files. key NULL: it is in cert. */
+static rose_status make_context(const rose_http_tls *t, void **out, const char *cert,
+                                const char *key, rose_err *err)
 {
-    if ((t->ctx = t->ctx_new(t->method())) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "OpenSSL: out of memory");
-    t->set_passwd_cb(t->ctx, no_password);
-    t->ctx_ctrl(t->ctx, CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
-    t->ctx_ctrl(t->ctx, CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_BUFFER | MODE_RELEASE_BUFFERS,
+    rose_status st = ROSE_OK;
+    if (key == NULL) key = cert;
+    t->err_clear(); /* fail_file reads the oldest error of the queue */
+    void *ctx = *out = t->ctx_new(t->method());
+    if (ctx == NULL) return rose_fail(err, ROSE_E_NOMEM, "OpenSSL: out of memory");
+    t->set_passwd_cb(ctx, no_password);
+    t->ctx_ctrl(ctx, CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL);
+    t->ctx_ctrl(ctx, CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_BUFFER | MODE_RELEASE_BUFFERS,
                 NULL);
-    t->set_options(t->ctx,
+    t->set_options(ctx,
                    OP_IGNORE_UNEXPECTED_EOF | OP_CIPHER_SERVER_PREFERENCE | OP_NO_RENEGOTIATION);
-    if (t->use_chain(t->ctx, cert) != 1) return fail_file(t, "--ssl-certfile", cert, err);
-    if (t->use_key(t->ctx, key, FILETYPE_PEM) != 1) return fail_file(t, "--ssl-keyfile", key, err);
-    if (t->check_key(t->ctx) != 1) return fail_file(t, "--ssl-keyfile", key, err);
-    return ROSE_OK;
+    if (t->use_chain(ctx, cert) != 1)
+        st = fail_file(t, "--ssl-certfile", cert, err);
+    else if (t->use_key(ctx, key, FILETYPE_PEM) != 1 || t->check_key(ctx) != 1)
+        st = fail_file(t, "--ssl-keyfile", key, err);
+    if (st == ROSE_OK) return ROSE_OK;
+    t->ctx_free(ctx);
+    *out = NULL;
+    return st;
 }
 
 rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char *key,
@@ -136,8 +151,9 @@ rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char
     if (cert == NULL) return ROSE_OK;
     rose_http_tls *t = calloc(1, sizeof *t);
     if (t == NULL) return rose_fail(err, ROSE_E_NOMEM, "http: out of memory");
+    pthread_mutex_init(&t->lock, NULL);
     rose_status st = load(t, err);
-    if (st == ROSE_OK) st = set_up(t, cert, key != NULL ? key : cert, err);
+    if (st == ROSE_OK) st = make_context(t, &t->ctx, cert, key, err);
     if (st == ROSE_OK)
         *out = t;
     else
@@ -145,20 +161,37 @@ rose_status rose_http_tls_open(rose_http_tls **out, const char *cert, const char
     return st;
 }
 
+rose_status rose_http_tls_reload(rose_http_tls *t, const char *cert, const char *key, rose_err *err)
+{
+    void *fresh, *old;
+    const rose_status st = make_context(t, &fresh, cert, key, err);
+    if (st != ROSE_OK) return st;
+    pthread_mutex_lock(&t->lock);
+    old = t->ctx;
+    t->ctx = fresh;
+    pthread_mutex_unlock(&t->lock);
+    t->ctx_free(old); /* open connections have references of their own */
+    return ROSE_OK;
+}
+
 void rose_http_tls_close(rose_http_tls *t)
 {
     if (t == NULL) return;
     if (t->ctx != NULL) t->ctx_free(t->ctx);
-    free(t); /* the library stays loaded, because it has registered functions with atexit */
+    pthread_mutex_destroy(&t->lock);
+    free(t); /* the library stays loaded: it has registered functions for the end of the program */
 }
 
 /* ---- connections ---- */
 
 bool rose_http_tls_begin(rose_http_conn *c)
 {
-    const rose_http_tls *t = c->io->h->tls;
+    rose_http_tls *t = c->io->h->tls;
     if (t == NULL) return true;
-    if ((c->ssl = t->ssl_new(t->ctx)) == NULL) return false;
+    pthread_mutex_lock(&t->lock);
+    c->ssl = t->ssl_new(t->ctx); /* takes a reference to the context */
+    pthread_mutex_unlock(&t->lock);
+    if (c->ssl == NULL) return false;
     t->accept_state(c->ssl);
     return t->set_fd(c->ssl, c->fd) == 1;
 }

@@ -1,7 +1,10 @@
 /* kv/prefix.c - see prefix.h. There is one node per page of the pool, in arrays indexed by page
  * id, so that nothing is allocated later. Nodes are in hash buckets. Idle nodes are also in a
  * list, in the order in which they became idle. A path is released from its end, so a child
- * comes before its parent in that list, and the first node is always a leaf. */
+ * comes before its parent in that list, and the first node is always a leaf.
+ *
+ * Each node stores the epoch in which the watcher was told of it. A new epoch therefore makes all
+ * pages unknown to the watcher at once. A cursor then goes round the pages and reports them. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -22,6 +25,9 @@ typedef struct node {
     bool cached, idle;
     rose_kv_salt salt;
     uint64_t hash;
+    uint64_t key;   /* of the page, for the watcher */
+    uint32_t epoch; /* in which the watcher was told of the page; 0 = not yet */
+    uint32_t down;  /* the next page of the path that report_path walks */
 } node;
 
 struct rose_kv_prefix {
@@ -31,6 +37,9 @@ struct rose_kv_prefix {
     uint32_t n_cached, n_idle;
     uint32_t idle_first, idle_last; /* first = least recently used */
     uint64_t n_evicted;
+    rose_kv_watch watch; /* arg borrowed; all NULL = none */
+    uint32_t epoch, n_reported, cursor;
+    bool must_clear; /* a removal was lost, so the watcher must forget all pages first */
     /* owned; NULL when not enabled */
     node *nodes;       /* [n_pages] */
     uint32_t *ids;     /* [n_pages][page_tokens] */
@@ -51,6 +60,7 @@ rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opt
     x->n_pages = rose_kv_pages_total(pages);
     if (x->o.max_idle == 0) x->o.max_idle = x->n_pages;
     x->idle_first = x->idle_last = NONE;
+    x->epoch = 1;
     *out = x;
     if (!o->enabled) return ROSE_OK;
 
@@ -85,6 +95,110 @@ void rose_kv_prefix_destroy(rose_kv_prefix *x)
     free(x);
 }
 
+/* ---- the watcher ---- */
+
+void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w)
+{
+    assert(x->n_cached == 0);
+    x->watch = w != NULL ? *w : (rose_kv_watch){0};
+}
+
+static const uint32_t *ids_of(const rose_kv_prefix *x, uint32_t page)
+{
+    return x->ids + (size_t)page * x->o.page_tokens;
+}
+
+/* The keys must be the same in every process, so this hash has a constant key. */
+static uint64_t key_of(const rose_kv_prefix *x, uint32_t parent, rose_kv_salt salt,
+                       const uint32_t *ids)
+{
+    static const uint64_t constant[2] = {UINT64_C(0x726f73656b767061),
+                                         UINT64_C(0x6765636861696e31)};
+    rose_siphash h = rose_siphash_begin(constant);
+    if (parent == NONE) {
+        rose_siphash_word(&h, salt.word[0]);
+        rose_siphash_word(&h, salt.word[1]);
+    } else {
+        rose_siphash_word(&h, x->nodes[parent].key);
+    }
+    for (uint32_t i = 0; i < x->o.page_tokens; i++)
+        rose_siphash_word(&h, ids[i]);
+    return rose_siphash_end(&h, 0, 0);
+}
+
+static bool is_reported(const rose_kv_prefix *x, uint32_t page)
+{
+    return x->nodes[page].epoch == x->epoch;
+}
+
+/* Reports one page, whose parent the watcher knows. */
+static bool report(rose_kv_prefix *x, uint32_t page)
+{
+    node *d = &x->nodes[page];
+    const rose_kv_stored stored = {.key = d->key,
+                                   .parent_key = d->parent != NONE ? x->nodes[d->parent].key : 0,
+                                   .root = d->parent == NONE,
+                                   .salt = d->salt,
+                                   .ids = ids_of(x, page)};
+    if (!x->watch.stored(x->watch.arg, &stored)) return false;
+    d->epoch = x->epoch;
+    x->n_reported++;
+    return true;
+}
+
+/* Reports a page and, before it, those of its ancestors that the watcher does not know. */
+static bool report_path(rose_kv_prefix *x, uint32_t page)
+{
+    uint32_t up = page;
+    x->nodes[page].down = NONE;
+    for (uint32_t parent; (parent = x->nodes[up].parent) != NONE && !is_reported(x, parent);) {
+        x->nodes[parent].down = up;
+        up = parent;
+    }
+    for (; up != NONE; up = x->nodes[up].down) {
+        if (!report(x, up)) return false;
+    }
+    return true;
+}
+
+static void watch_insert(rose_kv_prefix *x, uint32_t page)
+{
+    node *d = &x->nodes[page];
+    if (x->watch.stored == NULL) return;
+    d->key = key_of(x, d->parent, d->salt, ids_of(x, page));
+    if (!x->must_clear && (d->parent == NONE || is_reported(x, d->parent))) (void)report(x, page);
+}
+
+static void watch_evict(rose_kv_prefix *x, uint32_t page)
+{
+    if (x->watch.stored == NULL || !is_reported(x, page)) return;
+    x->nodes[page].epoch = 0;
+    x->n_reported--;
+    if (x->watch.removed(x->watch.arg, x->nodes[page].key)) return;
+    x->epoch++; /* 2^32 losses do not happen */
+    x->n_reported = 0;
+    x->must_clear = true;
+}
+
+bool rose_kv_prefix_is_behind(const rose_kv_prefix *x)
+{
+    return x->watch.stored != NULL && (x->must_clear || x->n_reported < x->n_cached);
+}
+
+void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n)
+{
+    if (!rose_kv_prefix_is_behind(x)) return;
+    if (x->must_clear) {
+        if (!x->watch.cleared(x->watch.arg)) return;
+        x->must_clear = false;
+    }
+    for (; n > 0 && x->n_reported < x->n_cached; n--) {
+        if (x->nodes[x->cursor].cached && !is_reported(x, x->cursor) && !report_path(x, x->cursor))
+            return;
+        x->cursor = x->cursor + 1 < x->n_pages ? x->cursor + 1 : 0;
+    }
+}
+
 /* ---- find and insert ---- */
 
 uint64_t rose_kv_prefix_hash(const rose_kv_prefix *x, uint32_t parent, rose_kv_salt salt,
@@ -100,11 +214,6 @@ uint64_t rose_kv_prefix_hash(const rose_kv_prefix *x, uint32_t parent, rose_kv_s
     for (; i + 2 <= n; i += 2)
         rose_siphash_word(&h, (uint64_t)ids[i + 1] << 32 | ids[i]);
     return rose_siphash_end(&h, i < n ? ids[i] : 0, i < n ? 4 : 0);
-}
-
-static const uint32_t *ids_of(const rose_kv_prefix *x, uint32_t page)
-{
-    return x->ids + (size_t)page * x->o.page_tokens;
 }
 
 static bool same_salt(rose_kv_salt a, rose_kv_salt b)
@@ -148,6 +257,7 @@ void rose_kv_prefix_insert(rose_kv_prefix *x, uint64_t hash, uint32_t parent, ro
     x->buckets[hash & x->mask] = page;
     if (parent != NONE) x->nodes[parent].n_children++;
     x->n_cached++;
+    watch_insert(x, page);
 }
 
 /* ---- idle pages ---- */
@@ -192,6 +302,7 @@ static void evict_first(rose_kv_prefix *x)
     *link = d->bucket_next;
     if (d->parent != NONE) x->nodes[d->parent].n_children--;
     idle_remove(x, i);
+    watch_evict(x, i);
     d->cached = false;
     x->n_cached--;
     x->n_evicted++;
@@ -274,7 +385,7 @@ static bool sound_node(const rose_kv_prefix *x, uint32_t i)
 
 bool rose_kv_prefix_sound(const rose_kv_prefix *x)
 {
-    uint32_t n_cached = 0, n_idle = 0, n_listed = 0, n_children = 0, n_roots = 0;
+    uint32_t n_cached = 0, n_idle = 0, n_listed = 0, n_children = 0, n_roots = 0, n_reported = 0;
     if (x->nodes == NULL) return x->n_cached == 0 && x->n_idle == 0;
     for (uint32_t i = 0; i < x->n_pages; i++) {
         const node *d = &x->nodes[i];
@@ -284,10 +395,14 @@ bool rose_kv_prefix_sound(const rose_kv_prefix *x)
         n_idle += d->idle;
         n_children += d->n_children;
         n_roots += d->parent == NONE;
+        if (!is_reported(x, i)) continue;
+        if (x->must_clear || (d->parent != NONE && !is_reported(x, d->parent))) return false;
+        n_reported++;
     }
     for (uint32_t i = x->idle_first; i != NONE; i = x->nodes[i].idle_next) {
         if (!x->nodes[i].idle || ++n_listed > n_idle) return false;
     }
     return n_cached == x->n_cached && n_idle == x->n_idle && n_listed == n_idle &&
-           n_children == n_cached - n_roots && n_idle <= x->o.max_idle;
+           n_children == n_cached - n_roots && n_idle <= x->o.max_idle &&
+           n_reported == x->n_reported;
 }

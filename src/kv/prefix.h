@@ -12,7 +12,10 @@
  *
  * Sequences take pages and give them back through this file, because eviction happens here. A
  * page in the index is never written again. Threads: owned by the engine thread. Memory:
- * allocates in _create only, 4 * page_tokens + 56 bytes a page. */
+ * allocates in _create only, 4 * page_tokens + 72 bytes a page.
+ *
+ * A watcher can follow which pages the index holds (rose_kv_watch). It may refuse a report for
+ * want of room; then the index makes its reports up later (rose_kv_prefix_catch_up). */
 #ifndef ROSE_KV_PREFIX_H
 #define ROSE_KV_PREFIX_H
 
@@ -35,6 +38,27 @@ typedef struct rose_kv_salt {
 } rose_kv_salt;
 
 typedef struct rose_kv_prefix rose_kv_prefix;
+
+/* A page that the index holds, as a watcher sees it. key is a chain hash: it depends on the ids of
+ * the page, on those of its ancestors and on the salt, and on nothing else. So the same text has
+ * the same keys in every process. */
+typedef struct rose_kv_stored {
+    uint64_t key, parent_key; /* parent_key: 0 for a root */
+    bool root;
+    rose_kv_salt salt;
+    const uint32_t *ids; /* [page_tokens] borrowed during the call */
+} rose_kv_stored;
+
+/* Functions that the index calls on the engine thread. They neither block nor allocate. Each
+ * returns false if it has no room for the report. A parent is reported before its children, and
+ * removed after them. After a lost removal the index calls cleared and then reports all of its
+ * pages again. */
+typedef struct rose_kv_watch {
+    bool (*stored)(void *arg, const rose_kv_stored *page);
+    bool (*removed)(void *arg, uint64_t key);
+    bool (*cleared)(void *arg); /* forget all pages */
+    void *arg;                  /* borrowed */
+} rose_kv_watch;
 
 /* pages: borrowed, outlives the index. Errors: INVAL, NOMEM. */
 rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opts *o,
@@ -68,6 +92,16 @@ rose_status rose_kv_prefix_take(rose_kv_prefix *x, uint32_t *ids, uint32_t n);
 /* Drops one reference of each of pages[0..n), in order of position. Pages in the index become
  * idle; the others become free. */
 void rose_kv_prefix_release(rose_kv_prefix *x, const uint32_t *pages, uint32_t n);
+
+/* Sets the watcher, before the first insert. w: copied; NULL = none. */
+void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w);
+
+/* True if the watcher does not yet know all pages. */
+bool rose_kv_prefix_is_behind(const rose_kv_prefix *x);
+
+/* Reports pages that the watcher does not know, and looks at no more than n pages that it may
+ * know. Call once a step; costs nothing if the watcher knows all pages. */
+void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n);
 
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);
 uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x); /* in the index, idle or not */

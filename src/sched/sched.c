@@ -102,6 +102,8 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
                                     .max_idle = o->prefix_max_pages,
                                     .hash_key = {o->hash_key[0], o->hash_key[1]}};
     st = rose_kv_prefix_create(&s->prefix, &po, pages, err);
+    if (st == ROSE_OK) rose_kv_prefix_set_watch(s->prefix, o->watch);
+    s->o.watch = NULL; /* copied */
     if (st == ROSE_OK && !allocate(s))
         st = rose_fail(err, ROSE_E_NOMEM, "scheduler of %u sequences: out of memory", o->max_seqs);
     if (st != ROSE_OK) {
@@ -526,6 +528,11 @@ uint32_t rose_sched_n_preempted(const rose_sched *s)
 const rose_kv_prefix *rose_sched_prefix(const rose_sched *s)
 {
     return s->prefix;
+}
+
+void rose_sched_catch_up(rose_sched *s, uint32_t n)
+{
+    rose_kv_prefix_catch_up(s->prefix, n);
 }
 
 rose_sched_stats rose_sched_get_stats(const rose_sched *s)

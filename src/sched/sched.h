@@ -76,6 +76,7 @@ typedef struct rose_sched_opts {
     rose_sched_ids_fn *ids;    /* callback that reads token ids; needed with prefix_cache; called
                                 * in next and finish */
     void *ids_user;
+    const rose_kv_watch *watch; /* NULL, or who follows the pages of the index; copied */
 } rose_sched_opts;
 
 typedef struct rose_sched_request {
@@ -201,6 +202,7 @@ uint32_t rose_sched_n_running(const rose_sched *s);
 uint32_t rose_sched_n_waiting(const rose_sched *s); /* preempted ones among them */
 uint32_t rose_sched_n_preempted(const rose_sched *s);
 const rose_kv_prefix *rose_sched_prefix(const rose_sched *s);
+void rose_sched_catch_up(rose_sched *s, uint32_t n); /* rose_kv_prefix_catch_up */
 rose_sched_stats rose_sched_get_stats(const rose_sched *s);
 
 #endif

@@ -269,6 +269,12 @@ const rose_arch *rose_engine_arch(const rose_engine *e)
     return &fake_arch;
 }
 
+bool rose_engine_has_prefix_cache(const rose_engine *e)
+{
+    (void)e;
+    return true;
+}
+
 rose_engine_stats rose_engine_get_stats(const rose_engine *e)
 {
     (void)e;

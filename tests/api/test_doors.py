@@ -4,8 +4,10 @@
 API keys, web pages of other origins, Unix sockets, the access log and TLS, with the official clients and with requests of
 attackers on raw sockets.
 """
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import ssl
@@ -13,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import warnings
@@ -558,10 +561,10 @@ def make_certificate(d, name="server", password=None):
 
 
 class TlsServer(UnixServer):
-    def __init__(self, cert, key, *options):
+    def __init__(self, cert, key, *options, **popen):
         self.log, self.port = [], None
         self.p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--ssl-certfile", cert, "--ssl-keyfile", key, *options],
-                                  stderr=subprocess.PIPE, text=True)
+                                  stderr=subprocess.PIPE, text=True, **popen)
         for line in self.p.stderr:
             self.log.append(line)
             if "listening on https://" in line:
@@ -656,6 +659,113 @@ def test_tls_attacks(s):
         check("tls: the request of a client that left ends", wait_for(lambda: c.get("/health").json()["running"] == 0))
 
 
+def served_certificate(s):
+    with s.connect() as t:
+        return t.getpeercert(binary_form=True)
+
+
+def reload_tls(s, want):
+    """Sends SIGHUP, and waits for one more line of the log that has this text."""
+    before = sum(want in line for line in s.log)
+    s.p.send_signal(signal.SIGHUP)
+    check(f"reload: the log says '{want}'", wait_for(lambda: sum(want in line for line in s.log) == before + 1), s.log)
+
+
+def ask_over(t, close=False):
+    """Whether /health over an open connection answers 200."""
+    t.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + (b"Connection: close\r\n" if close else b"") + b"\r\n")
+    got = b""
+    while b"}" not in got:
+        got += t.recv(65536)
+    return got.startswith(b"HTTP/1.1 200")
+
+
+def no_verify():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def test_tls_reload():
+    with tempfile.TemporaryDirectory() as d:
+        pairs = [make_certificate(d, f"pair{i}") for i in range(3)]
+        ders = [ssl.PEM_cert_to_DER_cert(open(c, encoding="ascii").read()) for c, _ in pairs]
+        _, locked = make_certificate(d, "locked", "word")
+        cert, key = os.path.join(d, "live.crt"), os.path.join(d, "live.key")
+
+        def put(c, k):
+            for source, target in ((c, cert), (k, key)):  # as a renewal does: a new file takes the name
+                with open(target + ".new", "wb") as f:
+                    f.write(source if isinstance(source, bytes) else open(source, "rb").read())
+                os.rename(target + ".new", target)
+
+        put(*pairs[0])
+        s = TlsServer(cert, key, "--threads", "1", start_new_session=True)
+        s.context = no_verify()
+        check("reload: the first certificate", served_certificate(s) == ders[0])
+        old = s.connect()
+        check("reload: an open connection", ask_over(old))
+        put(*pairs[1])
+        check("reload: new files change nothing before SIGHUP", served_certificate(s) == ders[0])
+        stream = s.connect()
+        body = json.dumps({"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}).encode()
+        stream.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                       b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        got = stream.recv(1000)
+        reload_tls(s, "new connections get the certificate")
+        check("reload: a new connection gets the new certificate", served_certificate(s) == ders[1])
+        check("reload: the old connection goes on", ask_over(old) and old.getpeercert(binary_form=True) == ders[0])
+        got += read_all(stream)
+        check("reload: a stream goes on to its end", b"data: [DONE]" in got and got.count(b'"text":') >= 300, got[-200:])
+        stream.close()
+        for what, c, k in (("the key of another certificate", pairs[2][0], pairs[1][1]), ("a key with a password", pairs[1][0], locked),
+                           ("an empty certificate", b"", pairs[1][1]), ("garbage", os.urandom(2000), os.urandom(2000)),
+                           ("half of a certificate", open(pairs[2][0], "rb").read()[:300], pairs[2][1])):
+            put(c, k)
+            reload_tls(s, "the certificate stays the old one")
+            check(f"reload: {what} keeps the old pair", served_certificate(s) == ders[1])
+        os.unlink(cert)
+        reload_tls(s, "No such file")
+        check("reload: a missing file keeps the old pair", served_certificate(s) == ders[1] and ask_over(old))
+        put(*pairs[2])
+        reload_tls(s, "new connections get the certificate")
+        check("reload: the third certificate", served_certificate(s) == ders[2] and ask_over(old))
+        ok, stop = [], threading.Event()
+
+        def connect_on():
+            while not stop.is_set():
+                ok.append(served_certificate(s) in ders)
+
+        threads = [threading.Thread(target=connect_on) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for i in range(30):  # while clients connect
+            put(*pairs[i % 3])
+            reload_tls(s, "new connections get the certificate")
+        stop.set()
+        for t in threads:
+            t.join()
+        check("reload: clients that connect meanwhile get one of the certificates", len(ok) > 0 and all(ok), ok)
+        check("reload: not drained", not any("draining" in line for line in s.log), s.log)
+        old.close()
+        check("reload: the server exits 0", s.stop() == 0)
+
+
+def test_tls_terminal():
+    """With a controlling terminal SIGHUP drains, as it does without TLS."""
+    with tempfile.TemporaryDirectory() as d:
+        cert, key = make_certificate(d)
+        ours, theirs = pty.openpty()
+        s = TlsServer(cert, key, "--threads", "1", start_new_session=True,
+                      preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0))
+        check("reload: a server with a terminal serves", len(served_certificate(s)) > 0)
+        s.p.send_signal(signal.SIGHUP)
+        check("reload: with a terminal SIGHUP drains", s.p.wait(120) == 0 and wait_for(lambda: any("draining" in x for x in s.log)),
+              s.log)
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_tls():
     with tempfile.TemporaryDirectory() as d:
         cert, key = make_certificate(d)
@@ -677,7 +787,7 @@ def test_tls():
             check(f"tls: {' '.join(o.replace(d, '') for o in options)}", rc == 1 and want in err, (rc, err))
 
 
-TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log, test_tls]
+TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log, test_tls, test_tls_reload, test_tls_terminal]
 
 
 def main():

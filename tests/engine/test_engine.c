@@ -223,6 +223,39 @@ static void test_queue_full(void **state)
     close_all(e, sink, x);
 }
 
+/* The figure of free pages follows a request that grows, not only its start and end. */
+static void test_pages_in_use(void **state)
+{
+    (void)state;
+    enum { PROMPT = 20, STEPS = 20, PAGES = (PROMPT + STEPS) / ROSE_KV_PAGE_TOKENS + 1 };
+    uint64_t s = test_seed();
+    fake_reset();
+    atomic_store(&fake.gate, STEPS);
+    rose_engine_opts o = small_opts();
+    rose_engine *e = open_engine(&o);
+    rose_wakeq *sink = open_sink(4);
+    rec *x = calloc(1, sizeof *x);
+    rec_random(x, &s, 1, 1);
+    while (x->n_prompt < PROMPT)
+        x->prompt[x->n_prompt++] = 9;
+    x->max_tokens = 2 * STEPS;
+    x->ignore_eos = true;
+    rec_expect(x);
+    assert_int_equal(rec_submit(x, e, sink, NULL), ROSE_OK);
+    rose_engine_stats st = rose_engine_get_stats(e);
+    for (uint32_t i = 0; i < 100000 && st.kv_pages - st.kv_pages_free != PAGES; i++) {
+        usleep(100); /* until the engine waits at the gate */
+        st = rose_engine_get_stats(e);
+    }
+    assert_int_equal(st.kv_pages - st.kv_pages_free, PAGES);
+    assert_int_equal(st.running, 1);
+    atomic_store(&fake.gate, 0);
+    consume(sink, 1);
+    rec_verify(x);
+    verify_idle(e);
+    close_all(e, sink, x);
+}
+
 /* Groups: all places or none; where nothing waits as many as can run and wait; more never. */
 static void test_groups(void **state)
 {
@@ -438,11 +471,11 @@ int main(void)
 {
     rose_log_set_level(ROSE_LOG_WARN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_request),  cmocka_unit_test(test_mixes),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_queue_full),
-        cmocka_unit_test(test_groups),       cmocka_unit_test(test_backend_failure),
-        cmocka_unit_test(test_open_failure), cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_close),
+        cmocka_unit_test(test_one_request),     cmocka_unit_test(test_mixes),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_queue_full),
+        cmocka_unit_test(test_pages_in_use),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_backend_failure), cmocka_unit_test(test_open_failure),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_close),
     };
     int failed = 0;
     for (test_mode = 0; test_mode < N_MODES; test_mode++)
