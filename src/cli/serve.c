@@ -362,8 +362,11 @@ int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
-    const int rc = rose_serve_opts_parse(&f, argc, argv, &model);
-    if (rc >= 0) return rc;
+    const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
+    if (rc >= 0) {
+        rose_opts_file_free(&f.sources.file);
+        return rc;
+    }
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
@@ -378,10 +381,12 @@ int rose_cmd_serve(int argc, char **argv)
     const char *const given = model;
     if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
         rose_buf_free(&path);
+        rose_opts_file_free(&f.sources.file);
         return rose_die(&err);
     }
     if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
     const int failed = run(model, &f);
     rose_buf_free(&path);
+    rose_opts_file_free(&f.sources.file);
     return failed;
 }
