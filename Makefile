@@ -458,7 +458,7 @@ uninstall:
 
 DEB = build/roseinfer_$(VERSION)_$(shell dpkg --print-architecture 2>/dev/null || echo unknown).deb
 deb: all
-	@rm -rf $B/deb
+	@rm -rf $B/deb build/roseinfer_*.deb
 	@$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(abspath $B/deb) > /dev/null
 	@sh packaging/build_deb $B/deb $(VERSION) $(DEB)
 	@rm -rf $B/deb
