@@ -118,7 +118,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-clients test-page test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-clients test-page test-packages uninstall deb test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -145,11 +145,14 @@ help:
 	@echo "make test-routers  vllm-router and smg in front of three servers (installs both)"
 	@echo "make test-page     the page of the server in headless Chromium (installs it); SHOTS=FOLDER keeps pictures"
 	@echo "make test-clients  openai, anthropic, agents, LangChain and others against a server (installs them); CLIENTS=all: benchmarks too"
+	@echo "make test-packages install and uninstall, packages, systemd: each tried where it is run (bare roots need root and network)"
 	@echo "make test-gpu      tests of the CUDA backend, on a machine with a GPU"
 	@echo "make sanitize-gpu  a part of them under compute-sanitizer: memory, races, initialisation, barriers"
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       programs, library, header, man page, completion to PREFIX (default /usr/local)"
+	@echo "make uninstall     removes what make install installed, with the same PREFIX and DESTDIR"
+	@echo "make deb           a Debian package in build/: programs, library, man pages, systemd service"
 	@echo "make format        clang-format in place"
 
 build/cuda/%.o: src/%.cu
@@ -387,6 +390,9 @@ test-page: deps-test
 	@sh tools/deps page
 	@SHOTS="$(SHOTS)" sh tools/test_page
 
+test-packages: deps-test
+	@sh tools/test_packages
+
 debug-test:
 	@$(MAKE) --no-print-directory -j2 VARIANT=debug tests
 	@$(MAKE) --no-print-directory VARIANT=debug units
@@ -443,6 +449,19 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
 	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc
+
+# Whatever the rule above installs is removed, because the list of files is a second installation, into $B.
+uninstall:
+	@rm -rf $B/uninstall
+	@$(MAKE) --no-print-directory install DESTDIR=$(abspath $B/uninstall) > /dev/null
+	@sh tools/uninstall $B/uninstall "$(DESTDIR)" "$(PREFIX)"
+
+DEB = build/roseinfer_$(VERSION)_$(shell dpkg --print-architecture 2>/dev/null || echo unknown).deb
+deb: all
+	@rm -rf $B/deb build/roseinfer_*.deb
+	@$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(abspath $B/deb) > /dev/null
+	@sh packaging/build_deb $B/deb $(VERSION) $(DEB)
+	@rm -rf $B/deb
 
 clean:
 	rm -rf build
