@@ -20,8 +20,8 @@
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
-#include "api/stop.h"
 #include "chat/calls.h"
+#include "tokenizer/stop.h"
 
 /* ---- errors.c: OpenAI's error shape ---- */
 

@@ -69,6 +69,14 @@ static void note_stop_id(rose_api_choice *c, uint32_t id)
     c->stop_id = id;
 }
 
+/* Makes room in io->text for what the stop strings release of n more bytes. */
+static bool make_room(rose_api_choice *c, size_t n)
+{
+    rose_api_out *text = &c->job->io->text;
+    if (rose_buf_reserve(&text->b, c->stop.held + n) != ROSE_OK) text->oom = true;
+    return !text->oom;
+}
+
 /* Takes one token of a choice: detokenises it and puts its text, after the stop strings, into
  * io->text. */
 static void take_token(rose_api_choice *c, const rose_event *ev)
@@ -89,12 +97,13 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     if ((ev->stop_id || ev->finish == ROSE_FINISH_STOP) && !j->stops.include) return;
     const unsigned skip = rose_api_is_mark(&j->reading, ev->id) ? 0 : ROSE_DECODE_SKIP_SPECIAL;
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
+    if (!make_room(c, n)) return;
     if (c->n_tokens <=
         j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
-        rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text);
+        rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text.b);
         return;
     }
-    if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) return;
+    if (!rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text.b)) return;
     c->finish = "stop";
     c->stop_kind = ROSE_API_STOP_STRING;
     if (ev->finish == ROSE_FINISH_NONE) rose_request_cancel(c->req);
@@ -107,12 +116,13 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
     rose_api_job *j = c->job;
     rose_api_io *io = j->io;
     size_t n = rose_detok_finish(&c->detok, io->piece);
+    if (!make_room(c, n)) return;
     c->finish = finish == ROSE_FINISH_LENGTH ? "length" : "stop";
-    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text)) {
+    if (rose_stop_push(&j->stops, &c->stop, io->piece, n, &io->text.b)) {
         c->finish = "stop";
         c->stop_kind = ROSE_API_STOP_STRING;
     } else {
-        rose_stop_flush(&j->stops, &c->stop, &io->text);
+        rose_stop_flush(&j->stops, &c->stop, &io->text.b);
     }
 }
 

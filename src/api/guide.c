@@ -9,10 +9,6 @@
 #include "api/api_internal.h"
 #include "base/profile.h"
 
-/* Most bytes of the grammars of running and waiting requests, besides those that the cache may
- * keep. The next grammar to compile then gets 429. */
-#define MAX_USED_BYTES ((size_t)2 << 30)
-
 /* ---- the grammars of the model ---- */
 
 void rose_api_grammars_init(rose_api_grammars *g, size_t max_bytes)
@@ -46,18 +42,9 @@ static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *e
 {
     const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
     const rose_arch *arch = rose_engine_arch(e);
-    rose_vocab_trie *v = NULL;
-    if (arch->n_eos == 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "structured output needs a model with an end-of-sequence token");
     const rose_prof_span span = rose_prof_begin("api.vocabulary");
-    rose_status st =
-        rose_vocab_trie_open(&v, a->tok, arch->vocab_size, arch->eos_ids, arch->n_eos, err);
-    /* as in vLLM and OpenAI's API: a small model that may add properties finds no end */
-    const rose_grammar_opts opts = {.closed = true,
-                                    .max_live_bytes = a->grammars.max_bytes + MAX_USED_BYTES};
-    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, &opts, a->grammars.max_bytes, err);
-    rose_vocab_trie_unref(v); /* the cache has a reference of its own */
+    const rose_status st = rose_grammar_cache_open(out, a->tok, arch->vocab_size, arch->eos_ids,
+                                                   arch->n_eos, a->grammars.max_bytes, err);
     rose_prof_end(&span);
     if (st == ROSE_OK) atomic_store_explicit(&a->grammars.cache, *out, memory_order_release);
     return st;

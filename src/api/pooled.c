@@ -580,20 +580,10 @@ static void put_base64(rose_api_out *o, const uint8_t *bytes, size_t n)
     }
 }
 
-/* The length of a vector. The sum is in double, in order. */
-static double length_of(const float *v, uint32_t n)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)v[i] * (double)v[i];
-    return sqrt(sum);
-}
-
 static void put_embedding(rose_api_out *o, const rose_api_pooled *d, const float *state)
 {
-    const double length = d->normalizes ? length_of(state, d->n_kept) : 1;
-    const double divisor = length > 1e-12 ? length : 1e-12; /* as in PyTorch */
-    uint8_t block[3 * 4 * 64];                              /* whole groups of three bytes */
+    const double divisor = rose_pooling_divisor(state, d->n_kept, d->normalizes);
+    uint8_t block[3 * 4 * 64]; /* whole groups of three bytes */
     size_t used = 0;
     rose_api_put(o, d->base64 ? "\"" : "[", 1);
     for (uint32_t i = 0; i < d->n_kept; i++) {
@@ -643,7 +633,7 @@ static double cosine(const float *a, const float *b, uint32_t n)
     double dot = 0;
     for (uint32_t i = 0; i < n; i++)
         dot += (double)a[i] * (double)b[i];
-    const double size = length_of(a, n) * length_of(b, n);
+    const double size = rose_pooling_length(a, n) * rose_pooling_length(b, n);
     return size > 0 ? dot / size : 0;
 }
 

@@ -104,6 +104,26 @@ static void make_room(rose_grammar_cache *c)
     }
 }
 
+/* Most bytes of the grammars of running and waiting requests, beside those that the cache may
+ * keep. */
+#define MAX_USED_BYTES ((size_t)2 << 30)
+
+rose_status rose_grammar_cache_open(rose_grammar_cache **out, const rose_tokenizer *t,
+                                    uint32_t n_ids, const uint32_t *eos, size_t n_eos,
+                                    size_t max_bytes, rose_err *err)
+{
+    const rose_grammar_opts opts = {.closed = true, .max_live_bytes = max_bytes + MAX_USED_BYTES};
+    rose_vocab_trie *v = NULL;
+    *out = NULL;
+    if (n_eos == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "structured output needs a model with an end-of-sequence token");
+    rose_status st = rose_vocab_trie_open(&v, t, n_ids, eos, n_eos, err);
+    if (st == ROSE_OK) st = rose_grammar_cache_create(out, v, &opts, max_bytes, err);
+    rose_vocab_trie_unref(v); /* the cache has a reference of its own */
+    return st;
+}
+
 void rose_grammar_cache_destroy(rose_grammar_cache *c)
 {
     if (c == NULL) return;

@@ -20,6 +20,15 @@ typedef struct rose_grammar_cache rose_grammar_cache;
 rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie *v,
                                       const rose_grammar_opts *opts, size_t max_bytes,
                                       rose_err *err);
+
+/* The cache of a model, with a vocabulary of its own, which takes 15 to 100 ms to make. A schema
+ * that names properties allows no others (rose_grammar_opts.closed), as in vLLM and OpenAI's API:
+ * a small model that may add properties finds no end. n_ids, eos: as for rose_vocab_trie_open.
+ * The grammars of running and waiting requests may take 2 GiB beside max_bytes; the next one to
+ * compile then gets ROSE_E_FULL. Errors: UNSUPPORTED (n_eos is 0), NOMEM. */
+rose_status rose_grammar_cache_open(rose_grammar_cache **out, const rose_tokenizer *t,
+                                    uint32_t n_ids, const uint32_t *eos, size_t n_eos,
+                                    size_t max_bytes, rose_err *err);
 void rose_grammar_cache_destroy(rose_grammar_cache *c); /* accepts NULL; no thread is in a get */
 
 /* The grammar of this text, compiled if need be; the caller owns one reference. schema_order: as in

@@ -194,21 +194,22 @@ const char *rose_lib_version(void)
     return rose_version();
 }
 
-void rose_lib_params_default(rose_lib_params *p)
+static void recommend(rose_lib_params *p, const rose_generation *g)
 {
-    *p = (rose_lib_params){.max_tokens = 128, .top_p = 1.0f, .repetition_penalty = 1.0f};
-}
-
-void rose_lib_params_model(const rose_lib *rose, rose_lib_params *p)
-{
-    const rose_generation *g = &rose->generation;
-    rose_lib_params_default(p);
     if ((g->has & ROSE_GENERATION_TEMPERATURE) != 0) p->temperature = g->temperature;
     if ((g->has & ROSE_GENERATION_TOP_P) != 0) p->top_p = g->top_p;
     if ((g->has & ROSE_GENERATION_TOP_K) != 0) p->top_k = g->top_k;
     if ((g->has & ROSE_GENERATION_MIN_P) != 0) p->min_p = g->min_p;
     if ((g->has & ROSE_GENERATION_REPETITION) != 0) p->repetition_penalty = g->repetition;
     if ((g->has & ROSE_GENERATION_MAX_TOKENS) != 0) p->max_tokens = g->max_tokens;
+}
+
+void rose_lib_params_init(rose_lib_params *p, size_t size, const rose_lib *rose)
+{
+    rose_lib_params d = {
+        .size = size, .max_tokens = 128, .top_p = 1.0f, .repetition_penalty = 1.0f};
+    if (rose != NULL) recommend(&d, &rose->generation);
+    memcpy(p, &d, size < sizeof d ? size : sizeof d);
 }
 
 int rose_lib_has_chat_template(const rose_lib *rose)

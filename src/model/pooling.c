@@ -2,6 +2,7 @@
  * metadata. A way to pool that the engine does not have is refused by name. */
 #include "model/pooling.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,4 +248,18 @@ bool rose_pooling_allows(const rose_pooling_config *c, uint32_t width, uint32_t 
     for (uint32_t i = 0; i < c->n_dimensions; i++)
         if (c->dimensions[i] == n) return true;
     return c->n_dimensions == 0;
+}
+
+double rose_pooling_length(const float *v, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)v[i] * (double)v[i];
+    return sqrt(sum);
+}
+
+double rose_pooling_divisor(const float *v, uint32_t n, bool normalizes)
+{
+    const double length = normalizes ? rose_pooling_length(v, n) : 1;
+    return length > 1e-12 ? length : 1e-12;
 }

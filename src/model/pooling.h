@@ -43,4 +43,11 @@ rose_status rose_pooling_read(rose_pooling_config *out, const char *path, const 
 /* Whether an embedding of `width` values may be cut to n. */
 bool rose_pooling_allows(const rose_pooling_config *c, uint32_t width, uint32_t n);
 
+/* The length of a vector v[0..n). The sum is in double, in order. */
+double rose_pooling_length(const float *v, uint32_t n);
+
+/* What the values of an embedding are divided by: with `normalizes` its length, but not less than
+ * 1e-12, as in PyTorch; else 1. */
+double rose_pooling_divisor(const float *v, uint32_t n, bool normalizes);
+
 #endif

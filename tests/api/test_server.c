@@ -265,7 +265,8 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
         rose_api_out_reset(&text);
         rose_api_out_reset(&out);
         size_t n = rose_detok_push(&c.detok, t, id, ROSE_DECODE_SKIP_SPECIAL, piece);
-        rose_stop_push(&j.stops, &c.stop, piece, n, &text);
+        if (rose_buf_reserve(&text.b, c.stop.held + n) != ROSE_OK) abort();
+        rose_stop_push(&j.stops, &c.stop, piece, n, &text.b);
         if (!rose_api_part_add(&c, ROSE_API_PART_TEXT, 0, text.b.data, text.b.len)) abort();
         if (text.b.len > 0) d->event(&out, &c, false);
         bytes += out.b.len;

@@ -1,8 +1,11 @@
-/* api/stop.h - finds stop strings in a stream of text pieces, wherever the pieces begin and end. */
-#ifndef ROSE_API_STOP_H
-#define ROSE_API_STOP_H
+/* tokenizer/stop.h - finds stop strings in a stream of text pieces, wherever the pieces begin and
+ * end. */
+#ifndef ROSE_TOKENIZER_STOP_H
+#define ROSE_TOKENIZER_STOP_H
 
-#include "api/json_out.h"
+#include <stdbool.h>
+
+#include "base/buf.h"
 
 enum { ROSE_STOP_MAX_BYTES = 4096 }; /* of one stop string */
 
@@ -35,14 +38,14 @@ void rose_stops_free(rose_stops *s);
 /* Appends to out the part of piece[0..len) that can be released. True: a stop string is
  * complete. Then out gets all text before it (with `include` also the string), and the rest of
  * the piece is dropped. The string that ends first wins; of two that end together, the longer.
- * Cost: O(len x n). */
+ * out has room for st->held + len more bytes (rose_buf_reserve). Cost: O(len x n). */
 bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                    rose_api_out *out);
+                    rose_buf *out);
 /* As rose_stop_push, for text in which no string may end yet (min_tokens); a string may begin in
  * it. */
 void rose_stop_pass(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                    rose_api_out *out);
-void rose_stop_flush(const rose_stops *s, rose_stop_state *st,
-                     rose_api_out *out); /* the held text */
+                    rose_buf *out);
+/* Appends the held text. out has room for st->held bytes. */
+void rose_stop_flush(const rose_stops *s, rose_stop_state *st, rose_buf *out);
 
 #endif

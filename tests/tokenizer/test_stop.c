@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "api/stop.h"
+#include "tokenizer/stop.h"
 
 static uint64_t rng;
 
@@ -85,8 +85,9 @@ static void check_sample(const sample *s, size_t from)
     rose_stops stops = {0};
     uint32_t states[MAX_STOPS] = {0};
     rose_stop_state st = {.state = states};
-    rose_api_out out = {0};
+    rose_buf out = {0};
     size_t cut, end, at = 0;
+    assert_int_equal(rose_buf_reserve(&out, MAX_TEXT + MAX_STOP), ROSE_OK);
     bool want = naive_cut(s, from, &cut, &end), got = false;
     for (uint32_t k = 0; k < s->n; k++)
         assert_int_equal(rose_stops_add(&stops, s->stop[k], s->stop_len[k]), ROSE_OK);
@@ -99,7 +100,7 @@ static void check_sample(const sample *s, size_t from)
         else
             got = rose_stop_push(&stops, &st, s->text + at, n, &out);
         at += n;
-        if (!got) assert_int_equal(out.b.len, at - naive_held(s, at));
+        if (!got) assert_int_equal(out.len, at - naive_held(s, at));
     }
     assert_int_equal(got, want);
     if (!got) rose_stop_flush(&stops, &st, &out);
@@ -109,9 +110,9 @@ static void check_sample(const sample *s, size_t from)
         assert_int_equal(cut + found->len, end);
         assert_memory_equal(found->text, s->text + cut, found->len);
     }
-    assert_int_equal(out.b.len, cut);
-    if (cut > 0) assert_memory_equal(out.b.data, s->text, cut);
-    rose_api_out_free(&out);
+    assert_int_equal(out.len, cut);
+    if (cut > 0) assert_memory_equal(out.data, s->text, cut);
+    rose_buf_free(&out);
     rose_stops_free(&stops);
 }
 
@@ -137,13 +138,14 @@ static void edges(void **state)
     assert_int_equal(rose_stops_add(&s, "a\0b", 3), ROSE_OK);
     uint32_t states[2] = {0};
     rose_stop_state st = {.state = states};
-    rose_api_out out = {0};
+    rose_buf out = {0};
+    assert_int_equal(rose_buf_reserve(&out, 4), ROSE_OK);
     assert_false(rose_stop_push(&s, &st, "1a", 2, &out));
-    assert_int_equal(out.b.len, 1);
+    assert_int_equal(out.len, 1);
     assert_false(rose_stop_push(&s, &st, "\0", 1, &out));
     assert_true(rose_stop_push(&s, &st, "bc", 2, &out));
-    assert_int_equal(out.b.len, 1);
-    rose_api_out_free(&out);
+    assert_int_equal(out.len, 1);
+    rose_buf_free(&out);
     rose_stops_free(&s);
     rose_stops_free(&s);
 }

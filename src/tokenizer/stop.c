@@ -1,12 +1,13 @@
-/* api/stop.c - finds stop strings with one KMP automaton each, fed byte by byte. Nothing is
+/* tokenizer/stop.c - finds stop strings with one KMP automaton each, fed byte by byte. Nothing is
  * scanned twice, wherever pieces of text begin and end. The state of automaton i is the length
  * of the longest suffix of the text that is a prefix of string i. So the largest state is
  * exactly the number of bytes to hold back, and the held text needs no memory of its own. Pieces
  * and strings are valid UTF-8, so cuts fall between characters. */
+#include "tokenizer/stop.h"
+
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "api/stop.h"
 
 static void build_fail(struct rose_stop *p)
 {
@@ -60,13 +61,21 @@ static uint32_t advance(const struct rose_stop *p, uint32_t k, char c)
     return p->text[k] == c ? k + 1 : 0;
 }
 
+/* The caller of push and flush has made room. */
+static void put(rose_buf *out, const char *bytes, size_t n)
+{
+    assert(n <= out->cap - out->len);
+    if (n > 0) memcpy(out->data + out->len, bytes, n);
+    out->len += n;
+}
+
 /* The text is held[0..held) followed by piece[0..len): appends its first n bytes. */
 static void put_text(const rose_stops *s, const rose_stop_state *st, const char *piece, size_t n,
-                     rose_api_out *out)
+                     rose_buf *out)
 {
     size_t from_held = n < st->held ? n : st->held;
-    if (from_held > 0) rose_api_put(out, s->v[st->which].text, from_held);
-    rose_api_put(out, piece, n - from_held);
+    if (from_held > 0) put(out, s->v[st->which].text, from_held);
+    put(out, piece, n - from_held);
 }
 
 /* Feeds one byte to all automata. Returns the length of the longest string that it completes,
@@ -107,11 +116,11 @@ static bool no_start(const rose_stops *s, const char *piece, size_t len)
 }
 
 static bool push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                 bool may_end, rose_api_out *out)
+                 bool may_end, rose_buf *out)
 {
     if (len == 0) return false;
     if (st->held == 0 && no_start(s, piece, len)) { /* the common case; all states are 0 */
-        rose_api_put(out, piece, len);
+        put(out, piece, len);
         return false;
     }
     uint32_t held = st->held, which = st->which;
@@ -131,19 +140,19 @@ static bool push(const rose_stops *s, rose_stop_state *st, const char *piece, si
 }
 
 bool rose_stop_push(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                    rose_api_out *out)
+                    rose_buf *out)
 {
     return push(s, st, piece, len, true, out);
 }
 
 void rose_stop_pass(const rose_stops *s, rose_stop_state *st, const char *piece, size_t len,
-                    rose_api_out *out)
+                    rose_buf *out)
 {
     (void)push(s, st, piece, len, false, out);
 }
 
-void rose_stop_flush(const rose_stops *s, rose_stop_state *st, rose_api_out *out)
+void rose_stop_flush(const rose_stops *s, rose_stop_state *st, rose_buf *out)
 {
-    if (st->held > 0) rose_api_put(out, s->v[st->which].text, st->held);
+    if (st->held > 0) put(out, s->v[st->which].text, st->held);
     st->held = 0;
 }
