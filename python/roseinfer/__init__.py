@@ -11,12 +11,12 @@ library is a RoseError."""
 from ._native import (ClosedError, EngineFailedError, InternalError, InvalidArgumentError, ModelError, OutOfMemoryError,
                       QueueFullError, RequestFailedError, RoseError, library)
 from .async_llm import AsyncLLM
-from .llm import LLM
+from .llm import LLM, Stream
 from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput, SamplingParams,
                      StreamPiece, StructuredOutputsParams)
 
 __version__: str = library().version().decode()
 
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "Logprob",
-           "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "RoseError", "InvalidArgumentError", "ModelError",
+           "Stream", "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "RoseError", "InvalidArgumentError", "ModelError",
            "OutOfMemoryError", "QueueFullError", "EngineFailedError", "InternalError", "RequestFailedError", "ClosedError"]

@@ -38,7 +38,8 @@ class Request:
 
     def __init__(self, engine: Engine, handle: int, stop: List[str]) -> None:
         self.key = handle
-        self._engine, self._handle, self._stop = engine, handle, stop
+        self._handle: Optional[int] = handle
+        self._engine, self._stop = engine, stop
         self._in_use = threading.Lock()  # held while a thread reads or releases the request
         self._alive = threading.Lock()  # held while a thread cancels it or takes the handle away
         self._c = n.PieceStruct(size=ctypes.sizeof(n.PieceStruct))
@@ -192,7 +193,7 @@ class Engine:
 
     def fact(self, name: str) -> int:
         with self.use() as handle:
-            return getattr(n.library(), name)(handle)
+            return int(getattr(n.library(), name)(handle))
 
     def eos_ids(self) -> List[int]:
         with self.use() as handle:
@@ -203,7 +204,7 @@ class Engine:
     def ready(self, room: Any) -> List[int]:
         """The keys of requests with params.wakeup that have something new; room: an array of c_void_p."""
         with self.use() as handle:
-            return room[:n.library().ready(handle, room, len(room))]
+            return list(room[:n.library().ready(handle, room, len(room))])
 
     def _to_ids(self, function: Callable[..., int], *args: Any) -> List[int]:
         err, size, ids = ctypes.create_string_buffer(n.ERR_BYTES), c_size_t(), ctypes.POINTER(c_uint32)()
@@ -247,10 +248,10 @@ def split_prompt(prompt: Prompt) -> Any:
     if isinstance(prompt, dict):
         if "prompt_token_ids" in prompt:
             return None, list(prompt["prompt_token_ids"])
-        prompt = prompt.get("prompt")
+        prompt = prompt.get("prompt", ())
     if isinstance(prompt, str):
         return prompt, None
-    if isinstance(prompt, (list, tuple)) and all(isinstance(i, int) for i in prompt):
+    if isinstance(prompt, (list, tuple)) and prompt and all(isinstance(i, int) for i in prompt):
         return None, list(prompt)
     raise n.InvalidArgumentError("a prompt is a text, a list of token ids, or a dict with \"prompt\" or "
                                  f"\"prompt_token_ids\", not {type(prompt).__name__}")

@@ -5,7 +5,8 @@ import asyncio
 import itertools
 from collections import deque
 from ctypes import c_void_p
-from typing import Any, AsyncIterator, Callable, Deque, Dict, List, Optional, Sequence, Union
+from functools import partial
+from typing import Any, AsyncIterator, Callable, Deque, Dict, List, Optional, Sequence
 
 from . import _native as n
 from ._engine import Engine, Request, split_prompt
@@ -144,9 +145,10 @@ class AsyncLLM:
     async def generate(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None, *,
                        add_special_tokens: bool = True) -> RequestOutput:
         """The whole result of one prompt; `asyncio.gather` runs many at once."""
-        text, seeds = split_prompt(prompt)[0], seeds_for(sampling_params)
-        return await self._collect(text, [lambda seed=seed: self._engine.submit(prompt, sampling_params, seed,
-                                                                                add_special_tokens, True) for seed in seeds])
+        def submit(seed: int) -> Request:
+            return self._engine.submit(prompt, sampling_params, seed, add_special_tokens, True)
+
+        return await self._collect(split_prompt(prompt)[0], seeds_for(sampling_params), submit)
 
     async def chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
                    tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
@@ -154,9 +156,11 @@ class AsyncLLM:
                    continue_final_message: bool = False) -> RequestOutput:
         """The whole reply to one conversation; see LLM.chat."""
         options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message)
-        return await self._collect(None, [lambda seed=seed: self._engine.submit_chat(messages, options, sampling_params,
-                                                                                     seed, True)
-                                          for seed in seeds_for(sampling_params)])
+
+        def submit(seed: int) -> Request:
+            return self._engine.submit_chat(messages, options, sampling_params, seed, True)
+
+        return await self._collect(None, seeds_for(sampling_params), submit)
 
     async def embed(self, prompt: Prompt, *, normalize: Optional[bool] = None, dimensions: int = 0) -> EmbeddingRequestOutput:
         """The vector of one text; see LLM.embed."""
@@ -169,12 +173,12 @@ class AsyncLLM:
         finally:
             self._end(stream)
 
-    async def _collect(self, text: Optional[str], submits: List[Callable[[], Request]]) -> RequestOutput:
+    async def _collect(self, text: Optional[str], seeds: List[int], submit: Callable[[int], Request]) -> RequestOutput:
         result = RequestOutput(str(next(self._numbers)), text, [])
         streams: List[_Stream] = []
         try:
-            for submit in submits:
-                streams.append(self._start(submit))
+            for seed in seeds:
+                streams.append(self._start(partial(submit, seed)))
             for index, stream in enumerate(streams):
                 output = CompletionOutput(index)
                 async for piece in self._pieces(stream):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
+from functools import partial
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _native as n
@@ -11,6 +12,7 @@ from ._engine import WAIT_MS, Engine, Request, split_prompt
 from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, Prompt, RequestOutput,
                      SamplingParams, StreamPiece, choice_seed, random_seed)
 
+Job = Tuple[int, Callable[[], Request]]  # the number of its prompt, and what submits it
 OneOrMore = Union[None, SamplingParams, Sequence[SamplingParams]]
 
 
@@ -122,18 +124,18 @@ class LLM:
                          lambda i, seed: self._engine.submit_chat(chats[i], options, params[i], seed, False))
 
     def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None, *,
-               add_special_tokens: bool = True) -> Iterator[StreamPiece]:
+               add_special_tokens: bool = True) -> Stream:
         """Continues one prompt and gives each token when it is ready. The request is submitted at once, and cancelled
         when the iterator is closed or dropped."""
-        return _stream(self._engine.submit(prompt, sampling_params, one_seed(sampling_params), add_special_tokens, False))
+        return Stream(self._engine.submit(prompt, sampling_params, one_seed(sampling_params), add_special_tokens, False))
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
                     tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
                     chat_template_kwargs: Optional[Dict[str, Any]] = None, add_generation_prompt: bool = True,
-                    continue_final_message: bool = False) -> Iterator[StreamPiece]:
+                    continue_final_message: bool = False) -> Stream:
         """The reply to one conversation, token by token; see chat and stream."""
         options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message)
-        return _stream(self._engine.submit_chat(messages, options, sampling_params, one_seed(sampling_params), False))
+        return Stream(self._engine.submit_chat(messages, options, sampling_params, one_seed(sampling_params), False))
 
     def embed(self, prompts: Union[Prompt, Sequence[Prompt]], *, normalize: Optional[bool] = None,
               dimensions: int = 0) -> List[EmbeddingRequestOutput]:
@@ -148,9 +150,8 @@ class LLM:
             results[i] = EmbeddingRequestOutput(self._name(), EmbeddingOutput(r.embedding()),
                                                 r.tokens()["n_prompt_tokens"])
 
-        jobs = [(i, lambda i=i: self._engine.submit_embed(all_prompts[i], normalize, dimensions, False))
-                for i in range(len(all_prompts))]
-        run_all(jobs, take)
+        run_all([(i, partial(self._engine.submit_embed, p, normalize, dimensions, False)) for i, p in enumerate(all_prompts)],
+                take)
         return [r for r in results if r is not None]
 
     def tokenize(self, text: str) -> List[int]:
@@ -170,9 +171,7 @@ class LLM:
     def _run(self, texts: List[Optional[str]], params: List[Optional[SamplingParams]],
              submit: Callable[[int, int], Request]) -> List[RequestOutput]:
         results = [RequestOutput(self._name(), text, []) for text in texts]
-        jobs: List[Tuple[int, Callable[[], Request]]] = []
-        for i, p in enumerate(params):
-            jobs += [(i, lambda i=i, seed=seed: submit(i, seed)) for seed in seeds_for(p)]
+        jobs: List[Job] = [(i, partial(submit, i, seed)) for i, p in enumerate(params) for seed in seeds_for(p)]
 
         def take(i: int, r: Request) -> None:
             output = CompletionOutput(len(results[i].outputs))
@@ -187,9 +186,9 @@ class LLM:
         return results
 
 
-def run_all(jobs: List[Tuple[int, Callable[[], Request]]], take: Callable[[int, Request], None]) -> None:
+def run_all(jobs: Sequence[Job], take: Callable[[int, Request], None]) -> None:
     """Submits each job and takes its result, in order. When the queue is full, the oldest request is taken first."""
-    running: Deque[Tuple[int, Request]] = deque()
+    running: Deque[Tuple[int, Request]] = deque()  # number of the prompt
 
     def take_oldest() -> None:
         take(*running[0])
@@ -213,11 +212,7 @@ def run_all(jobs: List[Tuple[int, Callable[[], Request]]], take: Callable[[int, 
             r.close()
 
 
-def _stream(request: Request) -> Iterator[StreamPiece]:
-    return _Stream(request)
-
-
-class _Stream(Iterator[StreamPiece]):
+class Stream(Iterator[StreamPiece]):
     """The pieces of one request. Not a generator: its request exists before the first piece is asked for, and must be
     closed even if none ever is."""
 
@@ -238,7 +233,7 @@ class _Stream(Iterator[StreamPiece]):
     def close(self) -> None:
         self._request.close()
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -1,6 +1,7 @@
 """What goes into a request and what comes out; the names are vLLM's where vLLM has the same thing."""
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from ctypes import c_char_p, c_float, c_uint32
@@ -131,7 +132,7 @@ def _unsigned(value: int, bits: int, name: str) -> int:
 def native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
     """The C struct. It refers to arrays that ctypes keeps as long as the struct."""
     c = n.Params()
-    n.library().params_init(c, n.ctypes.sizeof(n.Params), handle if p is None else None)
+    n.library().params_init(c, ctypes.sizeof(n.Params), handle if p is None else None)
     c.seed, c.wakeup, c.add_special = seed, wakeup, add_special
     c.skip_special = True
     if p is None:
