@@ -227,7 +227,7 @@ $B/libroseinfer.a: $(LIB_OBJ)
 	$(Q)ar rcs $@ $^
 
 $B/libroseinfer.so: $(LIB_OBJ)
-	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.0 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
 
 # The library of the wheel needs glibc only. Debian's static archives are not built for shared libraries. They can be linked
 # into one all the same, if it uses its own symbols (-Bsymbolic). `stdin`, which is not its own, is replaced by NULL:
@@ -450,8 +450,8 @@ install: all
 	install -m 755 $B/roseinfer $B/roseinfer-bench $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 include/roseinfer.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $B/libroseinfer.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.0
-	ln -sf libroseinfer.so.0 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
+	install -m 755 $B/libroseinfer.so $(DESTDIR)$(PREFIX)/lib/libroseinfer.so.1
+	ln -sf libroseinfer.so.1 $(DESTDIR)$(PREFIX)/lib/libroseinfer.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	install -m 644 $(PROGRAMS:%=$B/%.1) $(DESTDIR)$(PREFIX)/share/man/man1/

@@ -24,6 +24,7 @@ int main(int argc, char **argv)
         return 1;
     }
     rose_lib_params_default(&params);
+    rose_lib_piece_init(&piece);
     params.max_tokens = 32;
     if (rose_lib_submit_text(rose, argv[2], strlen(argv[2]), &params, &request, err) != 0) {
         fprintf(stderr, "%s\n", err);

@@ -118,27 +118,12 @@ bool rose_api_guide_load_structure(rose_api_job *j, const rose_api_structure *s)
 
 /* ---- guides: the engine calls a matcher ---- */
 
-static rose_status guide_advance(void *m, uint32_t id, rose_err *err)
-{
-    return rose_matcher_accept(m, id, err);
-}
-
-static rose_status guide_mask(void *m, uint32_t *words, rose_err *err)
-{
-    return rose_matcher_mask(m, words, err);
-}
-
-static void guide_destroy(void *m)
-{
-    rose_matcher_destroy(m);
-}
-
-static bool guide_is_slow(void *m)
-{
-    return rose_matcher_is_slow(m);
-}
-
-static const rose_guide_ops guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow};
+static const rose_guide_ops guide_ops = {
+    .advance = rose_matcher_guide_advance,
+    .mask = rose_matcher_guide_mask,
+    .destroy = rose_matcher_guide_destroy,
+    .is_slow = rose_matcher_guide_is_slow,
+};
 
 void rose_api_guide_destroy(rose_guide *g)
 {

@@ -123,10 +123,11 @@ static void print_timings(const chat *c, const rose_lib_request *r, uint32_t n, 
 /* Streams a reply to stdout and into c->reply; returns its finish, or RUNNING if stdout is gone. */
 static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
 {
-    rose_lib_piece piece = {0};
+    rose_lib_piece piece;
     uint32_t n = 0;
     uint64_t first = 0, last = 0;
     bool at_newline = true;
+    rose_lib_piece_init(&piece);
     c->reply.len = 0;
     while (rose_lib_next(r, &piece, -1) == 1) {
         if (piece.has_token) last = piece.t_ns;

@@ -46,7 +46,8 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 
 /* One sequence: no memory for more. */
 #define ROSE_CLI_LIB_OPTIONS                                                                       \
-    .max_num_seqs = 1, .device = "auto", .load_format = "auto", .dtype = "auto", .isa = "auto"
+    .size = sizeof(rose_lib_options), .max_num_seqs = 1, .device = "auto", .load_format = "auto",  \
+    .dtype = "auto", .isa = "auto"
 
 /* p: a rose_lib_params *. seed_: what --help prints as default of the seed; NULL: its value. */
 #define ROSE_CLI_SAMPLING_ROWS(p, seed_)                                                           \

@@ -37,6 +37,7 @@ static int stream(rose_lib_request *r, uint64_t start, const rose_buf *prompt, b
     rose_lib_piece piece;
     uint32_t n = 0;
     uint64_t first = 0, last = 0;
+    rose_lib_piece_init(&piece);
     if (prompt->len > 0) fwrite(prompt->data, 1, prompt->len, stdout);
     if (fflush(stdout) != 0) return 1;
     while (rose_lib_next(r, &piece, -1) == 1) {

@@ -141,4 +141,11 @@ bool rose_matcher_accepting(const rose_matcher *m);
 /* True if an eos id was accepted. */
 bool rose_matcher_ended(const rose_matcher *m);
 
+/* accept, mask, destroy and is_slow of a matcher as functions of a void *, for tables of functions
+ * (rose_guide_ops of the engine, which knows no grammar). */
+rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err);
+rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err);
+void rose_matcher_guide_destroy(void *m);
+bool rose_matcher_guide_is_slow(void *m);
+
 #endif

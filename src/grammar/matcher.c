@@ -207,3 +207,25 @@ bool rose_matcher_ended(const rose_matcher *m)
 {
     return m->ended;
 }
+
+/* ---- functions of a void * ---- */
+
+rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err)
+{
+    return rose_matcher_accept(m, id, err);
+}
+
+rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err)
+{
+    return rose_matcher_mask(m, words, err);
+}
+
+void rose_matcher_guide_destroy(void *m)
+{
+    rose_matcher_destroy(m);
+}
+
+bool rose_matcher_guide_is_slow(void *m)
+{
+    return rose_matcher_is_slow(m);
+}

@@ -8,7 +8,8 @@ static char model_path[512];
 
 static rose_lib *open_lib(const char *template)
 {
-    const rose_lib_options o = {.device = "cpu",
+    const rose_lib_options o = {.size = sizeof o,
+                                .device = "cpu",
                                 .threads = 1,
                                 .kv_pages = 64,
                                 .max_num_seqs = 4,
@@ -25,6 +26,7 @@ static char *read_all(rose_lib_request *r)
 {
     rose_buf out = {0};
     rose_lib_piece piece;
+    rose_lib_piece_init(&piece);
     while (rose_lib_next(r, &piece, -1) == 1)
         assert_int_equal(rose_buf_add(&out, piece.text, piece.text_len), ROSE_OK);
     rose_lib_release(r);

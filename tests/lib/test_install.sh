@@ -26,7 +26,7 @@ want=$("$tmp/usr/bin/roseinfer" generate $model -p "Once upon a time" --max-toke
 gcc -Wall -Wextra -Werror -std=c11 examples/generate.c -o "$tmp/shared" $(pkg-config --cflags --libs roseinfer)
 got=$(LD_LIBRARY_PATH="$tmp/usr/lib" "$tmp/shared" $model "Once upon a time")
 [ "$got" = "$want" ] || die "shared: '$got' is not '$want'"
-ldd "$tmp/shared" | grep -q libroseinfer.so.0 || die "the shared example does not use the shared library"
+ldd "$tmp/shared" | grep -q libroseinfer.so.1 || die "the shared example does not use the shared library"
 ok "example, shared library"
 
 # shellcheck disable=SC2046

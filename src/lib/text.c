@@ -1,0 +1,87 @@
+/* lib/text.c - text to ids and back. All threads share one encoder, because tokenising is not on
+ * the token path. */
+#include <stdlib.h>
+
+#include "lib/lib_internal.h"
+
+rose_status rose_lib_encode(rose_lib *rose, const char *text, size_t len, unsigned flags,
+                            rose_ids *ids, rose_err *err)
+{
+    pthread_mutex_lock(&rose->encoder_lock);
+    rose_status st = rose_encode(rose->encoder, text, len, flags, ids, err);
+    pthread_mutex_unlock(&rose->encoder_lock);
+    return st;
+}
+
+int rose_lib_give_ids(rose_status st, rose_ids *list, uint32_t **ids, size_t *n, const rose_err *e,
+                      char err[ROSE_LIB_ERR])
+{
+    *ids = NULL;
+    *n = 0;
+    if (st != ROSE_OK) {
+        rose_ids_free(list);
+        return rose_lib_fail(st, e, err);
+    }
+    *ids = list->data;
+    *n = list->len;
+    return 0;
+}
+
+int rose_lib_tokenize(rose_lib *rose, const char *text, size_t len, uint32_t **ids, size_t *n,
+                      char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_ids list = {0};
+    return rose_lib_give_ids(rose_lib_encode(rose, text, len, 0, &list, &e), &list, ids, n, &e,
+                             err);
+}
+
+int rose_lib_detokenize(rose_lib *rose, const uint32_t *ids, size_t n, char **text, size_t *len,
+                        char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_buf buf = {0};
+    *text = NULL;
+    *len = 0;
+    rose_status st = rose_decode(rose->tok, ids, n, 0, &buf, &e);
+    if (st == ROSE_OK && rose_buf_str(&buf) == NULL) st = ROSE_E_NOMEM;
+    if (st == ROSE_OK) {
+        *text = buf.data;
+        *len = buf.len;
+    } else {
+        rose_buf_free(&buf);
+    }
+    return rose_lib_fail(st, &e, err);
+}
+
+void rose_lib_free(void *p)
+{
+    free(p);
+}
+
+int rose_lib_submit_ids(rose_lib *rose, const uint32_t *ids, size_t n, const rose_lib_params *p,
+                        rose_lib_request **out, char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_lib_params params;
+    *out = NULL;
+    rose_status st = rose_lib_read_params(&params, p, &e);
+    if (st == ROSE_OK) st = rose_lib_submit(rose, ids, n, &params, out, &e);
+    return rose_lib_fail(st, &e, err);
+}
+
+int rose_lib_submit_text(rose_lib *rose, const char *text, size_t len, const rose_lib_params *p,
+                         rose_lib_request **out, char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_ids ids = {0};
+    rose_lib_params params;
+    *out = NULL;
+    rose_status st = rose_lib_read_params(&params, p, &e);
+    if (st == ROSE_OK)
+        st = rose_lib_encode(rose, text, len, params.add_special != 0 ? ROSE_ENCODE_ADD_SPECIAL : 0,
+                             &ids, &e);
+    if (st == ROSE_OK) st = rose_lib_submit(rose, ids.data, ids.len, &params, out, &e);
+    rose_ids_free(&ids);
+    return rose_lib_fail(st, &e, err);
+}
