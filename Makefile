@@ -236,7 +236,7 @@ WHEEL_ARCHIVES := libjansson.a libpcre2-8.a libutf8proc.a
 $B/wheel/libroseinfer.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(Q)echo 'void *__wrap_stdin;' | $(CC) -fPIC -fvisibility=hidden -x c -c -o $(@D)/stdin.o -
-	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.0 -Wl,-z,defs -Wl,-Bsymbolic -Wl,--wrap=stdin \
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -Wl,-Bsymbolic -Wl,--wrap=stdin \
 	    $(WHEEL_ARCHIVES:%=-Wl,--exclude-libs,%) -o $@ $^ $(@D)/stdin.o $(CUDA_LIBS) $(WHEEL_ARCHIVES:%=-l:%) -lm
 
 $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)

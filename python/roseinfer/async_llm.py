@@ -93,12 +93,12 @@ class AsyncLLM:
 
     def _start(self, submit: Callable[[], Request]) -> _Stream:
         loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            raise RuntimeError("this AsyncLLM belongs to another event loop; open one in each loop")
+        stream = _Stream(submit())
         if self._loop is None:
             loop.add_reader(self._fd, self._on_readable)
             self._loop = loop
-        elif self._loop is not loop:
-            raise RuntimeError("this AsyncLLM belongs to another event loop; open one in each loop")
-        stream = _Stream(submit())
         self._streams[stream.request.key] = stream
         return stream
 

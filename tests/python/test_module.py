@@ -190,7 +190,7 @@ def test_errors(llm):
 
 def test_small(options):
     """An engine with room for 3 requests: a request that is not freed would soon fill it."""
-    with LLM(MODEL, max_num_seqs=2, max_num_queued_reqs=1, num_kv_pages=64, **options) as llm:
+    with LLM(MODEL, max_num_seqs=2, max_num_queued_reqs=1, **dict(options, num_kv_pages=64)) as llm:
         params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
         for _ in range(10):
             for _ in llm.stream(PROMPT, params):
