@@ -39,11 +39,12 @@ static rose_status parse_url(target *t, const char *url, rose_err *err)
     if (brackets) host++;
     const size_t n = strcspn(host, brackets ? "]" : ":/");
     const char *rest = host + n;
-    if (brackets && *rest == ']') rest++;
+    const bool closed = !brackets || *rest == ']';
+    if (brackets && closed) rest++;
     size_t n_port = 0;
     if (*rest == ':') n_port = strspn(++rest, "0123456789");
     const char *path = rest + n_port;
-    if (n == 0 || n > MAX_HOST || n_port > 5 || (rest[-1] == ':' && n_port == 0) ||
+    if (n == 0 || n > MAX_HOST || !closed || n_port > 5 || (rest[-1] == ':' && n_port == 0) ||
         (*path != '/' && *path != '\0') || strlen(path) > MAX_PATH ||
         strpbrk(path, " \t\r\n") != NULL)
         return rose_fail(err, ROSE_E_INVAL,
