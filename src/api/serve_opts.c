@@ -36,6 +36,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
 {
     const rose_opt all[] = {
         ROSE_ROW_BRIEF_HEADING("Server"),
+        ROSE_ROW_STRING("config", &f->config, "FILE",
+                        "read options from this file, in JSON or YAML: 'max-num-seqs: 8' is "
+                        "--max-num-seqs 8, and 'model' is MODEL",
+                        .config = true),
         ROSE_ROW_LIST("served-model-name", &f->served_names, "NAME",
                       "name of the model in the API. The option may be repeated: requests may use "
                       "any of the names, and replies have the first",
@@ -67,7 +71,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "key that requests must send as 'Authorization: Bearer KEY'. The option may be "
             "repeated. Other users of the machine see it in ps; --api-key-file and the "
             "environment variable ROSEINFER_API_KEY hide it",
-            .unset = "none: the server is open", .secret = true),
+            .unset = "none: the server is open", .secret = true, .env_apart = true),
         ROSE_ROW_LIST("allowed-origins", &f->http.allowed_origins, "ORIGIN",
                       "web pages that may use the server from a browser, as https://example.org. "
                       "The option may be repeated; * allows every page",
@@ -220,23 +224,36 @@ size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
     return n + profiling_rows(f, rows + n);
 }
 
-int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model)
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *const *env,
+                          const char **model)
 {
     rose_opt opts[ROSE_SERVE_OPT_ROWS];
+    uint32_t n_args;
     rose_serve_opts_default(f);
-    const size_t n = rose_serve_opts_rows(f, opts);
-    return rose_opts_parse_one(
-        "roseinfer serve MODEL [options]",
-        "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-        "/v1/chat/completions,\n"
-        "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
-        "/apply-template,\n"
-        "/health, /ready, /version, /metrics, and a page at /;\n"
-        "/start_profile and /stop_profile with --profiler-dir.\n"
-        "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
-        "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
-        "stopped).",
-        opts, n, argc, argv, model);
+    f->sources.env = env;
+    const rose_command c = {
+        .usage = "roseinfer serve MODEL [options]",
+        .about =
+            "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
+            "/v1/chat/completions,\n"
+            "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
+            "/apply-template,\n"
+            "/health, /ready, /version, /metrics, and a page at /;\n"
+            "/start_profile and /stop_profile with --profiler-dir.\n"
+            "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
+            "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
+            "stopped).\n"
+            "Options also come from environment variables (ROSEINFER_MAX_NUM_SEQS is "
+            "--max-num-seqs,\n"
+            "ROSEINFER_MODEL is MODEL) and from the file of --config. The command line takes "
+            "precedence\n"
+            "over the environment, and the environment over the file.",
+        .opts = opts,
+        .n_opts = rose_serve_opts_rows(f, opts),
+        .min_args = 1,
+        .max_args = 1,
+    };
+    return rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
 }
 
 static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)

@@ -26,6 +26,8 @@ typedef struct rose_serve_flags {
     const char *pooling_type, *task; /* see rose_pooling_read */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
     bool nvtx, lenient, pull;
+    const char *config;             /* --config */
+    rose_opts_sources sources;      /* owned: what the texts of options are borrowed from */
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
@@ -38,9 +40,11 @@ void rose_serve_opts_default(rose_serve_flags *f);
  * many. */
 size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows);
 
-/* Sets the defaults and parses the command line; *model is borrowed from argv. Returns -1 to
- * continue, else the exit code. */
-int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, const char **model);
+/* Sets the defaults and reads the options from the command line, from env (NAME=VALUE each, ended
+ * by NULL; NULL: none) and from the file of --config. *model is borrowed from argv, env or f.
+ * Returns -1 to continue, else the exit code. */
+int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *const *env,
+                          const char **model);
 
 /* Call after parsing: sets the options of http and api that follow from others. Errors: INVAL (a
  * CPU list). */

@@ -10,7 +10,7 @@
 
 #include "base/opts_internal.h"
 
-static const rose_opt *find(const rose_command *c, const char *name, size_t len)
+const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len)
 {
     for (size_t i = 0; i < c->n_opts; i++) {
         const rose_opt *o = &c->opts[i];
@@ -21,20 +21,26 @@ static const rose_opt *find(const rose_command *c, const char *name, size_t len)
     return NULL;
 }
 
-static int unknown_option(const rose_command *c, const char *name, size_t len)
+const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no)
 {
     rose_near near = {0};
-    const bool no = len > 3 && strncmp(name, "no-", 3) == 0;
+    const bool negated = len > 3 && strncmp(name, "no-", 3) == 0;
     for (size_t i = 0; i < c->n_opts; i++) {
         if (c->opts[i].kind != ROSE_OPT_HEADING) rose_near_try(&near, name, len, c->opts[i].name);
-        if (no && c->opts[i].kind == ROSE_OPT_BOOL)
+        if (negated && c->opts[i].kind == ROSE_OPT_BOOL)
             rose_near_try(&near, name + 3, len - 3, c->opts[i].name);
     }
-    const rose_opt *o = near.name != NULL ? find(c, near.name, strlen(near.name)) : NULL;
+    const rose_opt *o = near.name != NULL ? rose_opts_find(c, near.name, strlen(near.name)) : NULL;
+    *no = negated && o != NULL && o->kind == ROSE_OPT_BOOL;
+    return o;
+}
+
+static int unknown_option(const rose_command *c, const char *name, size_t len)
+{
+    bool no;
+    const rose_opt *o = rose_opts_near(c, name, len, &no);
     fprintf(stderr, "roseinfer: unknown option --%.*s", (int)len, name);
-    if (o != NULL)
-        fprintf(stderr, "; did you mean --%s%s?", no && o->kind == ROSE_OPT_BOOL ? "no-" : "",
-                o->name);
+    if (o != NULL) fprintf(stderr, "; did you mean --%s%s?", no ? "no-" : "", o->name);
     fprintf(stderr, " (see --help)\n");
     return ROSE_USAGE_ERROR;
 }
@@ -105,15 +111,15 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text)
     }
 }
 
-static int set_number(const rose_opt *o, const char *v)
+static int set_number(const rose_opt *o, const char *from, const char *v)
 {
     const uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
     uint64_t u;
     if (!parse_u64(v, &u, o->kind == ROSE_OPT_BYTES) || u < o->min || u > max) {
         fprintf(stderr,
-                "roseinfer: --%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64 "\n",
-                o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "", o->min,
-                max);
+                "roseinfer: %s--%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64 "\n",
+                from, o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "",
+                o->min, max);
         return ROSE_USAGE_ERROR;
     }
     if (o->kind == ROSE_OPT_U32)
@@ -123,12 +129,12 @@ static int set_number(const rose_opt *o, const char *v)
     return -1;
 }
 
-static int set_float(const rose_opt *o, const char *v)
+static int set_float(const rose_opt *o, const char *from, const char *v)
 {
     char *end;
     const float f = strtof(v, &end);
     if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax) {
-        fprintf(stderr, "roseinfer: --%s %s: expected a number from %g to %g\n", o->name, v,
+        fprintf(stderr, "roseinfer: %s--%s %s: expected a number from %g to %g\n", from, o->name, v,
                 (double)o->fmin, (double)o->fmax);
         return ROSE_USAGE_ERROR;
     }
@@ -136,15 +142,15 @@ static int set_float(const rose_opt *o, const char *v)
     return -1;
 }
 
-static int set_choice(const rose_opt *o, const char *v)
+static int set_choice(const rose_opt *o, const char *from, const char *v)
 {
     const int i = choice_index(o->choices, v);
     if (o->removed != NULL && strcmp(v, o->removed) == 0) {
-        fprintf(stderr, "roseinfer: --%s %s: %s\n", o->name, v, o->removed_why);
+        fprintf(stderr, "roseinfer: %s--%s %s: %s\n", from, o->name, v, o->removed_why);
         return ROSE_USAGE_ERROR;
     }
     if (i < 0) {
-        fprintf(stderr, "roseinfer: --%s %s: expected one of %s\n", o->name, v, o->choices);
+        fprintf(stderr, "roseinfer: %s--%s %s: expected one of %s\n", from, o->name, v, o->choices);
         return ROSE_USAGE_ERROR;
     }
     if (o->kind == ROSE_OPT_ENUM)
@@ -154,30 +160,31 @@ static int set_choice(const rose_opt *o, const char *v)
     return -1;
 }
 
-static int set_list(const rose_opt *o, const char *v)
+static int set_list(const rose_opt *o, const char *from, const char *v)
 {
     if (rose_opt_list_add(o->dest, v)) return -1;
-    fprintf(stderr,
-            "roseinfer: --%s '%s': expected at most %d values, none of them empty, and %d bytes in "
-            "all\n",
-            o->name, o->secret ? "..." : v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+    fprintf(
+        stderr,
+        "roseinfer: %s--%s '%s': expected at most %d values, none of them empty, and %d bytes in "
+        "all\n",
+        from, o->name, o->secret ? "..." : v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
     return ROSE_USAGE_ERROR;
 }
 
-static int set_value(const rose_opt *o, const char *v)
+int rose_opt_set(const rose_opt *o, const char *from, const char *v)
 {
     switch (o->kind) {
     case ROSE_OPT_U32:
     case ROSE_OPT_U64:
     case ROSE_OPT_BYTES:
-        return set_number(o, v);
+        return set_number(o, from, v);
     case ROSE_OPT_FLOAT:
-        return set_float(o, v);
+        return set_float(o, from, v);
     case ROSE_OPT_CHOICE:
     case ROSE_OPT_ENUM:
-        return set_choice(o, v);
+        return set_choice(o, from, v);
     case ROSE_OPT_LIST:
-        return set_list(o, v);
+        return set_list(o, from, v);
     case ROSE_OPT_STRING:
         *(const char **)o->dest = v;
         return -1;
@@ -195,7 +202,25 @@ typedef struct walk {
     int argc, i; /* i: the argument that is being read */
     char **argv;
     const rose_opt *list; /* the option that was read last, if it takes more values */
+    bool *given;          /* NULL, or: set nothing, and mark the rows that are given */
 } walk;
+
+static int take(walk *w, const rose_opt *o, const char *value)
+{
+    if (w->given == NULL) return rose_opt_set(o, "", value);
+    w->given[o - w->c->opts] = true;
+    if (o->config) *(const char **)o->dest = value;
+    return -1;
+}
+
+static int turn(walk *w, const rose_opt *o, bool on)
+{
+    if (w->given == NULL)
+        *(bool *)o->dest = on;
+    else
+        w->given[o - w->c->opts] = true;
+    return -1;
+}
 
 static int give_value(walk *w, const rose_opt *o, const char *value)
 {
@@ -207,7 +232,7 @@ static int give_value(walk *w, const rose_opt *o, const char *value)
         value = w->argv[++w->i];
     }
     if (o->kind == ROSE_OPT_LIST) w->list = o;
-    return set_value(o, value);
+    return take(w, o, value);
 }
 
 /* One "--name..." argument. */
@@ -216,10 +241,10 @@ static int parse_long(walk *w)
     const char *name = w->argv[w->i] + 2;
     size_t len = strcspn(name, "=");
     const char *value = name[len] == '=' ? name + len + 1 : NULL;
-    const rose_opt *o = find(w->c, name, len);
+    const rose_opt *o = rose_opts_find(w->c, name, len);
     bool on = true;
     if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = find(w->c, name + 3, len - 3);
+        o = rose_opts_find(w->c, name + 3, len - 3);
         if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
         on = false;
     }
@@ -229,8 +254,7 @@ static int parse_long(walk *w)
         fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
         return ROSE_USAGE_ERROR;
     }
-    *(bool *)o->dest = on;
-    return -1;
+    return turn(w, o, on);
 }
 
 static int parse_short(walk *w)
@@ -241,8 +265,7 @@ static int parse_short(walk *w)
         if (o->letter != a[1]) continue;
         if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG)
             return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
-        *(bool *)o->dest = true;
-        return -1;
+        return turn(w, o, true);
     }
     fprintf(stderr, "roseinfer: unknown option %s (see --help)\n", a);
     return ROSE_USAGE_ERROR;
@@ -280,13 +303,13 @@ static int missing_argument(const rose_command *c, uint32_t n)
     return ROSE_USAGE_ERROR;
 }
 
-int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
-                    uint32_t *n_args)
+/* Reads the command line; with given, only marks which rows it gives. */
+static int read_line(const rose_command *c, int argc, char **argv, bool *given, const char **args,
+                     uint32_t *n_args)
 {
-    walk w = {.c = c, .argc = argc, .argv = argv};
+    walk w = {.c = c, .argc = argc, .argv = argv, .given = given};
     bool options = true;
     *n_args = 0;
-    if (print_help(c, argc, argv)) return 0;
     for (w.i = 1; w.i < argc; w.i++) {
         const char *a = argv[w.i];
         const rose_opt *list = w.list;
@@ -302,13 +325,43 @@ int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **a
             args[(*n_args)++] = a;
         } else if (list != NULL) {
             w.list = list;
-            rc = set_value(list, a);
+            rc = take(&w, list, a);
         } else {
             fprintf(stderr, "roseinfer: unexpected argument '%s' (usage: %s)\n", a, c->usage);
             rc = ROSE_USAGE_ERROR;
         }
         if (rc >= 0) return rc;
     }
+    return -1;
+}
+
+int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **args,
+                    uint32_t *n_args)
+{
+    *n_args = 0;
+    if (print_help(c, argc, argv)) return 0;
+    const int rc = read_line(c, argc, argv, NULL, args, n_args);
+    if (rc >= 0) return rc;
+    return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
+}
+
+int rose_opts_parse_from(const rose_command *c, rose_opts_sources *s, int argc, char **argv,
+                         const char **args, uint32_t *n_args)
+{
+    const char *model = NULL;
+    *n_args = 0;
+    if (print_help(c, argc, argv)) return 0;
+    bool *given = calloc(c->n_opts + 1, sizeof *given);
+    if (given == NULL) {
+        fprintf(stderr, "roseinfer: out of memory\n");
+        return 1;
+    }
+    int rc = read_line(c, argc, argv, given, args, n_args);
+    if (rc < 0) rc = rose_opts_read_sources(c, s, given, &model);
+    free(given);
+    if (rc < 0) rc = read_line(c, argc, argv, NULL, args, n_args);
+    if (rc >= 0) return rc;
+    if (*n_args == 0 && model != NULL && c->max_args > 0) args[(*n_args)++] = model;
     return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
 }
 

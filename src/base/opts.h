@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/opts_file.h"
 #include "base/status.h"
 
 typedef enum rose_opt_kind {
@@ -53,6 +54,8 @@ typedef struct rose_opt {
     bool first;       /* --help shows this row although its group is brief, which hides most rows */
     bool brief;       /* of a HEADING: only --help-all shows most rows of the group */
     bool secret;      /* messages do not quote its value */
+    bool config;      /* STRING: the row of --config, which rose_opts_parse_from reads */
+    bool env_apart;   /* rose_opts_parse_from leaves its ROSEINFER_ variable to others */
     rose_opt_kind kind;
     void *dest; /* holds the default before parsing; --help prints it from here */
     uint64_t min, max;
@@ -130,6 +133,22 @@ int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **a
 /* As rose_opts_parse, for a command with exactly one positional argument, which goes to *arg. */
 int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
                         int argc, char **argv, const char **arg);
+
+/* Where options come from besides the command line: variables of the environment, and the file that
+ * the row marked `config` names. */
+typedef struct rose_opts_sources {
+    char *const *env;    /* NAME=VALUE each, ended by NULL; NULL: no variables */
+    rose_opts_file file; /* owned; options borrow its texts. Free it with rose_opts_file_free */
+} rose_opts_sources;
+
+/* As rose_opts_parse, with more sources. For each option the first of these that gives it counts:
+ * the command line, the variable ROSEINFER_NAME, the file, the default. NAME is the option's name
+ * in capitals, with '_' for '-'. In the file '_' and '-' are the same. The values of a list come
+ * from one source. A switch is true or false. The key `model` and ROSEINFER_MODEL are the first
+ * positional argument if the command line has none. An empty variable counts as not set. A key of
+ * the file that is no option is an error; such a variable gives a warning. */
+int rose_opts_parse_from(const rose_command *c, rose_opts_sources *s, int argc, char **argv,
+                         const char **args, uint32_t *n_args);
 
 /* Writes the default of each row (.def, .sdef) to the row's dest. */
 void rose_opts_default(const rose_opt *opts, size_t n_opts);

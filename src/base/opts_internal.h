@@ -7,6 +7,21 @@
 
 enum { ROSE_USAGE_ERROR = 2 };
 
+/* Finds the row of an option; NULL = there is none. */
+const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len);
+
+/* Finds the row that a person probably meant, or NULL. *no: they meant --no-NAME. */
+const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no);
+
+/* Sets an option that takes a value. Returns -1, or the exit code after a message that begins with
+ * `from`: "", or the place of the value and ": ". */
+int rose_opt_set(const rose_opt *o, const char *from, const char *v);
+
+/* Applies the file and the environment to the rows that are not given (one flag a row), and sets
+ * *model if one of them names it. Returns -1, or the exit code after a message. opts_sources.c */
+int rose_opts_read_sources(const rose_command *c, rose_opts_sources *s, const bool *given,
+                           const char **model);
+
 /* Prints the help text of --help (all = false) or of --help-all. */
 void rose_opts_help(const rose_command *c, bool all);
 

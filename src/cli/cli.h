@@ -96,6 +96,29 @@ void rose_lines_close(rose_lines *l); /* accepts NULL */
  * FORMAT (the closing """ is missing). */
 rose_status rose_lines_next(rose_lines *l, rose_line *kind, rose_buf *out, rose_err *err);
 
+/* ---- systemd.c: what a service manager passes in the environment. Main thread ---- */
+
+/* Sets *out to the listening socket that LISTEN_FDS passes, or to 0 without one, and unsets the
+ * variables. Errors: INVAL, UNSUPPORTED (several sockets). */
+rose_status rose_systemd_socket(int *out, rose_err *err);
+
+typedef struct rose_notify rose_notify;
+
+/* Opens the socket that NOTIFY_SOCKET names; *out is NULL without one. The functions below accept
+ * NULL. Errors: UNSUPPORTED (an address of another kind), INVAL, IO, NOMEM. */
+rose_status rose_notify_open(rose_notify **out, rose_err *err);
+void rose_notify_close(rose_notify *n);
+
+/* Reports `state` ("READY=1", or "") and a status line for people. A report that cannot be sent is
+ * lost; the log says so once. */
+void rose_notify_send(rose_notify *n, const char *state, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* With WATCHDOG_USEC: starts a thread that calls alive(arg) four times in this time and sends a
+ * sign of life if that is true. Errors: IO. */
+rose_status rose_notify_watch(rose_notify *n, bool (*alive)(void *arg), void *arg, rose_err *err);
+void rose_notify_unwatch(rose_notify *n);
+
 /* ---- hub_cache.c: models of the Hugging Face hub, what is in the cache on this machine, and how
  * to fetch the rest. The cache has the layout of huggingface_hub, so both programs share it. Main
  * thread, before other threads start. ---- */

@@ -40,6 +40,8 @@ typedef struct server {
     rose_chat *chat;     /* NULL: the plain template */
     rose_api_keys *keys; /* NULL: the server is open */
     rose_chat *lender;   /* NULL, or it lends its tokens where there is no chat */
+    rose_notify *notify; /* NULL: no service manager waits for reports */
+    uint64_t last_steps; /* of the engine, at the last sign of life; the watchdog's thread */
 } server;
 
 /* A model without a chat template still has special tokens. Only --trust-request-chat-template
@@ -127,6 +129,7 @@ static rose_status start_http(server *s, rose_serve_flags *f, const char *model_
 
 static void stop_all(server *s)
 {
+    rose_notify_close(s->notify);
     rose_http_stop(s->http);
     rose_api_stop(s->api);
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
@@ -211,7 +214,10 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
     const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
-    if (f->http.uds != NULL)
+    if (f->http.listen_fd > 0)
+        rose_log(ROSE_LOG_INFO, "serve", "listening on the socket of LISTEN_FDS, port %u",
+                 rose_http_port(s->http));
+    else if (f->http.uds != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "listening on unix:%s", f->http.uds);
     else if (strncmp(f->http.host, "unix:", 5) == 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
@@ -228,6 +234,17 @@ static bool wait_signal(const sigset_t *set, uint32_t ms)
     return sigtimedwait(set, NULL, &ts) >= 0;
 }
 
+/* Tells the watchdog whether the engine works: it has not failed, and if it has requests, it made a
+ * step since the last call. */
+static bool engine_works(void *arg)
+{
+    server *s = arg;
+    const rose_engine_stats now = rose_engine_get_stats(s->engine);
+    const bool moved = now.steps != s->last_steps;
+    s->last_steps = now.steps;
+    return !now.failed && (moved || now.running + now.waiting == 0);
+}
+
 /* Waits for the first signal, then for the last reply, the time-out or the second signal. */
 static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigset_t *set)
 {
@@ -236,6 +253,8 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sigs
     }
     rose_log(ROSE_LOG_INFO, "serve", "draining: %u requests in flight (a second signal ends them)",
              rose_http_inflight(s->http));
+    rose_notify_send(s->notify, "STOPPING=1", "draining: %u requests in flight",
+                     rose_http_inflight(s->http));
     rose_api_drain(s->api);
     rose_http_drain(s->http);
     uint64_t deadline = rose_now_ns() + (uint64_t)f->shutdown_timeout * 1000000000u;
@@ -305,7 +324,10 @@ static int run(const char *dir, rose_serve_flags *f)
     signal(SIGPIPE, SIG_IGN);
 
     fit_connections(f);
-    rose_status st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
+    rose_status st = rose_systemd_socket(&f->http.listen_fd, &err);
+    if (st == ROSE_OK) st = rose_notify_open(&s.notify, &err);
+    rose_notify_send(s.notify, "", "loading %s", dir);
+    if (st == ROSE_OK) st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
@@ -346,7 +368,12 @@ static int run(const char *dir, rose_serve_flags *f)
 #endif
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
-        serve_until_stopped(&s, f, &set);
+        st = rose_notify_watch(s.notify, engine_works, &s, &err);
+        if (st == ROSE_OK) {
+            rose_notify_send(s.notify, "READY=1", "serving %s", id.data);
+            serve_until_stopped(&s, f, &set);
+        }
+        rose_notify_unwatch(s.notify); /* before the engine goes */
         log_faults(&s, &ready);
     }
     const bool failed = s.engine != NULL && rose_engine_get_stats(s.engine).failed;
@@ -362,8 +389,11 @@ int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
-    const int rc = rose_serve_opts_parse(&f, argc, argv, &model);
-    if (rc >= 0) return rc;
+    const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
+    if (rc >= 0) {
+        rose_opts_file_free(&f.sources.file);
+        return rc;
+    }
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
@@ -378,10 +408,12 @@ int rose_cmd_serve(int argc, char **argv)
     const char *const given = model;
     if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
         rose_buf_free(&path);
+        rose_opts_file_free(&f.sources.file);
         return rose_die(&err);
     }
     if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
     const int failed = run(model, &f);
     rose_buf_free(&path);
+    rose_opts_file_free(&f.sources.file);
     return failed;
 }

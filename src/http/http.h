@@ -59,6 +59,7 @@ typedef struct rose_http_opts {
     const char *host;   /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
     const char *uds;    /* path of a Unix socket to listen on instead; NULL = host and port */
     uint32_t unix_mode; /* file mode of a Unix socket */
+    int listen_fd;      /* a listening socket to take over instead of all these; 0 = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS; tls_key NULL: in tls_cert */
     uint32_t port;                  /* 0 = any free port, see rose_http_port; at most 65535 */
     uint32_t n_threads;             /* I/O threads, 1 .. 64 */
@@ -99,7 +100,8 @@ typedef struct rose_http_opts {
  * pending. */
 void rose_http_opts_default(rose_http_opts *o);
 
-/* Binds and listens (a port in use fails here, with a message), and starts the threads. */
+/* Binds and listens (a port in use fails here, with a message), and starts the threads. On success
+ * opts->listen_fd is the server's. */
 rose_status rose_http_start(rose_http **out, const rose_http_opts *o, const rose_http_callbacks *cb,
                             rose_err *err);
 uint16_t rose_http_port(const rose_http *h);

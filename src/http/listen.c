@@ -1,4 +1,5 @@
-/* http/listen.c - opens the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH". */
+/* http/listen.c - opens the listening socket: TCP (a name, IPv4, IPv6) or "unix:PATH"; or takes
+ * over one that the process inherited. */
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -149,9 +150,41 @@ static int listen_at(rose_http *h, const struct addrinfo *ai)
     return e;
 }
 
+/* Takes over a socket that another process has bound, as a service manager does. Its folder, its
+ * mode and its removal are that process's job. */
+static rose_status listen_inherited(rose_http *h, int fd, rose_err *err)
+{
+    int type = 0, listens = 0, domain = 0;
+    socklen_t n = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0)
+        return rose_fail(err, ROSE_E_INVAL, "the inherited descriptor %d: %s", fd, strerror(errno));
+    n = sizeof listens;
+    if (type != SOCK_STREAM || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) < 0 ||
+        listens == 0)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "the inherited descriptor %d is no listening stream socket "
+                         "(ListenStream= in a socket unit, with Accept=no)",
+                         fd);
+    n = sizeof domain;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 ||
+        (domain != AF_INET && domain != AF_INET6 && domain != AF_UNIX))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "the inherited descriptor %d is neither a TCP nor a Unix socket", fd);
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return rose_fail(err, ROSE_E_IO, "the inherited descriptor %d: fcntl: %s", fd,
+                         strerror(errno));
+    h->listen_fd = fd;
+    h->on_unix = domain == AF_UNIX;
+    if (!h->on_unix) read_address(h);
+    return ROSE_OK;
+}
+
 rose_status rose_http_listen(rose_http *h, rose_err *err)
 {
     const char *host = h->opts.host;
+    if (h->opts.listen_fd > 0) return listen_inherited(h, h->opts.listen_fd, err);
     if (h->opts.uds != NULL) return listen_unix(h, h->opts.uds, err);
     if (strncmp(host, "unix:", 5) == 0) return listen_unix(h, host + 5, err);
 

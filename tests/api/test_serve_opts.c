@@ -48,7 +48,7 @@ static void test_io_threads(void **state)
                     (char *)(uintptr_t) "--io-threads=3"};
     const char *model = NULL;
     rose_err err = {{0}};
-    assert_int_equal(rose_serve_opts_parse(&g_flags, 3, argv, &model), -1);
+    assert_int_equal(rose_serve_opts_parse(&g_flags, 3, argv, NULL, &model), -1);
     assert_string_equal(model, "m");
     assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_OK);
     assert_int_equal(g_flags.http.n_threads, 3);
