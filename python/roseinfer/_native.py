@@ -155,16 +155,16 @@ _loaded: Optional[_Library] = None
 
 
 def library() -> _Library:
-    """The library: the file of $ROSEINFER_LIBRARY, else the one next to this module, else that of the system."""
+    """The library: the file of $ROSE_LIBRARY, else the one next to this module, else that of the system."""
     global _loaded
     if _loaded is None:
         own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libroseinfer.so")
-        path = os.environ.get("ROSEINFER_LIBRARY") or (own if os.path.exists(own) else f"libroseinfer.so.{API_MAJOR}")
+        path = os.environ.get("ROSE_LIBRARY") or (own if os.path.exists(own) else f"libroseinfer.so.{API_MAJOR}")
         try:
             lib = _Library(path)
         except (OSError, AttributeError) as e:
             raise ImportError(f"cannot use the C library of roseinfer: {e}; install the wheel, or set "
-                              "ROSEINFER_LIBRARY to the path of a libroseinfer.so of this version") from e
+                              "ROSE_LIBRARY to the path of a libroseinfer.so of this version") from e
         if lib.api_version() // 1000 != API_MAJOR:
             raise ImportError(f"{path} has version {lib.api_version() / 1000:.3f} of the C API, and this module needs "
                               f"version {API_MAJOR}")

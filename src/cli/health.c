@@ -28,9 +28,7 @@ static rose_status parse_url(target *t, const char *url, rose_err *err)
     static const char scheme[] = "http://";
     if (strncmp(url, "https://", 8) == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: health does not speak TLS; let the server listen on a Unix socket "
-                         "and give --uds, or use another probe",
-                         url);
+                         "%s: health does not speak TLS; use another probe", url);
     if (strncmp(url, scheme, strlen(scheme)) != 0)
         return rose_fail(err, ROSE_E_INVAL, "'%s' is no URL of the form http://HOST:PORT/health",
                          url);
@@ -148,20 +146,33 @@ static rose_status ask(int fd, const target *t, char *line, size_t cap, uint64_t
     return ROSE_OK;
 }
 
+/* Where `serve` with the same environment listens. Kubernetes may set ROSEINFER_PORT to a URL,
+ * which `serve` ignores as well. */
+static const char *default_url(char url[64])
+{
+    const char *port = getenv("ROSEINFER_PORT");
+    const bool number = port != NULL && port[0] != '\0' && strlen(port) <= 5 &&
+                        port[strspn(port, "0123456789")] == '\0';
+    snprintf(url, 64, "http://127.0.0.1:%s/health", number ? port : "8888");
+    return url;
+}
+
 int rose_cmd_health(int argc, char **argv)
 {
-    const char *uds = NULL, *args[1] = {"http://127.0.0.1:8888/health"};
+    char url[64];
+    const char *uds = getenv("ROSEINFER_UDS"), *args[1] = {default_url(url)};
     uint32_t timeout_s = 5, n_args = 0;
     const rose_opt opts[] = {
-        ROSE_ROW_STRING("uds", &uds, "PATH", "Unix socket to ask instead of the URL's host"),
+        ROSE_ROW_STRING("uds", &uds, "PATH", "Unix socket to ask instead of the URL's host",
+                        .says = "$ROSEINFER_UDS"),
         ROSE_ROW_U32("timeout-s", &timeout_s, "S", 1, 3600, "give up after S seconds"),
     };
     const rose_command c = {
         .usage = "roseinfer health [URL] [options]",
         .about =
-            "Asks a server whether it is well. URL is http://127.0.0.1:8888/health by default; "
-            "/ready\nasks whether the server takes requests. The exit code is 0 if the answer "
-            "is 200, else 1.",
+            "Asks a server whether it is well. URL is http://127.0.0.1:8888/health by default, "
+            "with the\nport of $ROSEINFER_PORT if that is set; /ready asks whether the server "
+            "takes requests. The\nexit code is 0 if the answer is 200, else 1.",
         .opts = opts,
         .n_opts = sizeof opts / sizeof *opts,
         .max_args = 1};
@@ -172,6 +183,7 @@ int rose_cmd_health(int argc, char **argv)
     target t;
     char line[256];
     int fd = -1;
+    if (uds != NULL && *uds == '\0') uds = NULL;
     const uint64_t deadline = rose_now_ns() + (uint64_t)timeout_s * 1000000000u;
     rose_status st = parse_url(&t, args[0], &err);
     if (st == ROSE_OK)

@@ -1581,6 +1581,11 @@ def test_health():
     url = "http://127.0.0.1:%d" % s.getsockname()[1]
     check("a server that is well", run("health", url) == (0, "/health: HTTP/1.1 200 OK\n", ""))
     check("the request", asked[0].startswith(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"), asked)
+    os.environ["ROSEINFER_PORT"] = url.rpartition(":")[2]
+    check("the port of the environment", run("health")[0] == 0)
+    os.environ["ROSEINFER_PORT"] = "tcp://10.0.0.1:80"
+    one_line_error("a port of Kubernetes", run("health"), 1, "127.0.0.1 port 8888")
+    del os.environ["ROSEINFER_PORT"]
     check("another path", run("health", url + "/ready")[0] == 0 and asked[-1].startswith(b"GET /ready HTTP/1.1\r\n"), asked)
     stop_answering(s)
     for name, answer, says in [("a server that is not well", bad, "503 Service Unavailable"), ("no answer", b"", "nothing"),
@@ -1597,10 +1602,13 @@ def test_health():
     with tempfile.TemporaryDirectory() as d:
         s, _ = answering(socket.AF_UNIX, d + "/s", good)
         check("a Unix socket", run("health", "--uds", d + "/s")[0] == 0)
+        os.environ["ROSEINFER_UDS"] = d + "/s"
+        check("the Unix socket of the environment", run("health")[0] == 0)
+        del os.environ["ROSEINFER_UDS"]
         stop_answering(s)
         one_line_error("no Unix socket", run("health", "--uds", d + "/none"), 1, "unix:" + d + "/none")
     one_line_error("a path that is too long", run("health", "--uds", "/" + "x" * 200), 1, "too long")
-    one_line_error("HTTPS", run("health", "https://localhost"), 1, "TLS", "--uds")
+    one_line_error("HTTPS", run("health", "https://localhost"), 1, "TLS")
     for wrong in ("localhost", "http://", "http://:80", "http://a:", "http://a:b", "http://a:123456", "http://a/ x",
                   "http://[::1", "http://a" + "a" * 300):
         one_line_error(f"the URL {wrong[:20]}", run("health", wrong), 1, "http://HOST:PORT/health")

@@ -138,7 +138,8 @@ def serve(image, stage):
             probes.append(start(stage["HEALTHCHECK"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).wait())
             time.sleep(0.05)
         log.seek(0)
-        check("the probe says that the server is well", probes[-1] == 0, (probes[-3:], log.read()))
+        if not check("the probe says that the server is well", probes[-1] == 0, (probes[-3:], log.read())):
+            return
         with open(f"{image}/proc/{p.pid}/status", encoding="utf-8") as f:
             status = f.read()
         check("the server runs as the stage's user", f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n" in status, status)

@@ -29,7 +29,7 @@ print(json.dumps([os.path.dirname(roseinfer.__file__), r.outputs[0].text]))
 
 
 def run(*command, **kw):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ROSEINFER", "VIRTUAL_ENV"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ROSE_LIBRARY", "VIRTUAL_ENV"))}
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, **kw)
 
 

@@ -15,7 +15,7 @@ import threading
 import urllib.request
 
 ROOT, LIBRARY, BIN, MODEL = (os.path.abspath(a) for a in sys.argv[1:5])
-os.environ["ROSEINFER_LIBRARY"] = LIBRARY
+os.environ["ROSE_LIBRARY"] = LIBRARY
 sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "tests", "packages")]
 from checks import check, results  # noqa: E402
 
