@@ -379,7 +379,7 @@ format:
 	clang-format-14 -i $(FORMATTED)
 format-check:
 	@clang-format-14 --dry-run -Werror $(FORMATTED)
-FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c))
+FORMATTED = $(sort $(wildcard bench/*.[ch] src/*/*.[ch] src/*/*/*.[ch] src/*/*/*.cu src/*/*/*.cuh include/*.h tests/*.h tests/*/*.[ch] tests/*/emulated/*.h tests/*/emulated/*.cc tests/*/emulated/*/*/*.cuh fuzz/*.c examples/*.c examples/*.cc))
 
 # SOAK=30m for the whole soak; VARIANT=asan or tsan for the rude clients under a sanitizer.
 test-long: deps-test

@@ -1,38 +1,6 @@
 /* The C library: a chat gives the text of the same prompt, what is refused, and the defaults of the
  * model. */
-#include "tokenizer/tok_fixture.h"
-
-#include "roseinfer.h"
-
-static char model_path[512];
-
-static rose_lib *open_lib(const char *template)
-{
-    const rose_lib_options o = {.size = sizeof o,
-                                .device = "cpu",
-                                .threads = 1,
-                                .kv_pages = 64,
-                                .max_num_seqs = 4,
-                                .chat_template = template};
-    rose_lib *rose = NULL;
-    char err[ROSE_LIB_ERR];
-    snprintf(model_path, sizeof model_path, "%s/models/rose-tiny", repo_root());
-    if (rose_lib_open(&rose, model_path, &o, err) != 0) fail_msg("%s", err);
-    return rose;
-}
-
-/* The whole reply; owned. */
-static char *read_all(rose_lib_request *r)
-{
-    rose_buf out = {0};
-    rose_lib_piece piece;
-    rose_lib_piece_init(&piece);
-    while (rose_lib_next(r, &piece, -1) == 1)
-        assert_int_equal(rose_buf_add(&out, piece.text, piece.text_len), ROSE_OK);
-    rose_lib_release(r);
-    assert_non_null(rose_buf_str(&out));
-    return out.data;
-}
+#include "lib/lib_fixture.h"
 
 static const char template[] =
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ start }}{% if tools %}"
@@ -77,6 +45,54 @@ static void chat_is_its_prompt(void **state)
         free(got);
         free(want);
     }
+    rose_lib_close(rose);
+}
+
+static void pairs_are_json(void **state)
+{
+    static const rose_lib_message pairs[] = {{"user", "a \"quoted\"\n\xC3\xA9"},
+                                             {"assistant", "b"}};
+    static const char json[] =
+        "[{\"role\": \"user\", \"content\": \"a \\\"quoted\\\"\\n\xC3\xA9\"},"
+        "{\"role\": \"assistant\", \"content\": \"b\"}]";
+    static const char options[] = "{\"add_generation_prompt\": false}";
+    rose_lib *rose = open_lib(template);
+    rose_lib_request *r;
+    uint32_t *ids;
+    size_t n, len;
+    char err[ROSE_LIB_ERR], *text;
+    (void)state;
+    assert_int_equal(rose_lib_submit_messages(rose, pairs, 2, options, NULL, &r, err), 0);
+    assert_int_equal(rose_lib_tokenize_chat(rose, json, sizeof json - 1, options, &ids, &n, err),
+                     0);
+    assert_int_equal(rose_lib_prompt_tokens(r), n);
+    rose_lib_params p;
+    rose_lib_request *same;
+    rose_lib_params_default(&p);
+    assert_int_equal(rose_lib_submit_ids(rose, ids, n, &p, &same, err), 0);
+    char *got = read_all(r), *want = read_all(same);
+    assert_string_equal(got, want);
+    assert_int_equal(rose_lib_detokenize(rose, ids, n, &text, &len, err), 0);
+    assert_memory_equal(text, "user: a \"quoted\"\n\xC3\xA9\nassistant: b\n", len);
+    rose_lib_free(text);
+    rose_lib_free(ids);
+    free(got);
+    free(want);
+    const rose_lib_message bad_pairs[][1] = {
+        {{NULL, "x"}}, {{"user", NULL}}, {{"user", "\xFF"}}, {{"\xC3", "x"}}};
+    static const char *const why[] = {"messages[0].role is NULL", "messages[0].content is NULL",
+                                      "messages[0].content is not valid UTF-8",
+                                      "messages[0].role is not valid UTF-8"};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(rose_lib_submit_messages(rose, bad_pairs[i], 1, NULL, NULL, &r, err),
+                         ROSE_LIB_E_INVAL);
+        assert_null(r);
+        assert_string_equal(err, why[i]);
+    }
+    assert_int_equal(rose_lib_submit_messages(rose, NULL, 0, NULL, NULL, &r, err),
+                     ROSE_LIB_E_INVAL);
+    assert_int_equal(rose_lib_tokenize_chat(rose, "{", 1, NULL, &ids, &n, err), ROSE_LIB_E_INVAL);
+    assert_null(ids);
     rose_lib_close(rose);
 }
 
@@ -145,8 +161,8 @@ static void repetition_penalty(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chat_is_its_prompt),
-                                       cmocka_unit_test(bad_chats),
-                                       cmocka_unit_test(repetition_penalty)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chat_is_its_prompt), cmocka_unit_test(pairs_are_json),
+        cmocka_unit_test(bad_chats), cmocka_unit_test(repetition_penalty)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

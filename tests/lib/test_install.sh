@@ -36,6 +36,17 @@ got=$("$tmp/static" $model "Once upon a time")
 [ "$got" = "$want" ] || die "static: '$got' is not '$want'"
 ok "example, static library"
 
+# shellcheck disable=SC2046
+g++ -Wall -Wextra -Werror -std=c++17 examples/many.cc -o "$tmp/many" $(pkg-config --cflags --libs roseinfer)
+got=$(LD_LIBRARY_PATH="$tmp/usr/lib" "$tmp/many" $model "Once upon a time" "The king" "Once upon a time")
+[ "$(printf '%s\n' "$got" | sed -n 1p)" = "$want" ] || die "C++: '$got' does not begin with '$want'"
+[ "$(printf '%s\n' "$got" | sed -n 3p)" = "$want" ] || die "C++: '$got' does not end with '$want'"
+ok "example in C++: many requests in one poll loop"
+
+python=$(ROSEINFER_LIBRARY="$tmp/usr/lib/libroseinfer.so.1" python3 examples/stream.py $model "Once upon a time" "The king" "Once upon a time")
+[ "$python" = "$got" ] || die "Python: '$python' is not '$got'"
+ok "example in Python: asyncio on the wake-up descriptor"
+
 nm -D --defined-only "$tmp/usr/lib/libroseinfer.so" | awk '{print $3}' | grep -v '^rose_lib_' | grep . &&
     die "the shared library exports symbols other than rose_lib_*"
 ok "only rose_lib_* is exported"
