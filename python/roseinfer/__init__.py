@@ -17,6 +17,7 @@ from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, 
 
 __version__: str = library().version().decode()
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "Logprob",
-           "Stream", "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "RoseError", "InvalidArgumentError", "ModelError",
-           "OutOfMemoryError", "QueueFullError", "EngineFailedError", "InternalError", "RequestFailedError", "ClosedError"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput",
+           "Logprob", "Stream", "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "RoseError",
+           "InvalidArgumentError", "ModelError", "OutOfMemoryError", "QueueFullError", "EngineFailedError",
+           "InternalError", "RequestFailedError", "ClosedError"]

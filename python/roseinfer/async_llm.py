@@ -162,7 +162,8 @@ class AsyncLLM:
 
         return await self._collect(None, seeds_for(sampling_params), submit)
 
-    async def embed(self, prompt: Prompt, *, normalize: Optional[bool] = None, dimensions: int = 0) -> EmbeddingRequestOutput:
+    async def embed(self, prompt: Prompt, *, normalize: Optional[bool] = None,
+                    dimensions: int = 0) -> EmbeddingRequestOutput:
         """The vector of one text; see LLM.embed."""
         stream = self._start(lambda: self._engine.submit_embed(prompt, normalize, dimensions, True))
         try:

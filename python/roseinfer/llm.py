@@ -150,8 +150,8 @@ class LLM:
             results[i] = EmbeddingRequestOutput(self._name(), EmbeddingOutput(r.embedding()),
                                                 r.tokens()["n_prompt_tokens"])
 
-        run_all([(i, partial(self._engine.submit_embed, p, normalize, dimensions, False)) for i, p in enumerate(all_prompts)],
-                take)
+        run_all([(i, partial(self._engine.submit_embed, p, normalize, dimensions, False))
+                 for i, p in enumerate(all_prompts)], take)
         return [r for r in results if r is not None]
 
     def tokenize(self, text: str) -> List[int]:
@@ -251,6 +251,7 @@ def one_seed(p: Optional[SamplingParams]) -> int:
     return seeds[0]
 
 
-def chat_options(tools: Any, documents: Any, kwargs: Any, add_generation_prompt: bool, continue_final: bool) -> Dict[str, Any]:
+def chat_options(tools: Any, documents: Any, kwargs: Any, add_generation_prompt: bool,
+                 continue_final: bool) -> Dict[str, Any]:
     return {"tools": tools, "documents": documents, "chat_template_kwargs": kwargs,
             "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final}
