@@ -158,7 +158,7 @@ int rose_lib_open(rose_lib **out, const char *model_dir, const rose_lib_options 
     return 0;
 }
 
-/* Frees all requests. Those of the shared queue that run end later. */
+/* Frees all requests. A running one of the shared queue ends later. */
 static void close_requests(rose_lib *rose)
 {
     for (rose_lib_request *r = rose->requests; r != NULL; r = r->next)

@@ -32,7 +32,7 @@ static void versions(void **state)
                      ROSE_LIB_VERSION_MAJOR * 1000 + ROSE_LIB_VERSION_MINOR);
     assert_non_null(rose_lib_version());
 
-    /* an older struct: what it lacks has its default, whatever lies behind it */
+    /* an older struct: what it lacks has its default, whatever comes after it */
     rose_lib_params old;
     memset(&old, 0xFF, sizeof old);
     rose_lib_params_init(&old, offsetof(rose_lib_params, presence_penalty), NULL);

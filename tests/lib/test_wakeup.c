@@ -1,4 +1,4 @@
-/* The C library: many requests behind one descriptor, and threads. The texts of a crowd are those
+/* The C library: one descriptor for many requests, and threads. The texts of a crowd are those
  * of each request alone. ASAN and TSAN run this test too. */
 #include "lib/lib_fixture.h"
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""packaging/Dockerfile without docker: `test_container.py MODEL`, in the root of the source tree; closes with `N passed, N
-failed`.
+"""packaging/Dockerfile without docker: `test_container.py MODEL [ARG=VALUE...]`, in the root of the source tree; closes with
+`N passed, N failed`.
 
 The steps are read from the Dockerfile. Those of the builder stage run in a bare Debian. The final stage is a folder that
 holds the Debian packages of the distroless base and what the stage copies; its command runs there by chroot as its user, is
-probed by the stage's HEALTHCHECK, and serves a stream. Needs root and the network."""
+probed by the stage's HEALTHCHECK, and serves a stream. Needs root and the network. CUDA=1 CUDA_ARCHS=90a builds the CUDA
+image, which takes minutes; it must serve without a GPU, too."""
 import fcntl
 import json
 import os
@@ -61,13 +62,13 @@ def context():
     return [line[1:] for line in lines[1:]]
 
 
-def builder_script(steps):
-    """A shell script of the builder stage; it fails with the first step that fails."""
+def builder_script(steps, given):
+    """A shell script of the builder stage; it fails with the first step that fails. given: --build-arg."""
     out = ["set -eu"]
     for word, rest in steps:
         if word == "ARG":
             name, _, value = rest.partition("=")
-            out.append(f"export {name}={shlex.quote(shlex.split(value)[0])}")
+            out.append(f"export {name}={shlex.quote(given.get(name, shlex.split(value)[0]))}")
         elif word == "WORKDIR":
             out.append(f"mkdir -p {rest} && cd {rest}")
         elif word == "COPY":
@@ -161,6 +162,7 @@ def serve(image, stage):
 
 
 def main():
+    given = dict(a.split("=", 1) for a in sys.argv[2:])
     before, (builder, last) = stages(DOCKERFILE)
     check("the builder is Debian 12", builder[0] == "debian:12-slim AS build", builder[0])
     check("the final stage is distroless", last[0] == "${BASE}" and before["BASE"] == BASE_IMAGE, (last[0], before))
@@ -168,7 +170,7 @@ def main():
     check("the user is that of the base", stage["USER"] == f"{NONROOT}:{NONROOT}", stage["USER"])
     source, target = re.fullmatch(r"--from=build (/\S+)/ (/)", stage["COPY"]).groups()
     with BareRoot("container") as root:
-        p = root.run(["sh", "-c", builder_script(builder[1])])
+        p = root.run(["sh", "-c", builder_script(builder[1], given)])
         if p is None:
             return results()
         out = p.stdout.decode("utf-8", "replace")
