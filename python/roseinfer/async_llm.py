@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Callable, Deque, Dict, List, Optional, Se
 
 from . import _native as n
 from ._engine import Engine, Request, split_prompt
-from .llm import chat_options, engine_options, one_seed, seeds_for
+from .llm import Model, chat_options, engine_options, one_seed, seeds_for
 from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, Prompt, RequestOutput,
                      SamplingParams, StreamPiece)
 
@@ -40,7 +40,7 @@ class _Stream:
         self.news.set()
 
 
-class AsyncLLM:
+class AsyncLLM(Model):
     """An open model for asyncio: `async for piece in llm.stream("Once upon a time")`; the options are those of LLM.
 
     An AsyncLLM belongs to the event loop in which it is first used, and to its thread. A text is tokenised on this thread,
@@ -79,11 +79,6 @@ class AsyncLLM:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
         self._engine.close()
-
-    max_model_len = property(lambda self: self._engine.fact("max_model_len"), doc="Longest context in tokens.")
-    vocab_size = property(lambda self: self._engine.fact("vocab_size"))
-    embedding_size = property(lambda self: self._engine.fact("embedding_size"), doc="Values of a vector of embed.")
-    has_chat_template = property(lambda self: bool(self._engine.fact("has_chat_template")))
 
     def _on_readable(self) -> None:
         for key in self._engine.ready(self._room):

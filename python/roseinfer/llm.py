@@ -62,7 +62,48 @@ def seeds_for(p: Optional[SamplingParams]) -> List[int]:
     return [choice_seed(seed, i) for i in range(count)]
 
 
-class LLM:
+class Model:
+    """What LLM and AsyncLLM say of an open model; constant after open."""
+
+    _engine: Engine
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest context in tokens."""
+        return self._engine.fact("max_model_len")
+
+    @property
+    def vocab_size(self) -> int:
+        return self._engine.fact("vocab_size")
+
+    @property
+    def embedding_size(self) -> int:
+        """Values of a vector of embed."""
+        return self._engine.fact("embedding_size")
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Without one chat is refused."""
+        return bool(self._engine.fact("has_chat_template"))
+
+    @property
+    def eos_token_ids(self) -> List[int]:
+        """The ids that end a text."""
+        return self._engine.eos_ids()
+
+    def tokenize(self, text: str) -> List[int]:
+        """The ids of a text, without BOS token."""
+        return self._engine.tokenize(text)
+
+    def tokenize_chat(self, messages: Sequence[Message], **options: Any) -> List[int]:
+        """The ids that chat gives to the model for a conversation and the same options."""
+        return self._engine.tokenize_chat(messages, options)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self._engine.detokenize(ids)
+
+
+class LLM(Model):
     """An open model: `LLM("models/rose-tiny", dtype="bfloat16")`; the options are those of engine_options.
 
     model is a Hugging Face folder or a GGUF file. Any number of threads may use an LLM at the same time; while the
@@ -87,12 +128,6 @@ class LLM:
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
             self._engine.close()
-
-    max_model_len = property(lambda self: self._engine.fact("max_model_len"), doc="Longest context in tokens.")
-    vocab_size = property(lambda self: self._engine.fact("vocab_size"))
-    embedding_size = property(lambda self: self._engine.fact("embedding_size"), doc="Values of a vector of embed.")
-    has_chat_template = property(lambda self: bool(self._engine.fact("has_chat_template")))
-    eos_token_ids = property(lambda self: self._engine.eos_ids(), doc="The ids that end a text.")
 
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]], sampling_params: OneOrMore = None, *,
                  add_special_tokens: bool = True) -> List[RequestOutput]:
@@ -153,17 +188,6 @@ class LLM:
         run_all([(i, partial(self._engine.submit_embed, p, normalize, dimensions, False))
                  for i, p in enumerate(all_prompts)], take)
         return [r for r in results if r is not None]
-
-    def tokenize(self, text: str) -> List[int]:
-        """The ids of a text, without BOS token."""
-        return self._engine.tokenize(text)
-
-    def tokenize_chat(self, messages: Sequence[Message], **options: Any) -> List[int]:
-        """The ids that chat gives to the model for a conversation and the same options."""
-        return self._engine.tokenize_chat(messages, options)
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        return self._engine.detokenize(ids)
 
     def _name(self) -> str:
         return str(next(self._numbers))
