@@ -118,7 +118,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-clients test-page test-packages uninstall wheel test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -153,6 +153,7 @@ help:
 	@echo "make install       programs, library, header, man page, completion to PREFIX (default /usr/local)"
 	@echo "make wheel         a Python wheel of program, library and module to $B/wheel"
 	@echo "make uninstall     removes what make install installed, with the same PREFIX and DESTDIR"
+	@echo "make deb           a Debian package in build/: programs, library, man pages, systemd service"
 	@echo "make format        clang-format in place"
 
 build/cuda/%.o: src/%.cu
@@ -471,6 +472,13 @@ uninstall:
 	@rm -rf $B/uninstall
 	@$(MAKE) --no-print-directory install DESTDIR=$(abspath $B/uninstall) > /dev/null
 	@sh tools/uninstall $B/uninstall "$(DESTDIR)" "$(PREFIX)"
+
+DEB = build/roseinfer_$(VERSION)_$(shell dpkg --print-architecture 2>/dev/null || echo unknown).deb
+deb: all
+	@rm -rf $B/deb
+	@$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(abspath $B/deb) > /dev/null
+	@sh packaging/build_deb $B/deb $(VERSION) $(DEB)
+	@rm -rf $B/deb
 
 clean:
 	rm -rf build
