@@ -118,7 +118,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-clients test-page test-packages uninstall deb test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
+.PHONY: test-routers test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-cuda-tests list-replay clean serve chat program test test-long check units format format-check asan tsan debug-test bench \
         fuzz clang asan-units cuda-compile install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -151,6 +151,7 @@ help:
 	@echo "make bench-gpu     step times and throughput of a random GPT-2 124M on GPU 0, to outputs/"
 	@echo "make fuzz          each fuzz target for FUZZ_SECONDS (default 60; needs clang)"
 	@echo "make install       programs, library, header, man page, completion to PREFIX (default /usr/local)"
+	@echo "make wheel         a Python wheel of program, library and module to $B/wheel"
 	@echo "make uninstall     removes what make install installed, with the same PREFIX and DESTDIR"
 	@echo "make deb           a Debian package in build/: programs, library, man pages, systemd service"
 	@echo "make format        clang-format in place"
@@ -189,9 +190,10 @@ $B/librose_all.a: $(OBJ)
 	@rm -f $@
 	$(Q)ar rcs $@ $^
 
+# libbsd comes after libevent, which takes arc4random from it: in glibc this function is as new as version 2.36.
 $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(call say,LD $@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(EDIT_LIBS) $(LIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(STATIC_LIBS) $(EDIT_LIBS) $(LIBS)
 
 # What is outside src/.
 $B/o/%.o: %.c
@@ -227,6 +229,16 @@ $B/libroseinfer.a: $(LIB_OBJ)
 
 $B/libroseinfer.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
+
+# The library of the wheel needs glibc only. Debian's static archives are not built for shared libraries. They can be linked
+# into one all the same, if it uses its own symbols (-Bsymbolic). `stdin`, which is not its own, is replaced by NULL:
+# jansson only asks whether a file is stdin, and the library reads files by name.
+WHEEL_ARCHIVES := libjansson.a libpcre2-8.a libutf8proc.a
+$B/wheel/libroseinfer.so: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	$(Q)echo 'void *__wrap_stdin;' | $(CC) -fPIC -fvisibility=hidden -x c -c -o $(@D)/stdin.o -
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -Wl,-Bsymbolic -Wl,--wrap=stdin \
+	    $(WHEEL_ARCHIVES:%=-Wl,--exclude-libs,%) -o $@ $^ $(@D)/stdin.o $(CUDA_LIBS) $(WHEEL_ARCHIVES:%=-l:%) -lm
 
 $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 	@mkdir -p $(@D)
@@ -449,6 +461,11 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/share/roseinfer/drivers
 	install -m 644 tools/drivers/*.py $(DESTDIR)$(PREFIX)/share/roseinfer/drivers/
 	sed -e 's|^prefix=.*|prefix=$(PREFIX)|' $B/roseinfer.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/roseinfer.pc
+
+# The Python wheel, into $B/wheel: program, library and module. `pip install` takes the file that is printed.
+wheel: $B/roseinfer $B/wheel/libroseinfer.so
+	@rm -f $B/wheel/*.whl
+	@python3 tools/wheel.py $(VERSION) $B/roseinfer $B/wheel/libroseinfer.so $B/wheel
 
 # Whatever the rule above installs is removed, because the list of files is a second installation, into $B.
 uninstall:

@@ -17,6 +17,7 @@ int rose_cmd_inspect(int argc, char **argv);
 int rose_cmd_random_model(int argc, char **argv);
 int rose_cmd_tune(int argc, char **argv);
 int rose_cmd_pull(int argc, char **argv);
+int rose_cmd_health(int argc, char **argv);
 
 /* If *model is no path on this machine but a name of the hub (ORG/NAME or ORG/NAME:QUANT), *model
  * becomes the path in the hub's cache, which path holds. pull: fetch what is not there, unless

@@ -39,6 +39,7 @@ static const rose_program_command commands[] = {
     {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
     {"tokenize", rose_cmd_tokenize, "text to token ids"},
     {"detokenize", rose_cmd_detokenize, "token ids to text"},
+    {"health", rose_cmd_health, "ask a server whether it is well"},
     {"pull", rose_cmd_pull, "fetch a model of the Hugging Face hub to the cache"},
     {"inspect", rose_cmd_inspect, "architecture, tensors and memory plan, without loading"},
     {"tune", rose_cmd_tune, "measure the fastest GEMM kernels for a model on this GPU"},

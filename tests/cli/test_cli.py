@@ -16,17 +16,19 @@ import select
 import shlex
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "pull", "inspect", "random-model", "tune"]
+COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "health", "pull", "inspect", "random-model", "tune"]
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the hub
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
@@ -1542,6 +1544,74 @@ def test_io_slice():
         p.kill()
         p.wait()
     check("a slice of seconds", run("serve", MODEL, "--io-slice-us", "2000000")[0] == 2)
+
+
+def answering(family, address, answer):
+    """A socket that listens; each connection gets these bytes, or with None nothing, and is then closed."""
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.bind(address)
+    s.listen(8)
+    asked = []
+
+    def work():
+        while True:
+            try:
+                c = s.accept()[0]
+            except OSError:
+                return
+            asked.append(c.recv(4096))
+            if answer is not None:
+                c.sendall(answer)
+                c.close()
+            else:
+                asked.append(c)  # stays open
+
+    threading.Thread(target=work, daemon=True).start()
+    return s, asked
+
+
+def stop_answering(s):
+    s.shutdown(socket.SHUT_RDWR)  # ends accept() of the other thread, too
+    s.close()
+
+
+def test_health():
+    good, bad = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
+    s, asked = answering(socket.AF_INET, ("127.0.0.1", 0), good)
+    url = "http://127.0.0.1:%d" % s.getsockname()[1]
+    check("a server that is well", run("health", url) == (0, "/health: HTTP/1.1 200 OK\n", ""))
+    check("the request", asked[0].startswith(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"), asked)
+    os.environ["ROSEINFER_PORT"] = url.rpartition(":")[2]
+    check("the port of the environment", run("health")[0] == 0)
+    os.environ["ROSEINFER_PORT"] = "tcp://10.0.0.1:80"
+    one_line_error("a port of Kubernetes", run("health"), 1, "127.0.0.1 port 8888")
+    del os.environ["ROSEINFER_PORT"]
+    check("another path", run("health", url + "/ready")[0] == 0 and asked[-1].startswith(b"GET /ready HTTP/1.1\r\n"), asked)
+    stop_answering(s)
+    for name, answer, says in [("a server that is not well", bad, "503 Service Unavailable"), ("no answer", b"", "nothing"),
+                               ("an answer in another protocol", b"220 mail\r\n", "220 mail"),
+                               ("a line without end", b"x" * 5000, "xxx")]:
+        s, _ = answering(socket.AF_INET, ("127.0.0.1", 0), answer)
+        one_line_error(name, run("health", "http://127.0.0.1:%d" % s.getsockname()[1]), 1, "/health", says)
+        stop_answering(s)
+    s, _ = answering(socket.AF_INET, ("127.0.0.1", 0), None)
+    silent = "http://localhost:%d" % s.getsockname()[1]
+    one_line_error("a silent server", run("health", silent, "--timeout-s", "1"), 1, "did not answer in time")
+    stop_answering(s)
+    one_line_error("no server", run("health", silent), 1, "Connection refused")
+    with tempfile.TemporaryDirectory() as d:
+        s, _ = answering(socket.AF_UNIX, d + "/s", good)
+        check("a Unix socket", run("health", "--uds", d + "/s")[0] == 0)
+        os.environ["ROSEINFER_UDS"] = d + "/s"
+        check("the Unix socket of the environment", run("health")[0] == 0)
+        del os.environ["ROSEINFER_UDS"]
+        stop_answering(s)
+        one_line_error("no Unix socket", run("health", "--uds", d + "/none"), 1, "unix:" + d + "/none")
+    one_line_error("a path that is too long", run("health", "--uds", "/" + "x" * 200), 1, "too long")
+    one_line_error("HTTPS", run("health", "https://localhost"), 1, "TLS")
+    for wrong in ("localhost", "http://", "http://:80", "http://a:", "http://a:b", "http://a:123456", "http://a/ x",
+                  "http://[::1", "http://a" + "a" * 300):
+        one_line_error(f"the URL {wrong[:20]}", run("health", wrong), 1, "http://HOST:PORT/health")
 
 
 def test_random_model():

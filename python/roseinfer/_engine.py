@@ -1,0 +1,257 @@
+"""An open engine and its requests, safe in any number of threads: what LLM and AsyncLLM share.
+
+The C library forbids to use an engine during its close, and to use a request in two threads. Here a counter and locks
+keep these rules: close waits for calls that run, and ends every request before the engine."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from contextlib import contextmanager
+from ctypes import byref, c_size_t, c_uint32, c_void_p
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+from . import _native as n
+from .params import Logprob, Prompt, SamplingParams, StreamPiece, _ids, native_params
+
+# A call that waits comes back so often, to see Ctrl-C and close.
+WAIT_MS = 100
+FINISH = {n.RUNNING: None, n.STOP: "stop", n.LENGTH: "length", n.CANCELLED: "abort"}
+
+
+def _piece(c: n.PieceStruct, stop: List[str]) -> StreamPiece:
+    text = ctypes.string_at(c.text, c.text_len).decode("utf-8", "replace") if c.text_len else ""
+    reason = None
+    if c.finish == n.STOP and c.stop == n.STOP_ID:
+        reason = c.id
+    elif c.finish == n.STOP and c.stop == n.STOP_STRING:
+        reason = stop[c.stop_index]
+    logprobs = None
+    if c.has_token and c.n_logprobs:
+        logprobs = {p.id: Logprob(p.logprob, p.rank) for p in c.logprobs[:c.n_logprobs]}
+    return StreamPiece(text, c.id if c.has_token else None, FINISH[c.finish], reason, logprobs)
+
+
+class Request:
+    """A running request. Any thread may call any method; a second `next` waits for the first."""
+
+    def __init__(self, engine: Engine, handle: int, stop: List[str]) -> None:
+        self.key = handle
+        self._handle: Optional[int] = handle
+        self._engine, self._stop = engine, stop
+        self._in_use = threading.Lock()  # held while a thread reads or releases the request
+        self._alive = threading.Lock()  # held while a thread cancels it or takes the handle away
+        self._c = n.PieceStruct(size=ctypes.sizeof(n.PieceStruct))
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise n.ClosedError("the request was closed; LLM.close ends all requests")
+        return self._handle
+
+    def next(self, timeout_ms: int) -> Optional[StreamPiece]:
+        """None: nothing came in time, or the request has ended and its last piece was given."""
+        with self._in_use:
+            got = n.library().next(self.handle, byref(self._c), timeout_ms)
+            n.check(got, ctypes.create_string_buffer(b"rose_lib_next refused its arguments"))
+            if got == 0:
+                return None
+            if self._c.finish == n.FAILED:
+                raise n.RequestFailedError(n.library().request_error(self.handle).decode("utf-8", "replace"))
+            return _piece(self._c, self._stop)
+
+    def pieces(self) -> Iterator[StreamPiece]:
+        """All pieces up to the last; waits for each."""
+        while True:
+            piece = self.next(WAIT_MS)
+            if piece is not None:
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+
+    def tokens(self) -> Dict[str, int]:
+        with self._in_use:
+            return {"n_prompt_tokens": n.library().prompt_tokens(self.handle),
+                    "num_cached_tokens": n.library().cached_tokens(self.handle)}
+
+    def embedding(self) -> List[float]:
+        """After the last piece."""
+        with self._in_use:
+            size = c_size_t()
+            values = n.library().embedding(self.handle, byref(size))
+            if not values:
+                raise n.RequestFailedError("the embedding was aborted")
+            return list(values[:size.value])
+
+    def cancel(self) -> None:
+        """The request ends soon, with the finish reason "abort". Does not wait."""
+        with self._alive:
+            if self._handle is not None:
+                n.library().cancel(self._handle)
+
+    def close(self) -> None:
+        """Frees the request; a running one is cancelled. Any number of times."""
+        if os.getpid() != self._engine._pid:
+            return
+        self.cancel()
+        with self._in_use:
+            with self._alive:
+                handle, self._handle = self._handle, None
+            if handle is not None:
+                n.library().release(handle)
+                self._engine._forget(self)
+
+
+class Engine:
+    def __init__(self, model: str, options: Dict[str, Any]) -> None:
+        self._handle = c_void_p()
+        self._calls = 0  # that use the handle now
+        self._requests: Dict[int, Request] = {}
+        self._changed = threading.Condition(threading.Lock())  # guards the two above and _closed
+        self._closed = False
+        self._pid = os.getpid()
+        err = ctypes.create_string_buffer(n.ERR_BYTES)
+        c = n.Options(size=ctypes.sizeof(n.Options))
+        for name, value in options.items():
+            if value is not None:
+                setattr(c, name, value.encode() if isinstance(value, str) else value)
+        n.check(n.library().open(byref(self._handle), os.fsencode(model), byref(c), err), err)
+
+    @contextmanager
+    def use(self) -> Iterator[c_void_p]:
+        """The handle, which close leaves alone until the end of the block."""
+        if os.getpid() != self._pid:
+            raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
+        with self._changed:
+            if self._closed:
+                raise n.ClosedError("the engine is closed")
+            self._calls += 1
+        try:
+            yield self._handle
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends all requests and frees the engine; their waiting threads get ClosedError or the reason "abort"."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._calls == 0)
+            requests = list(self._requests.values())
+            handle, self._handle = self._handle, c_void_p()
+        for r in requests:
+            r.cancel()
+        for r in requests:
+            r.close()
+        if handle:
+            n.library().close(handle)
+
+    def _forget(self, request: Request) -> None:
+        with self._changed:
+            self._requests.pop(request.key, None)
+
+    def _submit(self, function: Callable[..., int], params: Any, stop: List[str], *args: Any) -> Request:
+        err, out = ctypes.create_string_buffer(n.ERR_BYTES), c_void_p()
+        with self.use() as handle:
+            n.check(function(handle, *args, byref(params), byref(out), err), err)
+            request = Request(self, int(out.value or 0), stop)
+            with self._changed:
+                self._requests[request.key] = request
+        return request
+
+    def submit(self, prompt: Prompt, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> Request:
+        lib, (text, ids) = n.library(), split_prompt(prompt)
+        with self.use() as handle:
+            params = native_params(handle, p, seed, add_special, wakeup)
+        if ids is not None:
+            return self._submit(lib.submit_ids, params, stops(p), _ids(ids, "prompt"), len(ids))
+        data = text.encode()
+        return self._submit(lib.submit_text, params, stops(p), data, len(data))
+
+    def submit_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any], p: Optional[SamplingParams],
+                    seed: int, wakeup: bool) -> Request:
+        with self.use() as handle:
+            params = native_params(handle, p, seed, False, wakeup)
+        data, more = chat_json(messages, options)
+        return self._submit(n.library().submit_chat, params, stops(p), data, len(data), more)
+
+    def submit_embed(self, prompt: Prompt, normalize: Optional[bool], dimensions: int, wakeup: bool) -> Request:
+        lib, (text, ids) = n.library(), split_prompt(prompt)
+        params = n.EmbedParams()
+        lib.embed_params_init(byref(params), ctypes.sizeof(params))
+        params.dimensions, params.wakeup = dimensions, wakeup
+        if normalize is not None:
+            params.normalize = normalize
+        if ids is not None:
+            return self._submit(lib.submit_embed_ids, params, [], _ids(ids, "prompt"), len(ids))
+        data = text.encode()
+        return self._submit(lib.submit_embed_text, params, [], data, len(data))
+
+    def fact(self, name: str) -> int:
+        with self.use() as handle:
+            return int(getattr(n.library(), name)(handle))
+
+    def eos_ids(self) -> List[int]:
+        with self.use() as handle:
+            ids = ctypes.POINTER(c_uint32)()
+            size = n.library().eos_ids(handle, byref(ids))
+            return list(ids[:size])
+
+    def ready(self, room: Any) -> List[int]:
+        """The keys of requests with params.wakeup that have something new; room: an array of c_void_p."""
+        with self.use() as handle:
+            return list(room[:n.library().ready(handle, room, len(room))])
+
+    def _to_ids(self, function: Callable[..., int], *args: Any) -> List[int]:
+        err, size, ids = ctypes.create_string_buffer(n.ERR_BYTES), c_size_t(), ctypes.POINTER(c_uint32)()
+        with self.use() as handle:
+            n.check(function(handle, *args, byref(ids), byref(size), err), err)
+        try:
+            return list(ids[:size.value])
+        finally:
+            n.library().free(ids)
+
+    def tokenize(self, text: str) -> List[int]:
+        data = text.encode()
+        return self._to_ids(n.library().tokenize, data, len(data))
+
+    def tokenize_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> List[int]:
+        data, more = chat_json(messages, options)
+        return self._to_ids(n.library().tokenize_chat, data, len(data), more)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        err, size, text = ctypes.create_string_buffer(n.ERR_BYTES), c_size_t(), c_void_p()
+        with self.use() as handle:
+            n.check(n.library().detokenize(handle, _ids(ids, "ids"), len(ids), byref(text), byref(size), err), err)
+        try:
+            return ctypes.string_at(text, size.value).decode("utf-8", "replace")
+        finally:
+            n.library().free(text)
+
+
+def chat_json(messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> Any:
+    given = {k: v for k, v in options.items() if v is not None}
+    return json.dumps(list(messages)).encode(), json.dumps(given).encode() if given else None
+
+
+def stops(p: Optional[SamplingParams]) -> List[str]:
+    stop = p.stop if p is not None else None
+    return [stop] if isinstance(stop, str) else list(stop or ())
+
+
+def split_prompt(prompt: Prompt) -> Any:
+    """(text, None) or (None, ids)."""
+    if isinstance(prompt, dict):
+        if "prompt_token_ids" in prompt:
+            return None, list(prompt["prompt_token_ids"])
+        prompt = prompt.get("prompt", ())
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, (list, tuple)) and prompt and all(isinstance(i, int) for i in prompt):
+        return None, list(prompt)
+    raise n.InvalidArgumentError("a prompt is a text, a list of token ids, or a dict with \"prompt\" or "
+                                 f"\"prompt_token_ids\", not {type(prompt).__name__}")

@@ -1,0 +1,243 @@
+"""What goes into a request and what comes out; the names are vLLM's where vLLM has the same thing."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from ctypes import c_char_p, c_float, c_uint32
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+from . import _native as n
+
+Schema = Union[str, Dict[str, Any], bool]
+# A text, its token ids, or vLLM's form of either: {"prompt": ...}, {"prompt_token_ids": ...}.
+Prompt = Union[str, Sequence[int], Dict[str, Any]]
+Message = Dict[str, Any]
+
+
+@dataclass
+class StructuredOutputsParams:
+    """What the text must obey; exactly one member is set.
+
+    json: a JSON schema, as text or as a dict. json_object: any JSON object. regex: an expression that the whole text
+    matches. choice: the text is one of these strings. grammar: GBNF or XGrammar's EBNF. structural_tag: XGrammar's, as
+    text or as a dict. ordered: the members of objects come in the order of the schema."""
+
+    json: Optional[Schema] = None
+    json_object: bool = False
+    regex: Optional[str] = None
+    choice: Optional[Sequence[str]] = None
+    grammar: Optional[str] = None
+    structural_tag: Optional[Schema] = None
+    ordered: bool = False
+
+    def _native(self) -> Tuple[int, Optional[bytes]]:
+        """The kind of rose_lib_structure and its text."""
+        given: List[Tuple[int, Optional[bytes]]] = []
+        if self.json is not None:
+            given.append((n.JSON_SCHEMA, _as_json(self.json)))
+        if self.json_object:
+            given.append((n.JSON_OBJECT, None))
+        if self.regex is not None:
+            given.append((n.REGEX, _as_text(self.regex, "regex")))
+        if self.choice is not None:
+            given.append((n.CHOICE, json.dumps(list(self.choice)).encode()))
+        if self.grammar is not None:
+            given.append((n.GRAMMAR, _as_text(self.grammar, "grammar")))
+        if self.structural_tag is not None:
+            given.append((n.TAG, _as_json(self.structural_tag)))
+        if len(given) != 1:
+            raise n.InvalidArgumentError(f"StructuredOutputsParams: {len(given)} members are set; set exactly one of json, "
+                                         "json_object, regex, choice, grammar, structural_tag")
+        return given[0]
+
+
+def _as_text(text: str, name: str) -> bytes:
+    """A text that C can end with a NUL."""
+    if "\0" in text:
+        raise n.InvalidArgumentError(f"{name}: the text has a NUL character, which the C library cannot take here")
+    return text.encode()
+
+
+def _as_json(value: Schema) -> bytes:
+    return _as_text(value if isinstance(value, str) else json.dumps(value), "json")
+
+
+@dataclass
+class SamplingParams:
+    """How to generate. The defaults are vLLM's; a request without SamplingParams has those of the model's
+    generation_config.json.
+
+    n: results for each prompt. max_tokens: None is as much as the context holds. temperature: 0 is greedy. seed: None
+    takes a random one; the same request with the same seed gives the same text, whatever runs at the same time. stop:
+    strings that end the text. logprobs: None is none; k gives the log-probability of each token and of the k most
+    probable ones. bad_words are token ids of sequences that are not generated. priority: lower runs sooner. cache_salt:
+    only requests with the same salt share cached prompts."""
+
+    n: int = 1
+    max_tokens: Optional[int] = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: Optional[int] = None
+    stop: Union[None, str, Sequence[str]] = None
+    stop_token_ids: Optional[Sequence[int]] = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: Optional[int] = None
+    logit_bias: Optional[Dict[int, float]] = None
+    allowed_token_ids: Optional[Sequence[int]] = None
+    bad_token_ids: Optional[Sequence[Sequence[int]]] = None
+    structured_outputs: Optional[StructuredOutputsParams] = None
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: Optional[str] = None
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request with this seed, as in the server: SplitMix64."""
+    mask = (1 << 64) - 1
+    if index == 0:
+        return seed & mask
+    z = (seed + index * 0x9E3779B97F4A7C15) & mask
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+    return z ^ (z >> 31)
+
+
+def random_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def _ids(values: Sequence[int], name: str) -> Any:
+    for v in values:
+        if not 0 <= v < 1 << 32:
+            raise n.InvalidArgumentError(f"{name}: {v} is not a token id")
+    return (c_uint32 * len(values))(*values)
+
+
+def _unsigned(value: int, bits: int, name: str) -> int:
+    """ctypes would cut a number that is too large without a word."""
+    if not 0 <= value < 1 << bits:
+        raise n.InvalidArgumentError(f"{name}: {value} is out of range; it is 0 to {(1 << bits) - 1}")
+    return value
+
+
+def native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
+    """The C struct. It refers to arrays that ctypes keeps as long as the struct."""
+    c = n.Params()
+    n.library().params_init(c, ctypes.sizeof(n.Params), handle if p is None else None)
+    c.seed, c.wakeup, c.add_special = seed, wakeup, add_special
+    c.skip_special = True
+    if p is None:
+        return c
+    c.max_tokens = (1 << 31) - 1 if p.max_tokens is None else _unsigned(p.max_tokens, 32, "max_tokens")
+    c.temperature, c.top_p, c.min_p = p.temperature, p.top_p, p.min_p
+    c.top_k = 0 if p.top_k == -1 else _unsigned(p.top_k, 32, "top_k")
+    c.ignore_eos, c.include_stop, c.skip_special = p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens
+    c.min_tokens = _unsigned(p.min_tokens, 32, "min_tokens")
+    c.presence_penalty, c.frequency_penalty = p.presence_penalty, p.frequency_penalty
+    c.repetition_penalty = p.repetition_penalty
+    if not -(1 << 31) <= p.priority < 1 << 31:
+        raise n.InvalidArgumentError(f"priority: {p.priority} is out of range")
+    c.priority = p.priority
+    if p.logprobs is not None:
+        c.logprobs, c.top_logprobs = 1, _unsigned(p.logprobs, 32, "logprobs")
+    if p.cache_salt is not None:
+        c.cache_salt = _as_text(p.cache_salt, "cache_salt")
+    stop = [p.stop] if isinstance(p.stop, str) else list(p.stop or ())
+    if stop:
+        c.stop, c.n_stop = (c_char_p * len(stop))(*[_as_text(s, "stop") for s in stop]), len(stop)
+    if p.stop_token_ids:
+        c.stop_ids, c.n_stop_ids = _ids(p.stop_token_ids, "stop_token_ids"), len(p.stop_token_ids)
+    if p.allowed_token_ids:
+        c.allowed_ids, c.n_allowed = _ids(p.allowed_token_ids, "allowed_token_ids"), len(p.allowed_token_ids)
+    if p.logit_bias:
+        c.bias_ids = _ids(list(p.logit_bias), "logit_bias")
+        c.bias, c.n_bias = (c_float * len(p.logit_bias))(*p.logit_bias.values()), len(p.logit_bias)
+    if p.bad_token_ids:
+        c.bad_ids = _ids([i for s in p.bad_token_ids for i in s], "bad_token_ids")
+        c.bad_lens, c.n_bad = _ids([len(s) for s in p.bad_token_ids], "bad_token_ids"), len(p.bad_token_ids)
+    if p.structured_outputs is not None:
+        c.structure, c.structure_text = p.structured_outputs._native()
+        c.structure_ordered = p.structured_outputs.ordered
+    return c
+
+
+@dataclass
+class Logprob:
+    """The natural logarithm of a token's probability under the model alone, and its rank; 1 is the most probable."""
+
+    logprob: float
+    rank: int
+
+
+@dataclass
+class StreamPiece:
+    """One token of a stream, and the text that it completed; the text is often empty. token_id is None if the request
+    ended without a further token. finish_reason: None while more is to come, else "stop", "length" or "abort"."""
+
+    text: str
+    token_id: Optional[int]
+    finish_reason: Optional[str] = None
+    stop_reason: Union[None, int, str] = None
+    logprobs: Optional[Dict[int, Logprob]] = None
+
+
+@dataclass
+class CompletionOutput:
+    """A result. stop_reason: the stop string, or the id of stop_token_ids, that ended the text, else None. logprobs: for
+    each token the log-probabilities by id."""
+
+    index: int
+    text: str = ""
+    token_ids: List[int] = field(default_factory=list)
+    cumulative_logprob: Optional[float] = None
+    logprobs: Optional[List[Dict[int, Logprob]]] = None
+    finish_reason: Optional[str] = None
+    stop_reason: Union[None, int, str] = None
+
+    def add(self, piece: StreamPiece) -> None:
+        self.text += piece.text
+        self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_reason
+        if piece.token_id is None:
+            return
+        self.token_ids.append(piece.token_id)
+        if piece.logprobs is not None:
+            self.logprobs = self.logprobs or []
+            self.logprobs.append(piece.logprobs)
+            self.cumulative_logprob = (self.cumulative_logprob or 0.0) + piece.logprobs[piece.token_id].logprob
+
+
+@dataclass
+class RequestOutput:
+    """The results of a prompt. prompt: its text, None if it came as ids or as messages. n_prompt_tokens: with those that
+    the tokenizer and the chat template add. num_cached_tokens: how many of them were in the prefix cache."""
+
+    request_id: str
+    prompt: Optional[str]
+    outputs: List[CompletionOutput]
+    n_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass
+class EmbeddingOutput:
+    embedding: List[float]
+
+
+@dataclass
+class EmbeddingRequestOutput:
+    """The vector of a text: `outputs.embedding`."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    n_prompt_tokens: int = 0
+    finished: bool = True

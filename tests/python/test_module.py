@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+"""The Python module on the built library: `test_module.py ROOT LIBRARY BINARY MODEL`; closes with `N passed, N failed`.
+
+Its results are compared with those of the server for the same request, of each form of call with the others, and of
+many requests at once with each alone."""
+import asyncio
+import gc
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+
+ROOT, LIBRARY, BIN, MODEL = (os.path.abspath(a) for a in sys.argv[1:5])
+os.environ["ROSE_LIBRARY"] = LIBRARY
+sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "tests", "packages")]
+from checks import check, results  # noqa: E402
+
+import roseinfer  # noqa: E402
+from roseinfer import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams  # noqa: E402
+
+PROMPT = "Once upon a time"
+PROMPTS = [PROMPT, "The king", "There was a little girl", "In the morning"]
+SAMPLED = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 7, "max_tokens": 24}
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}" \
+           "{% if add_generation_prompt %}assistant:{% endif %}"
+SCHEMA = {"type": "object", "required": ["name", "age"], "additionalProperties": False,
+          "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}}}
+
+
+def raised(kind, call):
+    """The message of the exception of exactly this class that call() raises."""
+    try:
+        call()
+    except Exception as e:  # pylint: disable=broad-except
+        return str(e) if type(e) is kind else f"{type(e).__name__} instead: {e}"
+    return ""
+
+
+def refuses(name, kind, fragment, call):
+    text = raised(kind, call)
+    check(name, fragment in text and " instead: " not in text, text or "nothing was raised")
+
+
+class Server:
+    """`BINARY serve MODEL`, asked with the standard library."""
+
+    def __init__(self, *options):
+        self.p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--device", "cpu", *options], stderr=subprocess.PIPE)
+        log = []
+        for line in self.p.stderr:
+            log.append(line.decode())
+            m = re.search(r"listening on http://[^ ]*:(\d+)", log[-1])
+            if m:
+                self.url = f"http://127.0.0.1:{m.group(1)}"
+                threading.Thread(target=self.p.stderr.read, daemon=True).start()
+                return
+        raise RuntimeError("the server did not start: " + "".join(log))
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as r:
+            return json.load(r)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.p.terminate()
+        self.p.wait(60)
+
+
+def output(result):
+    return result.outputs[0]
+
+
+def test_server(llm, s):
+    def ask(**body):
+        c = s.post("/v1/completions", dict(body, prompt=PROMPT, return_token_ids=True))["choices"]
+        return [(x["text"], x["token_ids"], x["finish_reason"], x.get("stop_reason")) for x in c]
+
+    def ours(**params):
+        outputs = llm.generate(PROMPT, SamplingParams(**params))[0].outputs
+        return [(o.text, o.token_ids, o.finish_reason, o.stop_reason) for o in outputs]
+
+    cases = {"greedy": {"temperature": 0, "max_tokens": 40}, "sampled": SAMPLED, "three choices": dict(SAMPLED, n=3),
+             "a stop string": dict(SAMPLED, stop=["the ", "zzz"], max_tokens=60),
+             "its stop string kept": dict(SAMPLED, stop=["the "], include_stop_str_in_output=True, max_tokens=60),
+             "penalties": dict(SAMPLED, presence_penalty=1, frequency_penalty=0.5, repetition_penalty=1.2),
+             "a bias": dict(SAMPLED, logit_bias={"300": 20, "301": 20}), "min_p": dict(SAMPLED, min_p=0.2, top_k=0),
+             "allowed ids": dict(SAMPLED, allowed_token_ids=[300, 301, 302]),
+             "ignored ends": {"temperature": 0, "max_tokens": 64, "ignore_eos": True},
+             "a schema": dict(SAMPLED, structured_outputs={"json": SCHEMA}, max_tokens=60),
+             "choices": dict(SAMPLED, structured_outputs={"choice": ["red", "green", "blue"]}),
+             "an expression": dict(SAMPLED, structured_outputs={"regex": "[a-c]{3}-[0-9]{2}"})}
+    for name, body in cases.items():
+        params = dict(body)
+        if "structured_outputs" in params:
+            params["structured_outputs"] = StructuredOutputsParams(**params["structured_outputs"])
+        if "logit_bias" in params:
+            params["logit_bias"] = {int(k): v for k, v in params["logit_bias"].items()}
+        want, got = ask(**body), ours(**params)
+        check(f"as the server: {name}", got == want, (got, want))
+    stopped = ours(**dict(SAMPLED, stop=["the ", "zzz"], max_tokens=60))
+    check("the stop string is named", stopped[0][2:] == ("stop", "the "), stopped)
+    reply = s.post("/v1/embeddings", {"input": PROMPTS})["data"]
+    got = [e.outputs.embedding for e in llm.embed(PROMPTS)]
+    check("as the server: embeddings", all(a == b["embedding"] or max(abs(x - y) for x, y in zip(a, b["embedding"])) < 1e-6
+                                           for a, b in zip(got, reply)), (got[0][:3], reply[0]["embedding"][:3]))
+    check("a vector has the length 1", all(abs(math.sqrt(sum(x * x for x in v)) - 1) < 1e-5 for v in got))
+    logprobs = s.post("/v1/completions", dict(SAMPLED, prompt=PROMPT, logprobs=3))["choices"][0]["logprobs"]
+    o = output(llm.generate(PROMPT, SamplingParams(**SAMPLED, logprobs=3))[0])
+    ours_lp = [o.logprobs[i][t].logprob for i, t in enumerate(o.token_ids)]
+    check("as the server: log-probabilities", len(ours_lp) == len(logprobs["token_logprobs"]) and
+          all(abs(a - b) < 1e-4 for a, b in zip(ours_lp, logprobs["token_logprobs"])), (ours_lp, logprobs))
+    check("log-probabilities sum up", abs(o.cumulative_logprob - sum(ours_lp)) < 1e-6)
+    ranks = [sorted(v.rank for v in x.values()) for x in o.logprobs]
+    check("ranks begin at 1", all(len(r) in (3, 4) and r[:3] == [1, 2, 3] for r in ranks), ranks)
+    chat = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0,
+                                           "max_tokens": 20})["choices"][0]["message"]["content"]
+    got = output(llm.chat([{"role": "user", "content": "Hello"}], SamplingParams(temperature=0, max_tokens=20))[0])
+    check("as the server: a chat", got.text == chat, (got.text, chat))
+
+
+def test_forms(llm):
+    greedy = SamplingParams(temperature=0, max_tokens=16)
+    alone = [output(llm.generate(p, greedy)[0]) for p in PROMPTS]
+    together = [output(r) for r in llm.generate(PROMPTS, greedy)]
+    check("many prompts give what each gives alone", together == alone, (together, alone))
+    result = llm.generate(PROMPT, greedy)[0]
+    check("a result names its prompt", result.prompt == PROMPT and result.finished and result.n_prompt_tokens > 0, result)
+    ids = llm.tokenize(PROMPT)
+    check("text and ids", llm.detokenize(ids) == PROMPT, ids)
+    for name, prompt in [("ids", ids), ("a dict", {"prompt": PROMPT}), ("a dict of ids", {"prompt_token_ids": ids})]:
+        check(f"a prompt as {name}", output(llm.generate(prompt, greedy)[0]) == alone[0])
+    pieces = list(llm.stream(PROMPT, greedy))
+    check("a stream is the same text", "".join(p.text for p in pieces) == alone[0].text and
+          [p.token_id for p in pieces if p.token_id is not None] == alone[0].token_ids, pieces)
+    check("only the last piece has a reason", [p.finish_reason for p in pieces[:-1]] == [None] * (len(pieces) - 1) and
+          pieces[-1].finish_reason == "length", pieces[-1])
+    mixed = llm.generate(PROMPTS[:2], [greedy, SamplingParams(temperature=0, max_tokens=3)])
+    check("parameters for each prompt", [len(output(r).token_ids) for r in mixed] == [16, 3], mixed)
+    check("no seed: random", output(llm.generate(PROMPT, SamplingParams(max_tokens=32))[0]).text !=
+          output(llm.generate(PROMPT, SamplingParams(max_tokens=32))[0]).text)
+    check("the parameters of the model", len(output(llm.generate(PROMPT)[0]).token_ids) > 0)
+    check("nothing to do", llm.generate([]) == [] and llm.embed([]) == [])
+    obj = json.loads(output(llm.generate(PROMPT, SamplingParams(structured_outputs=StructuredOutputsParams(json=SCHEMA),
+                                                                seed=3, max_tokens=200))[0]).text)
+    check("a schema is obeyed", set(obj) == {"name", "age"} and 0 <= obj["age"] <= 99, obj)
+    long = llm.generate(PROMPT, SamplingParams(temperature=0, ignore_eos=True, max_tokens=None))[0]
+    check("no max_tokens: to the end of the context", output(long).finish_reason == "length" and
+          long.n_prompt_tokens + len(output(long).token_ids) >= llm.max_model_len - 1, long.n_prompt_tokens)
+    check("facts", llm.vocab_size > 1000 and llm.embedding_size > 0 and llm.has_chat_template and llm.eos_token_ids)
+    chat = [{"role": "user", "content": "Hello"}]
+    reply = output(llm.chat(chat, greedy)[0])
+    check("a streamed chat is the same text", "".join(p.text for p in llm.stream_chat(chat, greedy)) == reply.text)
+    by_ids = output(llm.generate(llm.tokenize_chat(chat), greedy)[0])
+    check("a chat is its ids", by_ids.token_ids == reply.token_ids, (by_ids, reply))
+    two = llm.chat([chat, [{"role": "user", "content": "Good night"}]], greedy)
+    check("a list of chats", output(two[0]) == reply and len(two) == 2, two)
+
+
+def test_errors(llm):
+    refuses("no model", roseinfer.ModelError, "no-such-folder", lambda: LLM("/no-such-folder"))
+    refuses("an unknown dtype", roseinfer.InvalidArgumentError, "float7", lambda: LLM(MODEL, dtype="float7"))
+    refuses("an unknown option", TypeError, "colour", lambda: LLM(MODEL, colour="red"))
+    refuses("an option out of range", roseinfer.InvalidArgumentError, "threads", lambda: LLM(MODEL, threads=-1))
+    for field, value in [("temperature", -1.0), ("top_p", 2.0), ("logprobs", 21), ("repetition_penalty", 1000.0),
+                         ("max_tokens", 0), ("max_tokens", -1), ("n", 0), ("stop", ""), ("stop_token_ids", [-1])]:
+        text = raised(roseinfer.InvalidArgumentError, lambda: llm.generate(PROMPT, SamplingParams(**{field: value})))
+        check(f"{field}={value!r} is refused", text and " instead: " not in text, text)
+    refuses("an empty prompt", roseinfer.InvalidArgumentError, "prompt", lambda: llm.generate([[]]))
+    refuses("a prompt of another type", roseinfer.InvalidArgumentError, "float", lambda: llm.generate([1.5]))
+    refuses("an unknown id", roseinfer.InvalidArgumentError, "", lambda: llm.generate([[1 << 31]]))
+    refuses("a schema that is none", roseinfer.InvalidArgumentError, "",
+            lambda: llm.generate(PROMPT, SamplingParams(structured_outputs=StructuredOutputsParams(json="{"))))
+    refuses("two structures", roseinfer.InvalidArgumentError, "2 members", lambda: llm.generate(
+        PROMPT, SamplingParams(structured_outputs=StructuredOutputsParams(regex="a", json_object=True))))
+    refuses("a stream of two", roseinfer.InvalidArgumentError, "n:", lambda: llm.stream(PROMPT, SamplingParams(n=2)))
+    refuses("too few parameters", roseinfer.InvalidArgumentError, "2 prompts",
+            lambda: llm.generate(PROMPTS[:2], [SamplingParams()]))
+    refuses("a chat without a role", roseinfer.InvalidArgumentError, "", lambda: llm.chat([{"content": "x"}]))
+    check("every error is a RoseError, and some are Python's own", issubclass(roseinfer.InvalidArgumentError, ValueError) and
+          issubclass(roseinfer.OutOfMemoryError, MemoryError) and
+          all(issubclass(getattr(roseinfer, e), roseinfer.RoseError) for e in roseinfer.__all__ if e.endswith("Error")))
+    check("nothing is left", not llm._engine._requests, llm._engine._requests)
+
+
+def test_small(options):
+    """An engine with room for 3 requests: a request that is not freed would soon fill it."""
+    with LLM(MODEL, max_num_seqs=2, max_num_queued_reqs=1, **dict(options, num_kv_pages=64)) as llm:
+        params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+        for _ in range(10):
+            for _ in llm.stream(PROMPT, params):
+                break  # the iterator is dropped
+            llm.stream(PROMPT, params)  # never asked for a piece
+            with llm.stream(PROMPT, params) as s:
+                next(s)
+                s.cancel()
+                last = list(s)[-1]
+        gc.collect()
+        check("a cancelled stream ends with abort", last.finish_reason == "abort", last)
+        check("dropped streams are freed", not llm._engine._requests, llm._engine._requests)
+        check("more prompts than the queue holds", len(llm.generate([PROMPT] * 20, SamplingParams(max_tokens=4))) == 20)
+        streams = []
+        try:
+            for _ in range(20):
+                streams.append(llm.stream(PROMPT, SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)))
+            text = ""
+        except roseinfer.QueueFullError as e:
+            text = str(e)
+        check("a full queue is an error of a stream", "queue" in text, (len(streams), text))
+        for s in streams:
+            s.close()
+        check("closed streams make room", len(llm.generate([PROMPT] * 3, SamplingParams(max_tokens=2))) == 3)
+
+
+def test_threads(options):
+    with LLM(MODEL, **options) as llm:
+        params = [SamplingParams(**dict(SAMPLED, seed=i)) for i in range(8)]
+        want = [output(r).token_ids for r in llm.generate([PROMPT] * 8, params)]
+        got = [None] * 8
+
+        def work(i):
+            got[i] = output(llm.generate(PROMPT, params[i])[0]).token_ids
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        check("8 threads get the same ids as one", got == want, (got, want))
+    llm = LLM(MODEL, **options)
+    ends, began = [], threading.Semaphore(0)
+
+    def wait_for_close():
+        try:
+            for piece in llm.stream(PROMPT, SamplingParams(max_tokens=None, ignore_eos=True, temperature=0)):
+                began.release()
+            ends.append(piece.finish_reason)
+        except roseinfer.ClosedError:
+            ends.append("closed")
+
+    threads = [threading.Thread(target=wait_for_close) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for _ in threads:
+        began.acquire()
+    llm.close()
+    llm.close()
+    for t in threads:
+        t.join()
+    check("close ends the streams of other threads", len(ends) == 4 and set(ends) <= {"abort", "closed", "length"}, ends)
+    refuses("a closed engine", roseinfer.ClosedError, "closed", lambda: llm.generate(PROMPT))
+    refuses("facts of a closed engine", roseinfer.ClosedError, "closed", lambda: llm.vocab_size)
+    left = LLM(MODEL, **options)
+    stream = left.stream(PROMPT)
+    left.close()
+    refuses("a stream after close", roseinfer.ClosedError, "closed", lambda: list(stream))
+    with LLM(MODEL, **options) as llm:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                llm.tokenize("x")
+                os._exit(1)
+            except roseinfer.ClosedError:
+                os._exit(0)
+        check("a forked process is told", os.waitpid(pid, 0)[1] == 0)
+
+
+async def with_asyncio(options, want):
+    async with AsyncLLM(MODEL, **options) as llm:
+        params = [SamplingParams(**dict(SAMPLED, seed=i)) for i in range(50)]
+
+        async def one(i):
+            return [p async for p in llm.stream(PROMPT, params[i])]
+
+        fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        streams = await asyncio.gather(*(one(i) for i in range(50)))
+        check("50 streams at once: the ids of each alone",
+              [[p.token_id for p in s if p.token_id is not None] for s in streams] == want)
+        check("50 streams take neither threads nor descriptors",
+              (len(os.listdir("/proc/self/fd")), threading.active_count()) == (fds, threads))
+        got = await asyncio.gather(*(llm.generate(PROMPT, p) for p in params))
+        check("50 results at once", [output(r).token_ids for r in got] == want)
+        check("nothing is left", not llm._engine._requests and not llm._streams)
+
+        endless = SamplingParams(max_tokens=None, ignore_eos=True, temperature=0)
+        generator = llm.stream(PROMPT, endless)
+        first = await generator.__anext__()
+        await generator.aclose()
+        check("a closed generator frees its request", first.finish_reason is None and not llm._engine._requests)
+
+        started = asyncio.Event()
+
+        async def listen():
+            async for _ in llm.stream(PROMPT, endless):
+                started.set()
+
+        task = asyncio.ensure_future(listen())
+        await started.wait()
+        task.cancel()
+        cancelled = (await asyncio.gather(task, return_exceptions=True))[0]
+        check("a cancelled task frees its request", isinstance(cancelled, asyncio.CancelledError) and
+              not llm._engine._requests, cancelled)
+        task = asyncio.ensure_future(llm.generate(PROMPT, endless))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        check("a cancelled generate frees its request", not llm._engine._requests)
+
+        three = await llm.generate(PROMPT, SamplingParams(**dict(SAMPLED, n=3)))
+        check("three choices", len(three.outputs) == 3 and three.prompt == PROMPT)
+        reply = await llm.chat([{"role": "user", "content": "Hello"}], SamplingParams(temperature=0, max_tokens=8))
+        text = "".join([p.text async for p in llm.stream_chat([{"role": "user", "content": "Hello"}],
+                                                              SamplingParams(temperature=0, max_tokens=8))])
+        check("a chat", output(reply).text == text and text)
+        vector = (await llm.embed(PROMPT)).outputs.embedding
+        check("an embedding", len(vector) == llm.embedding_size)
+        try:
+            await llm.generate(PROMPT, SamplingParams(temperature=-1))
+            text = ""
+        except roseinfer.InvalidArgumentError as e:
+            text = str(e)
+        check("an error of a request", "temperature" in text, text)
+
+        started.clear()
+        task = asyncio.ensure_future(listen())
+        await started.wait()
+        await llm.close()
+        end = (await asyncio.gather(task, return_exceptions=True))[0]
+        check("close ends a stream", isinstance(end, roseinfer.ClosedError), end)
+    return llm
+
+
+def test_asyncio(options, llm):
+    want = [output(llm.generate(PROMPT, SamplingParams(**dict(SAMPLED, seed=i)))[0]).token_ids for i in range(50)]
+    closed = asyncio.run(with_asyncio(options, want))
+    refuses("after close", roseinfer.ClosedError, "closed", lambda: asyncio.run(closed.generate(PROMPT)))
+
+    async def begin(llm):
+        async for _ in llm.stream(PROMPT):
+            break
+
+    other = AsyncLLM(MODEL, **options)
+    asyncio.run(begin(other))
+    refuses("another event loop", RuntimeError, "another event loop", lambda: asyncio.run(begin(other)))
+    asyncio.run(other.close())
+
+
+def main():
+    options = {"device": "cpu", "threads": 2, "chat_template": TEMPLATE, "num_kv_pages": 1024}
+    check("the version is the program's", f"roseinfer {roseinfer.__version__}" in
+          subprocess.run([BIN, "--version"], stdout=subprocess.PIPE, check=True).stdout.decode())
+    with LLM(MODEL, **options) as llm:
+        with Server("--chat-template", TEMPLATE, "--num-kv-pages", "1024", "--threads", "2") as s:
+            test_server(llm, s)
+        test_forms(llm)
+        test_errors(llm)
+        test_asyncio(options, llm)
+    test_small(options)
+    test_threads(options)
+    return results()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
