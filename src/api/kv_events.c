@@ -422,9 +422,9 @@ static bool serve_request(rose_kv_events *x)
         replay(x, &peer, from);
     else if (!x->told)
         rose_log(ROSE_LOG_WARN, "kv-events",
-                 "a request to replay_endpoint is ignored, and later ones are without a word: it "
-                 "must have the "
-                 "frames empty and number (8 bytes), and this one has %u",
+                 "a request to replay_endpoint is ignored: it must have two frames, an empty one "
+                 "and a number of 8 bytes, and this one has %u frames or other sizes. Later "
+                 "requests with this fault are not logged",
                  n - 1);
     if (!good || n != 3) x->told = true;
     z->msg_close(&peer);

@@ -146,8 +146,9 @@ static bool report(rose_kv_prefix *x, uint32_t page)
     return true;
 }
 
-/* Reports a page and, before it, those of its ancestors that the watcher does not know. */
-static bool report_path(rose_kv_prefix *x, uint32_t page)
+/* Reports a page and, before it, those of its ancestors that the watcher does not know, but no more
+ * than *n pages, and takes their number off *n. False: the page itself was not reported. */
+static bool report_path(rose_kv_prefix *x, uint32_t page, uint32_t *n)
 {
     uint32_t up = page;
     x->nodes[page].down = NONE;
@@ -156,7 +157,8 @@ static bool report_path(rose_kv_prefix *x, uint32_t page)
         up = parent;
     }
     for (; up != NONE; up = x->nodes[up].down) {
-        if (!report(x, up)) return false;
+        if (*n == 0 || !report(x, up)) return false;
+        --*n;
     }
     return true;
 }
@@ -192,8 +194,10 @@ void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n)
         if (!x->watch.cleared(x->watch.arg)) return;
         x->must_clear = false;
     }
-    for (; n > 0 && x->n_reported < x->n_cached; n--) {
-        if (x->nodes[x->cursor].cached && !is_reported(x, x->cursor) && !report_path(x, x->cursor))
+    while (n > 0 && x->n_reported < x->n_cached) {
+        if (!x->nodes[x->cursor].cached || is_reported(x, x->cursor))
+            n--;
+        else if (!report_path(x, x->cursor, &n))
             return;
         x->cursor = x->cursor + 1 < x->n_pages ? x->cursor + 1 : 0;
     }

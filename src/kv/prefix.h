@@ -99,8 +99,9 @@ void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w);
 /* True if the watcher does not yet know all pages. */
 bool rose_kv_prefix_is_behind(const rose_kv_prefix *x);
 
-/* Reports pages that the watcher does not know, and looks at no more than n pages that it may
- * know. Call once a step; costs nothing if the watcher knows all pages. */
+/* Reports pages that the watcher does not know. The pages that it reports and those that it finds
+ * with nothing to report are together at most n, so that a long path does not delay a step. Call
+ * once a step; costs nothing if the watcher knows all pages. */
 void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n);
 
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x);

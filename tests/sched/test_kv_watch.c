@@ -239,10 +239,50 @@ static void test_keys(void **state)
     assert_memory_equal(keys[0], first, sizeof first);
 }
 
+/* A path of many pages that the watcher does not know is reported a few pages a call. */
+static void test_long_path(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    for (uint32_t k = 0; k < 2; k++) { /* the cursor meets the root first, or the leaf */
+        watcher w = {.cap = 0};
+        const rose_kv_watch watch = {on_stored, on_removed, on_cleared, &w};
+        const rose_kv_prefix_opts o = {.enabled = true, .page_tokens = PAGE};
+        const rose_kv_salt salt = {{0, 0}};
+        const uint32_t ids[PAGE] = {1, 2, 3, 4};
+        rose_kv_pages *pages;
+        rose_kv_prefix *x;
+        uint32_t taken[N], path[N], n_calls = 0;
+        assert_int_equal(rose_kv_pages_create(&pages, N, NULL), ROSE_OK);
+        assert_int_equal(rose_kv_prefix_create(&x, &o, pages, NULL), ROSE_OK);
+        rose_kv_prefix_set_watch(x, &watch);
+        assert_int_equal(rose_kv_prefix_take(x, taken, N), ROSE_OK);
+        for (uint32_t i = 0; i < N; i++) {
+            path[i] = taken[k == 0 ? i : N - 1 - i];
+            const uint32_t parent = i > 0 ? path[i - 1] : ROSE_KV_NO_PAGE;
+            rose_kv_prefix_insert(x, rose_kv_prefix_hash(x, parent, salt, ids), parent, salt, ids,
+                                  path[i]);
+        }
+        assert_int_equal(w.n, 0);
+        w.cap = MAX_QUEUE;
+        for (; rose_kv_prefix_is_behind(x); n_calls++) {
+            const uint32_t before = w.n;
+            rose_kv_prefix_catch_up(x, 4);
+            assert_true(w.n - before <= 4);
+            assert_true(rose_kv_prefix_sound(x));
+            assert_true(n_calls < 2 * N);
+        }
+        assert_int_equal(w.n, N);
+        rose_kv_prefix_release(x, path, N);
+        rose_kv_prefix_destroy(x);
+        rose_kv_pages_destroy(pages);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_reports),
-                                       cmocka_unit_test(test_full_queue),
-                                       cmocka_unit_test(test_keys)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_reports), cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_keys), cmocka_unit_test(test_long_path)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
