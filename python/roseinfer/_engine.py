@@ -152,7 +152,9 @@ class Engine:
 
     def _forget(self, request: Request) -> None:
         with self._changed:
-            self._requests.pop(request.key, None)
+            # The library frees a request before this is called, and a new one may be at its address by now.
+            if self._requests.get(request.key) is request:
+                del self._requests[request.key]
 
     def _submit(self, function: Callable[..., int], params: Any, stop: List[str], *args: Any) -> Request:
         err, out = ctypes.create_string_buffer(n.ERR_BYTES), c_void_p()
