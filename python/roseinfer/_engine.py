@@ -40,8 +40,9 @@ class Request:
         self.key = handle
         self._handle: Optional[int] = handle
         self._engine, self._stop = engine, stop
-        self._in_use = threading.Lock()  # held while a thread reads or releases the request
-        self._alive = threading.Lock()  # held while a thread cancels it or takes the handle away
+        # Locks of this file are reentrant: the garbage collector may close a dropped stream at any time in any thread.
+        self._in_use = threading.RLock()  # held while a thread reads or releases the request
+        self._alive = threading.RLock()  # held while a thread cancels it or takes the handle away
         self._c = n.PieceStruct(size=ctypes.sizeof(n.PieceStruct))
 
     @property
@@ -108,7 +109,7 @@ class Engine:
         self._handle = c_void_p()
         self._calls = 0  # that use the handle now
         self._requests: Dict[int, Request] = {}
-        self._changed = threading.Condition(threading.Lock())  # guards the two above and _closed
+        self._changed = threading.Condition(threading.RLock())  # guards the two above and _closed
         self._closed = False
         self._pid = os.getpid()
         err = ctypes.create_string_buffer(n.ERR_BYTES)
