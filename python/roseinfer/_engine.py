@@ -93,7 +93,7 @@ class Request:
 
     def close(self) -> None:
         """Frees the request; a running one is cancelled. Any number of times."""
-        if os.getpid() != self._engine._pid:
+        if not self._engine.is_ours():
             return
         self.cancel()
         with self._in_use:
@@ -122,7 +122,7 @@ class Engine:
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
         """The handle, which close leaves alone until the end of the block."""
-        if os.getpid() != self._pid:
+        if not self.is_ours():
             raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
         with self._changed:
             if self._closed:
@@ -135,9 +135,19 @@ class Engine:
                 self._calls -= 1
                 self._changed.notify_all()
 
+    def is_ours(self) -> bool:
+        """False: this process was forked after the engine was opened."""
+        return os.getpid() == self._pid
+
+    def refuse(self) -> None:
+        """Calls that begin from now on get ClosedError; does not wait."""
+        if self.is_ours():
+            with self._changed:
+                self._closed = True
+
     def close(self) -> None:
         """Ends all requests and frees the engine; their waiting threads get ClosedError or the reason "abort"."""
-        if os.getpid() != self._pid:
+        if not self.is_ours():
             return
         with self._changed:
             self._closed = True
