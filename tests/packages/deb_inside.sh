@@ -18,11 +18,11 @@ roseinfer --version | grep '^roseinfer ' && ok "roseinfer --version"
 [ "$(dpkg-query -W -f='${Conffiles}\n' roseinfer | grep -c ' /etc/')" = 2 ] && ok "two conffiles"
 
 # As the unit starts it: the file of the package, with a model.
-sed -i 's|^# model: .*|model: /roseinfer/models/rose-tiny|; s|^# port:.*|port: 8123|' /etc/roseinfer/config.yaml
+sed -i 's|^# model: .*|model: /roseinfer/models/rose-tiny|; s|^# port:.*|port: 0|' /etc/roseinfer/config.yaml
 roseinfer serve --config /etc/roseinfer/config.yaml > /tmp/serve.log 2>&1 &
 server=$!
 i=0
-until curl -sf http://127.0.0.1:8123/ready > /dev/null; do
+until url=$(sed -n 's|.*listening on \(http://[^ ]*\).*|\1|p' /tmp/serve.log | head -1) && [ -n "$url" ] && curl -sf "$url/ready" > /dev/null; do
     i=$((i + 1))
     if [ $i -gt 600 ] || ! kill -0 $server; then
         cat /tmp/serve.log
@@ -31,7 +31,7 @@ until curl -sf http://127.0.0.1:8123/ready > /dev/null; do
     sleep 0.1
 done
 ok "the server is ready"
-curl -sN --fail http://127.0.0.1:8123/v1/completions -H 'Content-Type: application/json' \
+curl -sN --fail "$url/v1/completions" -H 'Content-Type: application/json' \
     -d '{"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "stream": true}' | tee /tmp/stream
 [ "$(grep -c '^data: {' /tmp/stream)" -ge 8 ] && grep -q '^data: \[DONE\]' /tmp/stream && ok "a streamed answer"
 kill $server
