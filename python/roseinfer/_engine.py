@@ -47,6 +47,7 @@ class Request:
 
     @property
     def handle(self) -> int:
+        self._engine.check_process()
         if self._handle is None:
             raise n.ClosedError("the request was closed; LLM.close ends all requests")
         return self._handle
@@ -122,8 +123,7 @@ class Engine:
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
         """The handle, which close leaves alone until the end of the block."""
-        if not self.is_ours():
-            raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
+        self.check_process()
         with self._changed:
             if self._closed:
                 raise n.ClosedError("the engine is closed")
@@ -138,6 +138,10 @@ class Engine:
     def is_ours(self) -> bool:
         """False: this process was forked after the engine was opened."""
         return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        if not self.is_ours():
+            raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
 
     def refuse(self) -> None:
         """Calls that begin from now on get ClosedError; does not wait."""
