@@ -270,5 +270,8 @@ def split_prompt(prompt: Prompt) -> Any:
         return prompt, None
     if isinstance(prompt, (list, tuple)) and prompt and all(isinstance(i, int) for i in prompt):
         return None, list(prompt)
+    what = type(prompt).__name__
+    if isinstance(prompt, (list, tuple)):
+        what = f"a list with {prompt}"[:80] if prompt else "empty"
     raise n.InvalidArgumentError("a prompt is a text, a list of token ids, or a dict with \"prompt\" or "
-                                 f"\"prompt_token_ids\", not {type(prompt).__name__}")
+                                 f"\"prompt_token_ids\", not {what}")
