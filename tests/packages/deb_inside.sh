@@ -7,10 +7,14 @@ ok() {
 cat > /tmp/roseinfer.deb
 apt-get update -q > /dev/null 2>&1 || { echo "no network: apt-get update failed"; exit 77; }
 export DEBIAN_FRONTEND=noninteractive
-# What `apt install ./roseinfer.deb` would fetch.
+install() {
+    apt-get install -y -q --no-install-recommends "$@" > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; return 1; }
+}
+install curl gcc libc6-dev pkg-config || { echo "no network: apt-get install failed"; exit 77; }
+# What `apt install ./roseinfer.deb` would fetch. Debian must have it, so a failure is none of the network.
 depends=$(dpkg-deb -f /tmp/roseinfer.deb Depends | sed 's/ *([^)]*)//g; s/,/ /g')
 # shellcheck disable=SC2086
-apt-get install -y -q --no-install-recommends curl gcc libc6-dev pkg-config $depends > /tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 77; }
+install $depends
 find / -xdev -not -path '/roseinfer*' -not -path '/var/*' -not -path '/tmp/*' -not -path /etc/ld.so.cache | sort > /tmp/before
 dpkg -i /tmp/roseinfer.deb && ok "dpkg -i"
 cd /
