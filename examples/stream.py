@@ -91,10 +91,14 @@ async def complete(engine, prompt):
 
 async def main(model, *prompts):
     engine = Engine(model)
+    tasks = [asyncio.ensure_future(complete(engine, p)) for p in prompts]
     try:
-        for text in await asyncio.gather(*(complete(engine, p) for p in prompts)):
+        for text in await asyncio.gather(*tasks):
             print(text)
-    finally:
+    finally:  # after an error others still run; each request must be released before its engine is closed
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         engine.close()
 
 

@@ -40,12 +40,14 @@ class Request:
         self.key = handle
         self._handle: Optional[int] = handle
         self._engine, self._stop = engine, stop
-        self._in_use = threading.Lock()  # held while a thread reads or releases the request
-        self._alive = threading.Lock()  # held while a thread cancels it or takes the handle away
+        # Locks of this file are reentrant: the garbage collector may close a dropped stream at any time in any thread.
+        self._in_use = threading.RLock()  # held while a thread reads or releases the request
+        self._alive = threading.RLock()  # held while a thread cancels it or takes the handle away
         self._c = n.PieceStruct(size=ctypes.sizeof(n.PieceStruct))
 
     @property
     def handle(self) -> int:
+        self._engine.check_process()
         if self._handle is None:
             raise n.ClosedError("the request was closed; LLM.close ends all requests")
         return self._handle
@@ -92,7 +94,7 @@ class Request:
 
     def close(self) -> None:
         """Frees the request; a running one is cancelled. Any number of times."""
-        if os.getpid() != self._engine._pid:
+        if not self._engine.is_ours():
             return
         self.cancel()
         with self._in_use:
@@ -108,7 +110,7 @@ class Engine:
         self._handle = c_void_p()
         self._calls = 0  # that use the handle now
         self._requests: Dict[int, Request] = {}
-        self._changed = threading.Condition(threading.Lock())  # guards the two above and _closed
+        self._changed = threading.Condition(threading.RLock())  # guards the two above and _closed
         self._closed = False
         self._pid = os.getpid()
         err = ctypes.create_string_buffer(n.ERR_BYTES)
@@ -121,8 +123,7 @@ class Engine:
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
         """The handle, which close leaves alone until the end of the block."""
-        if os.getpid() != self._pid:
-            raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
+        self.check_process()
         with self._changed:
             if self._closed:
                 raise n.ClosedError("the engine is closed")
@@ -134,9 +135,23 @@ class Engine:
                 self._calls -= 1
                 self._changed.notify_all()
 
+    def is_ours(self) -> bool:
+        """False: this process was forked after the engine was opened."""
+        return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        if not self.is_ours():
+            raise n.ClosedError("this process was forked after the engine was opened; open an engine of its own here")
+
+    def refuse(self) -> None:
+        """Calls that begin from now on get ClosedError; does not wait."""
+        if self.is_ours():
+            with self._changed:
+                self._closed = True
+
     def close(self) -> None:
         """Ends all requests and frees the engine; their waiting threads get ClosedError or the reason "abort"."""
-        if os.getpid() != self._pid:
+        if not self.is_ours():
             return
         with self._changed:
             self._closed = True
@@ -152,7 +167,9 @@ class Engine:
 
     def _forget(self, request: Request) -> None:
         with self._changed:
-            self._requests.pop(request.key, None)
+            # The library frees a request before this is called, and a new one may be at its address by now.
+            if self._requests.get(request.key) is request:
+                del self._requests[request.key]
 
     def _submit(self, function: Callable[..., int], params: Any, stop: List[str], *args: Any) -> Request:
         err, out = ctypes.create_string_buffer(n.ERR_BYTES), c_void_p()
@@ -253,5 +270,8 @@ def split_prompt(prompt: Prompt) -> Any:
         return prompt, None
     if isinstance(prompt, (list, tuple)) and prompt and all(isinstance(i, int) for i in prompt):
         return None, list(prompt)
+    what = type(prompt).__name__
+    if isinstance(prompt, (list, tuple)):
+        what = f"a list with {prompt}"[:80] if prompt else "empty"
     raise n.InvalidArgumentError("a prompt is a text, a list of token ids, or a dict with \"prompt\" or "
-                                 f"\"prompt_token_ids\", not {type(prompt).__name__}")
+                                 f"\"prompt_token_ids\", not {what}")

@@ -64,9 +64,8 @@ class AsyncLLM(Model):
 
     async def close(self) -> None:
         """Ends all requests and frees the engine. Any number of times."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
-        self._loop = None
+        self._engine.refuse()  # else a task could submit a request while another thread closes the engine
+        self._stop_reading()
         for stream in self._streams.values():
             stream.error = n.ClosedError("the engine was closed before the request had ended")
             stream.news.set()
@@ -76,9 +75,14 @@ class AsyncLLM(Model):
     def __del__(self) -> None:
         if not hasattr(self, "_engine"):
             return
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
+        self._stop_reading()
         self._engine.close()
+
+    def _stop_reading(self) -> None:
+        # A forked process shares the loop's epoll with its parent, whose reader must stay.
+        if self._loop is not None and not self._loop.is_closed() and self._engine.is_ours():
+            self._loop.remove_reader(self._fd)
+        self._loop = None
 
     def _on_readable(self) -> None:
         for key in self._engine.ready(self._room):

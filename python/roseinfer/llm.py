@@ -10,7 +10,7 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 from . import _native as n
 from ._engine import WAIT_MS, Engine, Request, split_prompt
 from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, Prompt, RequestOutput,
-                     SamplingParams, StreamPiece, choice_seed, random_seed)
+                     SamplingParams, StreamPiece, _unsigned, choice_seed, random_seed)
 
 Job = Tuple[int, Callable[[], Request]]  # the number of its prompt, and what submits it
 OneOrMore = Union[None, SamplingParams, Sequence[SamplingParams]]
@@ -30,11 +30,13 @@ def engine_options(dtype: Optional[str] = None, *, device: Optional[str] = None,
     max_num_queued_reqs: requests that may wait. chat_template: a file or the template itself. generation_config: auto,
     none, or a file. load_format: auto, dummy. pooling: auto, last, mean."""
     numbers = {"threads": threads, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs,
-               "max_batched_tokens": max_num_batched_tokens, "kv_pages": num_kv_pages, "max_queued": max_num_queued_reqs}
+               "max_num_batched_tokens": max_num_batched_tokens, "num_kv_pages": num_kv_pages,
+               "max_num_queued_reqs": max_num_queued_reqs}
     for name, value in numbers.items():
-        if not 0 <= value < 1 << 32:
-            raise n.InvalidArgumentError(f"{name}: {value} is out of range")
-    return dict(numbers, dtype=dtype, device=device, quantization=quantization, isa=isa, pin_threads=int(pin_threads),
+        _unsigned(value, 32, name)
+    return dict(threads=threads, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+                max_batched_tokens=max_num_batched_tokens, kv_pages=num_kv_pages, max_queued=max_num_queued_reqs,
+                dtype=dtype, device=device, quantization=quantization, isa=isa, pin_threads=int(pin_threads),
                 no_prefix_cache=int(not enable_prefix_caching), chat_template=chat_template,
                 generation_config=generation_config, load_format=load_format, pooling=pooling)
 

@@ -72,7 +72,7 @@ class SamplingParams:
     n: results for each prompt. max_tokens: None is as much as the context holds. temperature: 0 is greedy. seed: None
     takes a random one; the same request with the same seed gives the same text, whatever runs at the same time. stop:
     strings that end the text. logprobs: None is none; k gives the log-probability of each token and of the k most
-    probable ones. bad_words are token ids of sequences that are not generated. priority: lower runs sooner. cache_salt:
+    probable ones. bad_token_ids: the ids of each sequence that is not generated. priority: lower runs sooner. cache_salt:
     only requests with the same salt share cached prompts."""
 
     n: int = 1

@@ -44,7 +44,10 @@ static rose_status take_sink(rose_lib *rose, rose_lib_sink **out, rose_err *err)
         rose_status st = rose_wakeq_create(&s->q, 8, err);
         if (st != ROSE_OK) {
             free(s);
-            return st;
+            if (st != ROSE_E_IO) return st;
+            return rose_fail(err, ROSE_E_FULL,
+                             "no descriptor is left for this request: release others, use "
+                             "params.wakeup, or raise ulimit -n");
         }
     }
     *out = s;

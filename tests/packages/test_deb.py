@@ -31,6 +31,8 @@ def test_content(tree):
                  "usr/share/zsh/vendor-completions/_roseinfer", "usr/share/doc/roseinfer/copyright", "etc/default/roseinfer",
                  "etc/roseinfer/config.yaml"] + ["lib/systemd/system/" + unit for unit in UNITS]:
         check(f"in the package: {path}", os.path.isfile(os.path.join(tree, path)))
+    mode = os.stat(os.path.join(tree, "etc/default/roseinfer")).st_mode & 0o777
+    check("only root reads the file of keys", mode == 0o600, oct(mode))
     with open(os.path.join(tree, "etc/roseinfer/config.yaml"), encoding="utf-8") as f:
         text = f.read()
     # Every commented line of the example is an option that serve takes.

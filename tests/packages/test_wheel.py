@@ -120,12 +120,17 @@ if dpkg -l | grep -E 'libjansson|libpcre2-dev|libutf8proc|libevent'; then exit 1
 python3 -m venv /opt/rose
 /opt/rose/bin/pip install --no-index --no-deps --disable-pip-version-check /tmp/WHEEL
 /opt/rose/bin/roseinfer --version
-/opt/rose/bin/roseinfer serve models/rose-tiny --device cpu --port 18888 &
-for i in $(seq 100); do /opt/rose/bin/roseinfer health http://127.0.0.1:18888/ready && break; sleep 0.1; done
-/opt/rose/bin/python - <<'P'
-import json, urllib.request
+/opt/rose/bin/roseinfer serve models/rose-tiny --device cpu --port 0 2> /tmp/serve.log &
+for i in $(seq 600); do
+    url=$(sed -n 's|.*listening on \(http://[^ ]*\).*|\1|p' /tmp/serve.log | head -1)
+    [ -n "$url" ] && /opt/rose/bin/roseinfer health "$url/ready" && break
+    sleep 0.1
+done
+cat /tmp/serve.log
+/opt/rose/bin/python - "$url" <<'P'
+import json, sys, urllib.request
 body = {"prompt": "PROMPT", "max_tokens": 32, "temperature": 0, "stream": True}
-request = urllib.request.Request("http://127.0.0.1:18888/v1/completions", json.dumps(body).encode(),
+request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode(),
                                  {"Content-Type": "application/json"})
 for line in urllib.request.urlopen(request):
     line = line.strip()

@@ -261,14 +261,13 @@ def test_threads(options):
     left.close()
     refuses("a stream after close", roseinfer.ClosedError, "closed", lambda: list(stream))
     with LLM(MODEL, **options) as llm:
+        stream = llm.stream(PROMPT, SamplingParams(max_tokens=4))
         pid = os.fork()
         if pid == 0:
-            try:
-                llm.tokenize("x")
-                os._exit(1)
-            except roseinfer.ClosedError:
-                os._exit(0)
+            good = [raised(roseinfer.ClosedError, call) for call in (lambda: llm.tokenize("x"), lambda: next(stream))]
+            os._exit(0 if all("was forked" in text for text in good) else 1)
         check("a forked process is told", os.waitpid(pid, 0)[1] == 0)
+        stream.close()
 
 
 async def with_asyncio(options, want):
