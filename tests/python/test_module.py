@@ -193,6 +193,7 @@ def test_small(options):
     """An engine with room for 3 requests: a request that is not freed would soon fill it."""
     with LLM(MODEL, max_num_seqs=2, max_num_queued_reqs=1, **dict(options, num_kv_pages=64)) as llm:
         params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+        ends = []
         for _ in range(10):
             for _ in llm.stream(PROMPT, params):
                 break  # the iterator is dropped
@@ -200,9 +201,10 @@ def test_small(options):
             with llm.stream(PROMPT, params) as s:
                 next(s)
                 s.cancel()
-                last = list(s)[-1]
+                ends += [list(s)[-1].finish_reason]
         gc.collect()
-        check("a cancelled stream ends with abort", last.finish_reason == "abort", last)
+        # A stream may come to its end before the cancel does, but not each of ten.
+        check("cancelled streams end with abort", "abort" in ends and set(ends) <= {"abort", "length"}, ends)
         check("dropped streams are freed", not llm._engine._requests, llm._engine._requests)
         check("more prompts than the queue holds", len(llm.generate([PROMPT] * 20, SamplingParams(max_tokens=4))) == 20)
         streams = []
@@ -296,8 +298,9 @@ async def with_asyncio(options, want):
         started = asyncio.Event()
 
         async def listen():
-            async for _ in llm.stream(PROMPT, endless):
-                started.set()
+            while True:  # a stream may end before the task is cancelled
+                async for _ in llm.stream(PROMPT, endless):
+                    started.set()
 
         task = asyncio.ensure_future(listen())
         await started.wait()
