@@ -111,7 +111,7 @@ static void put_salt(packer *p, const rose_kv_change *root, uint32_t n)
         put_nil(p);
 }
 
-/* An array ends before the values that are nil; a map has all of its values. */
+/* Without a salt an array ends with the medium; a map always has all values. */
 static void put_stored(packer *p, const rose_kv_change *c, uint32_t n)
 {
     const bool salted = c->root && (c->salt.word[0] | c->salt.word[1]) != 0;
