@@ -90,7 +90,7 @@ typedef struct payload {
 } payload;
 
 typedef struct config {
-    bool on;
+    bool on, maps;                             /* maps: of vLLM's two protocols the newer one */
     const char *publisher, *endpoint, *replay; /* borrowed from the JSON; replay NULL: none */
     const char *topic;
     uint32_t steps, hwm, queue;
@@ -152,13 +152,21 @@ static rose_status read_field(config *o, const char *name, const json_t *v, rose
     if (strcmp(name, "replay_endpoint") == 0)
         return json_is_null(v) ? ROSE_OK : read_text(v, name, &o->replay, err);
     if (strcmp(name, "topic") == 0) return read_text(v, name, &o->topic, err);
+    if (strcmp(name, "encoding") == 0) {
+        const char *text = "";
+        if (read_text(v, name, &text, err) != ROSE_OK ||
+            (strcmp(text, "array") != 0 && strcmp(text, "map") != 0))
+            return fail_field(name, "\"array\" or \"map\"", err);
+        o->maps = strcmp(text, "map") == 0;
+        return ROSE_OK;
+    }
     if (strcmp(name, "buffer_steps") == 0) return read_count(v, name, MAX_STEPS, &o->steps, err);
     if (strcmp(name, "hwm") == 0) return read_count(v, name, MAX_HWM, &o->hwm, err);
     if (strcmp(name, "max_queue_size") == 0) return read_count(v, name, MAX_QUEUE, &o->queue, err);
     return rose_fail(err, ROSE_E_INVAL,
                      "--kv-events-config: there is no '%.60s'; the members are "
                      "enable_kv_cache_events, publisher, endpoint, replay_endpoint, buffer_steps, "
-                     "hwm, max_queue_size and topic",
+                     "hwm, max_queue_size, topic and encoding",
                      name);
 }
 
@@ -321,7 +329,7 @@ static double unix_now(void)
 static payload *make_payload(rose_kv_events *x, uint32_t n)
 {
     x->text.len = 0;
-    if (rose_kv_payload_write(&x->text, unix_now(), x->batch, n) != ROSE_OK) return NULL;
+    if (rose_kv_payload_write(&x->text, x->o.maps, unix_now(), x->batch, n) != ROSE_OK) return NULL;
     payload *p = malloc(sizeof *p + x->text.len);
     if (p == NULL) return NULL;
     atomic_init(&p->refs, 1);
@@ -376,9 +384,11 @@ static bool begin_reply(rose_kv_events *x, const zmq_msg *peer, uint64_t number)
 {
     uint8_t bytes[NUMBER_BYTES];
     zmq_msg *p = (zmq_msg *)(uintptr_t)peer; /* msg_data only reads */
+    const char *topic = number != UINT64_MAX ? x->o.topic : "";
     number_bytes(bytes, number);
     return x->z.send(x->router, x->z.msg_data(p), x->z.msg_size(p), SNDMORE | DONTWAIT) >= 0 &&
            x->z.send(x->router, "", 0, SNDMORE | DONTWAIT) >= 0 &&
+           (!x->o.maps || x->z.send(x->router, topic, strlen(topic), SNDMORE | DONTWAIT) >= 0) &&
            x->z.send(x->router, bytes, sizeof bytes, SNDMORE | DONTWAIT) >= 0;
 }
 

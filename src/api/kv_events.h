@@ -8,7 +8,10 @@
  *
  * A request to the ROUTER socket has the frames empty and first number (8 bytes, big-endian). The
  * answers have the frames empty, number and payload; the last one has the number -1 and an empty
- * payload. Other requests are ignored. */
+ * payload. Other requests are ignored.
+ *
+ * With the encoding "map", as with newer versions of vLLM, events are maps, and the answers have
+ * the topic after the empty frame. The topic of the last one is empty. */
 #ifndef ROSE_API_KV_EVENTS_H
 #define ROSE_API_KV_EVENTS_H
 

@@ -8,6 +8,7 @@
 /* A writer of msgpack. The first failure stays. */
 typedef struct packer {
     rose_buf *out;
+    bool maps; /* events are maps, with names */
     rose_status st;
 } packer;
 
@@ -71,8 +72,27 @@ static void put_double(packer *p, double v)
     put_tagged(p, 0xcb, bits, 8);
 }
 
+/* Begins an event of n values: an array with the tag first, or a map. */
+static void put_event_head(packer *p, const char *tag, uint32_t n)
+{
+    if (p->maps) {
+        put_tagged(p, (uint8_t)(0x80 | (n + 1)), 0, 0);
+        put_text(p, "type");
+    } else {
+        put_array(p, n + 1);
+    }
+    put_text(p, tag);
+}
+
+/* The name of the next value. */
+static void put_name(packer *p, const char *name)
+{
+    if (p->maps) put_text(p, name);
+}
+
 static void put_keys(packer *p, const rose_kv_change *c, uint32_t n)
 {
+    put_name(p, "block_hashes");
     put_array(p, n);
     for (uint32_t i = 0; i < n; i++)
         put_uint(p, c[i].key);
@@ -84,7 +104,6 @@ static void put_salt(packer *p, const rose_kv_change *root, uint32_t n)
     char text[33];
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, root->salt.word[0],
              root->salt.word[1]);
-    put_nil(p); /* the name of a LoRA adapter */
     put_array(p, n);
     put_array(p, 1);
     put_text(p, text);
@@ -92,25 +111,37 @@ static void put_salt(packer *p, const rose_kv_change *root, uint32_t n)
         put_nil(p);
 }
 
+/* Without a salt an array ends with the medium; a map always has all values. */
 static void put_stored(packer *p, const rose_kv_change *c, uint32_t n)
 {
     const bool salted = c->root && (c->salt.word[0] | c->salt.word[1]) != 0;
-    put_array(p, salted ? 9 : 7);
-    put_text(p, "BlockStored");
+    put_event_head(p, "BlockStored", p->maps || salted ? 8 : 6);
     put_keys(p, c, n);
+    put_name(p, "parent_block_hash");
     if (c->root)
         put_nil(p);
     else
         put_uint(p, c->parent_key);
+    put_name(p, "token_ids");
     put_array(p, n * ROSE_KV_PAGE_TOKENS);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < ROSE_KV_PAGE_TOKENS; k++)
             put_uint(p, c[i].ids[k]);
     }
+    put_name(p, "block_size");
     put_uint(p, ROSE_KV_PAGE_TOKENS);
-    put_nil(p);         /* the number of a LoRA adapter */
+    put_name(p, "lora_id");
+    put_nil(p);
+    put_name(p, "medium");
     put_text(p, "GPU"); /* the tier from which a step reads, also with the CPU backend */
-    if (salted) put_salt(p, c, n);
+    if (!p->maps && !salted) return;
+    put_name(p, "lora_name");
+    put_nil(p);
+    put_name(p, "extra_keys");
+    if (salted)
+        put_salt(p, c, n);
+    else
+        put_nil(p);
 }
 
 /* The number of changes at c[0..n) that become one event. */
@@ -135,22 +166,21 @@ static void put_event(packer *p, const rose_kv_change *c, uint32_t n)
         put_stored(p, c, n);
         break;
     case ROSE_KV_REMOVED:
-        put_array(p, 3);
-        put_text(p, "BlockRemoved");
+        put_event_head(p, "BlockRemoved", 2);
         put_keys(p, c, n);
+        put_name(p, "medium");
         put_text(p, "GPU");
         break;
     case ROSE_KV_CLEARED:
-        put_array(p, 1);
-        put_text(p, "AllBlocksCleared");
+        put_event_head(p, "AllBlocksCleared", 0);
         break;
     }
 }
 
-rose_status rose_kv_payload_write(rose_buf *out, double unix_time, const rose_kv_change *changes,
-                                  uint32_t n)
+rose_status rose_kv_payload_write(rose_buf *out, bool maps, double unix_time,
+                                  const rose_kv_change *changes, uint32_t n)
 {
-    packer p = {.out = out, .st = ROSE_OK};
+    packer p = {.out = out, .maps = maps, .st = ROSE_OK};
     uint32_t n_events = 0;
     for (uint32_t i = 0; i < n; i += run_length(changes + i, n - i))
         n_events++;

@@ -4,6 +4,7 @@
  *   ["BlockStored", .., "GPU", nil, [["salt"], nil..]]   a chain with a cache salt, from its root
  *   ["BlockRemoved", [hash..], "GPU"]
  *   ["AllBlocksCleared"]
+ * or, as newer versions of vLLM write them, maps of the same values with the tag under "type".
  * Any thread. */
 #ifndef ROSE_API_KV_PAYLOAD_H
 #define ROSE_API_KV_PAYLOAD_H
@@ -13,7 +14,7 @@
 
 /* Appends the payload of changes[0..n), n > 0, to out. Pages of one path that follow each other
  * become one event, and so do removals. Errors: NOMEM; then out has a part of the payload. */
-rose_status rose_kv_payload_write(rose_buf *out, double unix_time, const rose_kv_change *changes,
-                                  uint32_t n);
+rose_status rose_kv_payload_write(rose_buf *out, bool maps, double unix_time,
+                                  const rose_kv_change *changes, uint32_t n);
 
 #endif

@@ -38,7 +38,41 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True, forbid_unknown_
     data_parallel_rank: int | None = None
 
 
+class MapStored(msgspec.Struct, tag="BlockStored", forbid_unknown_fields=True):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[list[str] | None] | None = None
+
+
+class MapRemoved(msgspec.Struct, tag="BlockRemoved", forbid_unknown_fields=True):
+    block_hashes: list[int]
+    medium: str | None
+
+
+class MapCleared(msgspec.Struct, tag="AllBlocksCleared", forbid_unknown_fields=True):
+    pass
+
+
+class MapBatch(Batch, array_like=True):
+    """A batch of a newer version of vLLM: an array as well, but its events are maps."""
+    events: list[MapStored | MapRemoved | MapCleared]
+
+
 decoder = msgspec.msgpack.Decoder(Batch)
+map_decoder = msgspec.msgpack.Decoder(MapBatch)
+KINDS = {MapStored: BlockStored, MapRemoved: BlockRemoved, MapCleared: AllBlocksCleared}
+
+
+def decode(payload, maps):
+    if not maps:
+        return decoder.decode(payload)
+    batch = map_decoder.decode(payload)
+    return Batch(batch.ts, [KINDS[type(e)](**msgspec.structs.asdict(e)) for e in batch.events], batch.data_parallel_rank)
 
 
 class Fault(Exception):
@@ -48,12 +82,12 @@ class Fault(Exception):
 class Pages:
     """Pages by hash: (parent's hash, token ids, extra keys)."""
 
-    def __init__(self):
-        self.pages = {}
+    def __init__(self, maps=False):
+        self.pages, self.maps = {}, maps
         self.n = {BlockStored: 0, BlockRemoved: 0, AllBlocksCleared: 0}
 
     def apply(self, payload):
-        batch = decoder.decode(payload)
+        batch = decode(payload, self.maps)
         if batch.data_parallel_rank != 0 or not batch.events or abs(batch.ts - time.time()) > 3600:
             raise Fault(f"batch {batch}")
         for e in batch.events:
@@ -94,8 +128,9 @@ class Pages:
 class Subscriber:
     """Follows a server, and asks for what it missed."""
 
-    def __init__(self, context, endpoint, replay, topic=b"", bind=False):
-        self.set, self.next, self.gaps, self.context, self.replay_at = Pages(), 0, [], context, replay
+    def __init__(self, context, endpoint, replay, topic=b"", bind=False, maps=False):
+        self.set, self.next, self.gaps, self.context, self.replay_at = Pages(maps), 0, [], context, replay
+        self.topic = topic
         self.socket = context.socket(zmq.SUB)
         (self.socket.bind if bind else self.socket.connect)(endpoint)
         self.socket.subscribe(topic)
@@ -108,10 +143,11 @@ class Subscriber:
             s.send_multipart([b"", first.to_bytes(8, "big")])
             got = []
             while s.poll(60000):
-                empty, number, payload = s.recv_multipart()
-                if empty:
-                    raise Fault(f"delimiter {empty!r}")
-                if int.from_bytes(number, "big") == END:
+                empty, *topic, number, payload = s.recv_multipart()
+                end = int.from_bytes(number, "big") == END
+                if empty or topic != ([b"" if end else self.topic] if self.set.maps else []):
+                    raise Fault(f"delimiter {empty!r}, topic {topic}")
+                if end:
                     if payload:
                         raise Fault(f"the end marker has {payload!r}")
                     return got

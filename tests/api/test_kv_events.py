@@ -157,6 +157,36 @@ def test_messages():
             again.close()
 
 
+def test_maps():
+    """Events as maps say the same, with all fields by name, and old messages come with their topic."""
+    fields = {"BlockStored": {"type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+                              "lora_name", "extra_keys"},
+              "BlockRemoved": {"type", "block_hashes", "medium"}, "AllBlocksCleared": {"type"}}
+    rng = random.Random(SEED + 5)
+    with tempfile.TemporaryDirectory() as d, EventServer(d, *FEW, encoding="map") as s:
+        c = Subscriber(CONTEXT, s.pub, s.rep, s.topic.encode(), maps=True)
+        ok, families = load(s, rng)
+        check("maps: all requests are answered", ok)
+        check("maps: the consumer knows all pages", *s.know_all(c))
+        check_prefixes(s, c, families, rng, "maps")
+        s.ask(families[0][:40], cache_salt="secret")
+        check("maps: it knows pages with a salt", *s.know_all(c))
+        check("maps: nothing is missing", c.gaps == [], c.gaps)
+        events = [e for _, p in c.replay(0) for e in msgspec.msgpack.decode(p)[1]]
+        for kind, names in fields.items():
+            some = [e for e in events if e["type"] == kind]
+            check(f"maps: each of {len(some)} {kind} has its fields", some and all(set(e) == names for e in some), some[:3])
+        keys = [e["extra_keys"] for e in events if e.get("extra_keys")]
+        check("maps: extra keys of the first page with a salt", len(keys) == 1 and len(keys[0]) == 2 and len(keys[0][0]) == 1
+              and keys[0][1] is None and "secret" not in keys[0][0][0], keys)
+        c.close()
+    with tempfile.TemporaryDirectory() as d, EventServer(d, "--threads", "1", encoding="array") as s:
+        c = Subscriber(CONTEXT, s.pub, s.rep, s.topic.encode())
+        s.ask(families[0][:40])
+        check("maps: the encoding array by its name", *s.know_all(c))
+        c.close()
+
+
 def test_replay():
     rng = random.Random(SEED + 1)
     with tempfile.TemporaryDirectory() as d, EventServer(d, *FEW, buffer_steps=12) as s:
@@ -283,6 +313,7 @@ def test_options():
                              ('{"enable_kv_cache_events": 1}', "true or false"), (f'{{{on}, "publisher": "nats"}}', '"zmq" or "null"'),
                              (f'{{{on}, "endpoint": 5557}}', "'endpoint' must be a string"),
                              (f'{{{on}, "buffer_steps": 0}}', "'buffer_steps' must be a whole number from 1"),
+                             (f'{{{on}, "encoding": "json"}}', "'encoding' must be"), (f'{{{on}, "encoding": 1}}', '"array" or "map"'),
                              (f'{{{on}, "hwm": -1}}', "'hwm'"), (f'{{{on}, "max_queue_size": 2.5}}', "'max_queue_size'"),
                              (f'{{{on}, "max_queue_size": 99999999}}', "'max_queue_size'"),
                              (f'{{{on}, "topic": "{"t" * 600}"}}', "'topic'"), (f'{{{on}, "topic": "a\\u0000b"}}', "column"),
@@ -318,7 +349,7 @@ def test_metrics():
               'cache_dtype="float32"' in info, info)
 
 
-TESTS = [test_options, test_metrics, test_messages, test_exact, test_replay, test_overflow, test_slow, test_hostile]
+TESTS = [test_options, test_metrics, test_messages, test_exact, test_maps, test_replay, test_overflow, test_slow, test_hostile]
 
 
 def main():

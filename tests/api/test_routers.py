@@ -3,10 +3,11 @@
 
 Each router, unmodified, balances by turns, by cached prefixes and by session. Under a load of long streams one server is
 killed and started again, and then all three are restarted by SIGTERM, one after another. Only streams of the killed server
-may be cut. Exit code 77: no routers there.
+may be cut. vllm-router's kv_aware reads KV events of three more servers. Exit code 77: no routers there.
 """
 import concurrent.futures
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -25,6 +26,13 @@ try:
     import httpx2 as httpx  # what openai 3 brings
 except ImportError:
     import httpx
+
+try:
+    import zmq
+
+    from kv_consumer import BlockRemoved, Subscriber
+except ImportError:
+    zmq = None
 
 BIN, MODEL, FOLDER = sys.argv[1:4]
 NAME = os.path.basename(os.path.abspath(MODEL))
@@ -414,6 +422,110 @@ def test_key(name, folder):
     check(f"{name}: a server with a key answers those clients that have it", got == [200, 401, 401], got)
 
 
+class EventServer(Server):
+    """A server that publishes KV events as vllm-router reads them, with a pool of few pages."""
+
+    def __init__(self, folder):
+        ports = free_ports(2)
+        self.pub, self.rep = (f"tcp://127.0.0.1:{p}" for p in ports)
+        super().__init__(folder, "--num-kv-pages", "96", "--kv-events-config", json.dumps({
+            "enable_kv_cache_events": True, "encoding": "map", "endpoint": f"tcp://[::ffff:127.0.0.1]:{ports[0]}",
+            "replay_endpoint": self.rep}))
+        self.reader = Subscriber(zmq.Context.instance(), self.pub, self.rep, maps=True)
+
+    def last_number(self):
+        """The number of the last message, when the messages tell of as many pages as the server has."""
+        def there():
+            self.reader.catch_up()
+            cached = re.search(r"^roseinfer:kv_pages_cached\{.*\} (\d+)", httpx.get(self.url + "/metrics", timeout=60).text, re.M)
+            return len(self.reader.set.pages) == int(cached[1])
+        self.process.wait_for("the messages of all pages", there)
+        return self.reader.next - 1
+
+    def ask(self, prompt, n=2, **extra):
+        with openai_client(self.url) as client:
+            client.completions.create(model=NAME, prompt=prompt, max_tokens=n, temperature=0,
+                                      extra_body={"ignore_eos": True, **extra})
+
+
+def plain(r):
+    """What a router has written, without colours."""
+    return re.sub("\x1b\\[[0-9;]*m", "", r.text())
+
+
+def wait_known(r, s, animal):
+    """Until the router has applied all messages of server s. Its subscription may stand late, so new messages are sent, few
+    of them, because each takes pages."""
+    def there():
+        nonlocal wait_s
+        wait_s *= 2
+        s.ask(f"For {wait_s} years the {animal} ran over the hills and the fields and along the rivers", 1)
+        mark = re.compile(rf"sequence advanced source={re.escape(s.url)} rank=0 seq={s.last_number()}$", re.M)
+        end = time.monotonic() + wait_s
+        while not (known := bool(mark.search(plain(r)))) and time.monotonic() < end:
+            time.sleep(0.05)
+        return known
+    wait_s = 0.5
+    r.wait_for("the router's reading of KV events", there)
+
+
+def without_events():
+    """Why kv_aware cannot be tested here, or nothing. A TCP endpoint that is bound to this machine only needs IPv6."""
+    if zmq is None:
+        return "pyzmq and msgspec"
+    try:
+        with socket.socket(socket.AF_INET6) as mapped:
+            mapped.bind(("::ffff:127.0.0.1", 0))
+        ctypes.CDLL("libzmq.so.5")
+    except OSError as e:
+        return f"IPv6 and libzmq5: {e}"
+    return ""
+
+
+def test_kv_aware(folder):
+    """Prompts that servers got without the router: it sends what begins so to the server that has it, by KV events."""
+    if lacks := without_events():
+        print(f"note: skipped: kv_aware needs {lacks}", flush=True)
+        return
+    name, where = "vllm-router", {}
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(EventServer(folder)) for _ in range(SERVERS)]
+
+        def tell(words):
+            for k in range(3 * SERVERS):
+                prompt = f"{words} {k}: " + " ".join(str(k * 7919 + j * 104729) for j in range(8))
+                where[prompt] = k % SERVERS
+                servers[k % SERVERS].ask(prompt)
+
+        for i, s in enumerate(servers):  # more than the pool holds, so that pages are removed
+            for k in range(16):
+                s.ask(f"Filler {i} {k}: " + " ".join(str(k * 31 + j * 17) for j in range(40)))
+            s.ask("A prompt with a salt, which nobody else shall have", cache_salt="salt")
+        tell("Before the router's start")
+        options = ["--policy", "kv_aware", "--kv-event-model", NAME, "--log-level", "debug"]
+        for s in servers:
+            options += ["--kv-event-source", f"{s.url}={s.pub}", "--kv-event-replay-source", f"{s.url}={s.rep}"]
+        with router(name, folder, servers, options) as r, openai_client(r.url) as client:
+            for s in servers:
+                wait_known(r, s, "foxes")
+            tell("After the router's start")
+            for s in servers:
+                wait_known(r, s, "wolves")
+            wrong = []
+            for prompt, i in where.items():
+                before = [s.n_done() for s in servers]
+                cached = complete(client, prompt + " and then", 2).usage.prompt_tokens_details.cached_tokens
+                went = [s.n_done() - b for s, b in zip(servers, before)]
+                if cached < 16 or went != [int(k == i) for k in range(SERVERS)]:
+                    wrong.append((prompt[:40], i, went, cached))
+            log = plain(r)
+        n_removed = [s.reader.set.n[BlockRemoved] for s in servers]
+        check(f"{name}: KV events: {len(where) - len(wrong)} of {len(where)} requests go to the server that has their beginning",
+              not wrong, (wrong, log[-2000:]))
+        faults = [line for line in log.splitlines() if "kv_index" in line and re.search(" (?:WARN|ERROR) ", line)]
+        check(f"{name}: KV events: it takes all of them, removals too ({n_removed})", not faults and all(n_removed), faults[:5])
+
+
 def manifests():
     """The YAML blocks of docs/SCALING.md, as the routers' own PyYAML reads them."""
     with open(os.path.join(ROOT, "docs", "SCALING.md"), encoding="utf-8") as f:
@@ -481,6 +593,7 @@ def main():
                 test_killed(name, r, servers, long_want)
                 test_rolling(name, r, servers, long_want)
             test_key(name, folder)
+        test_kv_aware(folder)
         ignored = [line for s in servers for p in s.logs for line in p.text().splitlines() if "was ignored" in line]
         check("the routers add no field that we ignore", not ignored, ignored)
     print(f"{results['passed']} passed, {results['failed']} failed")
