@@ -118,13 +118,7 @@ bool rose_api_guide_load_structure(rose_api_job *j, const rose_api_structure *s)
 
 /* ---- guides: the engine calls a matcher ---- */
 
-static const rose_guide_ops guide_ops = {
-    .advance = rose_matcher_guide_advance,
-    .mask = rose_matcher_guide_mask,
-    .destroy = rose_matcher_guide_destroy,
-    .is_slow = rose_matcher_guide_is_slow,
-    .try_next = rose_matcher_guide_try_next,
-};
+static const rose_guide_ops guide_ops = ROSE_MATCHER_GUIDE;
 
 void rose_api_guide_destroy(rose_guide *g)
 {

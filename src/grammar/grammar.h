@@ -146,8 +146,14 @@ bool rose_matcher_accepting(const rose_matcher *m);
 /* True if an eos id was accepted. */
 bool rose_matcher_ended(const rose_matcher *m);
 
-/* accept, mask, destroy and is_slow of a matcher as functions of a void *, for tables of functions
- * (rose_guide_ops of the engine, which knows no grammar). */
+/* A matcher as functions of a void *: the engine knows no grammar, and grammar no engine.
+ * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. */
+#define ROSE_MATCHER_GUIDE                                                                         \
+    {                                                                                              \
+        .advance = rose_matcher_guide_advance, .mask = rose_matcher_guide_mask,                    \
+        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_guide_is_slow,              \
+        .try_next = rose_matcher_guide_try_next                                                    \
+    }
 rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err);
 rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err);
 void rose_matcher_guide_destroy(void *m);

@@ -187,13 +187,7 @@ rose_status rose_lib_stops(const rose_lib_params *p, rose_stops *out, rose_err *
 /* Most bytes of grammars that are kept for later requests; the default of --grammar-cache-bytes. */
 #define MAX_CACHE_BYTES ((size_t)128 << 20)
 
-static const rose_guide_ops guide_ops = {
-    .advance = rose_matcher_guide_advance,
-    .mask = rose_matcher_guide_mask,
-    .destroy = rose_matcher_guide_destroy,
-    .is_slow = rose_matcher_guide_is_slow,
-    .try_next = rose_matcher_guide_try_next,
-};
+static const rose_guide_ops guide_ops = ROSE_MATCHER_GUIDE;
 
 static rose_status get_cache(rose_lib *rose, rose_grammar_cache **out, rose_err *err)
 {
