@@ -353,8 +353,8 @@ static void publish(rose_kv_events *x, uint32_t n)
     keep(x, p);
 }
 
-/* Publishes one message; false: there is nothing to publish. A message ends before CLEARED, so
- * that the number left out comes before it. */
+/* Publishes one message; false: there is nothing to publish. CLEARED always begins a new message,
+ * so that subscribers see the gap in the numbers before they see CLEARED. */
 static bool publish_next(rose_kv_events *x)
 {
     uint32_t n = 0;
@@ -530,5 +530,5 @@ void rose_kv_events_close(rose_kv_events *x)
     rose_kv_feed_destroy(x->feed);
     rose_buf_free(&x->text);
     json_decref(x->json);
-    free(x); /* the library stays loaded: TSAN ends a program that unloads what tsan.supp names */
+    free(x); /* libzmq stays loaded: TSAN aborts if a library named in tsan.supp is unloaded */
 }

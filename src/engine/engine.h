@@ -151,8 +151,8 @@ typedef struct rose_guide_ops {
     /* NULL, or tells that calls may take long. The calls of all such guides share one thread, so
      * that other guides do not wait for them. */
     bool (*is_slow)(void *g);
-    /* NULL, or does what advance and then mask do, if that takes a few microseconds and does not
-     * fail. Otherwise false, and nothing has changed. The engine thread calls it. */
+    /* May be NULL. Does advance and then mask, but only if both are quick (microseconds) and do
+     * not fail. Otherwise returns false and changes nothing. The engine thread calls it. */
     bool (*try_next)(void *g, uint32_t id, uint32_t *words);
 } rose_guide_ops;
 

@@ -99,8 +99,8 @@ void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w);
 /* True if the watcher does not yet know all pages. */
 bool rose_kv_prefix_is_behind(const rose_kv_prefix *x);
 
-/* Reports pages that the watcher does not know. The pages that it reports and those that it finds
- * with nothing to report are together at most n, so that a long path does not delay a step. Call
+/* Reports pages that the watcher does not know. Looks at no more than n pages, including those
+ * that need no report, so that a long path does not delay a step. Call
  * once a step; costs nothing if the watcher knows all pages. */
 void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n);
 

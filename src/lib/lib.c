@@ -97,7 +97,7 @@ static rose_status open_texts(rose_lib *r, rose_model *model, const char *dir,
     rose_chat_add_eos(r->chat, r->tok, &model->arch);
     st = rose_generation_choose(&r->generation, dir, in->generation_config, err);
     if (st != ROSE_OK) return st;
-    /* who only generates does not care: the message waits for the first embedding */
+    /* no error for generation: keep the message until the first embedding request */
     if (rose_pooling_read(&r->pooling, dir, in->pooling, NULL, &r->no_pooling) == ROSE_E_NOMEM)
         return ROSE_E_NOMEM;
     return rose_encoder_create(&r->encoder, r->tok, err);

@@ -74,7 +74,7 @@ int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR]);
  * lacks. Errors: INVAL. */
 rose_status rose_lib_read(void *to, size_t known, const void *from, const char *name,
                           const char *begin, rose_err *err);
-/* Whether a caller's struct of this size can be what its size says. */
+/* Whether the size that a caller set in its struct is a plausible value. */
 bool rose_lib_size_is_sane(size_t size);
 
 /* Checks p and makes the engine's rules of it, which borrow from p. *any: they ask for something.

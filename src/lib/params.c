@@ -44,7 +44,7 @@ static void recommend(rose_lib_params *p, const rose_generation *g)
     if ((g->has & ROSE_GENERATION_MAX_TOKENS) != 0) p->max_tokens = g->max_tokens;
 }
 
-/* Writes the first bytes of d to a struct that may be smaller, or larger and then ends in zeros. */
+/* Copies d to a struct of another size: cuts d if it is smaller, adds zeros if it is larger. */
 static void write_defaults(void *to, size_t size, const void *d, size_t known)
 {
     if (size > known) memset((char *)to + known, 0, size - known);
