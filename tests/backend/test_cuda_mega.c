@@ -173,7 +173,7 @@ static void test_mixed(void **state)
     model_free(m);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     if (!fx_use_gpu()) return 77;
     fx_without = NULL; /* some switches leave out the megakernel */
@@ -184,5 +184,6 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits),
                                        cmocka_unit_test(test_little), cmocka_unit_test(test_mixed)};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,6 @@ ROSE_DEVICE void patch(const rose_mega &a, const mega &m, uint32_t at, uint32_t 
     const uint32_t *from =
         reinterpret_cast<const uint32_t *>(place<T>(m, a.at.kv) + (kv * 2 + v) * HD);
     uint32_t *page = reinterpret_cast<uint32_t *>(m.smem + (at - shared_address(m.smem)));
-    __syncwarp(); /* other lanes have read the piece that was in this place before */
 #pragma unroll
     for (uint32_t i = 0; i < HD / 64; i++)
         page[page_index(m.pos % ROSE_PAGE, i * 64 + m.lane * 2, HD) / 2] = from[i * 32 + m.lane];

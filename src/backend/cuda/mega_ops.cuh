@@ -9,7 +9,9 @@
 
 #if ROSE_HOPPER
 
-enum { PATIENCE = 1 << 21 /* polls, of half a microsecond or more each */ };
+/* Polls, of half a microsecond or more each: over a minute, because under racecheck a block may
+ * take that long. The host stops waiting earlier (--device-timeout-ms). */
+enum { PATIENCE = 1 << 27 };
 
 /* Two neighbouring slots. Each slot is one access of 8 bytes, so its value and its number arrive
  * together. */

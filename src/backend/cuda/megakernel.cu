@@ -242,7 +242,7 @@ ROSE_DEVICE void begin(const rose_mega &a, mega &m)
     if (m.thread == 0) {
         for (uint32_t i = 0; i < WARPS * a.pieces; i++) {
             barrier_init(shared_address(m.smem) + a.at.full + i * 8, 1);
-            barrier_init(shared_address(m.smem) + a.at.empty + i * 8, 1);
+            barrier_init(shared_address(m.smem) + a.at.empty + i * 8, 32);
         }
         barrier_init_done();
         divide(a, m);

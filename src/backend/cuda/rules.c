@@ -118,12 +118,17 @@ static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_ru
 {
     const uint32_t at = *used, n = bitmap_words(vocab);
     uint32_t *map = words + at;
+    const uint32_t mask_words = (vocab + 31) / 32; /* n, or n - 1 */
     const bool masked = r->mask != NULL, listed = r->n_allowed > 0;
-    memset(map, listed ? 0 : 0xff, n * sizeof *map);
+    if (masked && !listed) {
+        map[n - 1] = UINT32_MAX;
+        memcpy(map, r->mask, mask_words * sizeof *map);
+    } else {
+        memset(map, listed ? 0 : 0xff, n * sizeof *map);
+    }
     for (uint32_t i = 0; i < r->n_allowed; i++)
         map[r->allowed[i] / 32] |= 1u << r->allowed[i] % 32;
-    if (masked && !listed) memcpy(map, r->mask, (vocab + 31) / 32 * sizeof *map);
-    for (uint32_t i = 0; i < (vocab + 31) / 32 && masked && listed; i++)
+    for (uint32_t i = 0; i < mask_words && masked && listed; i++)
         map[i] &= r->mask[i];
     for (uint32_t i = 0; i < r->n_banned; i++)
         map[r->banned[i] / 32] &= ~(1u << r->banned[i] % 32);
