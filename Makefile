@@ -54,7 +54,7 @@ CUDA_ARCHS ?= 80 86 89 90a
 CUDA_PTX   ?= 90
 # Without this nvcc compresses so little that the kernels of all architectures take 28 MB.
 NVSMALL    := $(if $(filter 1,$(WITH_CUDA)),$(if $(shell $(NVCC) --help | grep -o compress-mode),--compress-mode=size))
-NVFLAGS    := -std=c++17 -O3 -fmad=false $(NVSMALL) $(if $(LINEINFO),-lineinfo) -Isrc -Werror all-warnings -diag-suppress 177 \
+NVFLAGS    := -std=c++17 -O3 -fmad=false $(NVSMALL) $(if $(LINEINFO),-lineinfo) $(if $(RACECHECK),-DROSE_RACECHECK) -Isrc -Werror all-warnings -diag-suppress 177 \
               -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a$(comma)code=sm_$a) \
               $(foreach a,$(CUDA_PTX),-gencode arch=compute_$a$(comma)code=compute_$a)
