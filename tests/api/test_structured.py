@@ -362,7 +362,7 @@ def test_ambiguous(s):
         for chunk in text_of(s, fields, temperature=0, max_tokens=400, stream=True):
             text.append(chunk.choices[0].text)
     e = raised(openai.APIError, read)
-    # A server that finds the error before it has sent anything answers with a status.
+    # A server that finds the error before it has sent anything answers 400 and sends no text.
     none_sent = isinstance(e, openai.BadRequestError)
     check("in a stream: the text so far, then the error", e is not None and "less ambiguous" in e.message and
           (not text if none_sent else re.fullmatch("a+", "".join(text))), (e, text))

@@ -143,8 +143,9 @@ static void test_same_bits(void **state)
             same_bits(&g_kinds[i], types[t], g_kinds[i].n_tokens);
 }
 
-/* Few steps of the two smallest kinds, for the sanitizers: racecheck needs gigabytes a step for the
- * others. Heads of 64; those of 128 are in families/qwen3 of test_cuda_families. */
+/* Few steps of the two smallest kinds, for the sanitizers: with all six, racecheck needs over 120
+ * GB of memory. These two have heads of 64; families/qwen3 of test_cuda_families has heads of 128.
+ */
 static void test_little(void **state)
 {
     (void)state;

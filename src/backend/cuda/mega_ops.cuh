@@ -9,9 +9,13 @@
 
 #if ROSE_HOPPER
 
-/* Polls, of half a microsecond or more each: over a minute, because under racecheck a block may
- * take that long. The host stops waiting earlier (--device-timeout-ms). */
+/* Polls before a trap, of about half a microsecond each: a second, or a minute for racecheck, under
+ * which blocks wait long for each other. */
+#ifdef ROSE_RACECHECK
 enum { PATIENCE = 1 << 27 };
+#else
+enum { PATIENCE = 1 << 21 };
+#endif
 
 /* Two neighbouring slots. Each slot is one access of 8 bytes, so its value and its number arrive
  * together. */

@@ -149,11 +149,12 @@ ROSE_DEVICE uint32_t take(const rose_mega &a, const mega &m)
     return ring_place(a, m);
 }
 
-/* The warp has read the piece. All 32 lanes arrive: with one arrival a step took 1 to 2.5 % longer
- * (H100), and racecheck orders the next copy only after the reads of lanes that arrived. */
+/* The warp has read the piece. All 32 lanes arrive: with one arrival a step alone took 1 to 2.5 %
+ * longer, and the second of two in flight 0 to 2.5 % (H100). racecheck orders the next copy only
+ * after the reads of lanes that arrived. */
 ROSE_DEVICE void done(const rose_mega &a, mega &m)
 {
-    __syncwarp(); /* without it a step takes 1 to 2 % longer */
+    __syncwarp(); /* not for the order: without it SmolLM2-135M's steps took 1 to 5 % longer */
     barrier_arrive(ring_barrier(a, m, a.at.empty));
     ring_advance(a, m);
 }
@@ -219,8 +220,8 @@ ROSE_DEVICE void copy_all(const rose_mega &a, mega &m)
     m.parity = 1; /* all places are empty */
     f.job = first_job(m, ROSE_MEGA_QKV) - WARPS;
 #ifdef ROSE_RACECHECK
-    /* racecheck credits a bulk copy to any lane that is at the same instruction, so one lane at a
-     * time comes there. A step then takes 1.1 to 1.4 times as long. */
+    /* racecheck credits a bulk copy to any lane that is at the same instruction, so here the lanes
+     * copy in turn. A step then takes 1.1 to 1.4 times as long. */
     while (__any_sync(ROSE_ALL_LANES, more)) {
         bool room = false;
         if (more && f.left == 0)
