@@ -118,7 +118,7 @@ static uint32_t put_bitmap(uint32_t *words, uint32_t *used, const rose_output_ru
 {
     const uint32_t at = *used, n = bitmap_words(vocab);
     uint32_t *map = words + at;
-    const uint32_t mask_words = (vocab + 31) / 32; /* n, or n - 1 */
+    const uint32_t mask_words = (vocab + 31) / 32; /* n - 1 if 32 divides vocab, else n */
     const bool masked = r->mask != NULL, listed = r->n_allowed > 0;
     if (masked && !listed) {
         map[n - 1] = UINT32_MAX;
