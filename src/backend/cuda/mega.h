@@ -19,8 +19,10 @@ extern "C" {
 enum {
     ROSE_MEGA_MAX_D = 2048,
     ROSE_MEGA_MAX_GROUP = 8, /* query heads that share a KV head */
-    ROSE_MEGA_WARPS = 8,     /* that compute; one more warp copies */
-    ROSE_MEGA_PIECE = 4096,  /* bytes of a place in a warp's ring */
+    ROSE_MEGA_WARPS = 8,     /* that compute */
+    ROSE_MEGA_COPIERS = 2,   /* warps that copy, each to half of the rings */
+    ROSE_MEGA_THREADS = (ROSE_MEGA_WARPS + ROSE_MEGA_COPIERS) * 32,
+    ROSE_MEGA_PIECE = 4096, /* bytes of a place in a warp's ring */
     ROSE_MEGA_MIN_PIECES = 2,
     ROSE_MEGA_MAX_PIECES = 16
 };

@@ -256,7 +256,7 @@ ROSE_DEVICE void begin(const rose_mega &a, mega &m)
 #endif
 
 template <typename T, int HD>
-static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32 + 32, 1)
+static __global__ void __launch_bounds__(ROSE_MEGA_THREADS, 1)
     mega_kernel(const __grid_constant__ rose_mega a)
 {
 #if ROSE_HOPPER
@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(ROSE_MEGA_WARPS * 32 + 32, 1)
     m.warp = threadIdx.x / 32;
     m.lane = threadIdx.x % 32;
     begin(a, m);
-    if (m.warp == WARPS) {
+    if (m.warp >= WARPS) {
         copy_all(a, m);
         return;
     }
@@ -380,14 +380,14 @@ cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const
     cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)a->at.end);
     if (e == cudaSuccess)
-        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
-                                                          ROSE_MEGA_WARPS * 32 + 32, a->at.end);
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, ROSE_MEGA_THREADS,
+                                                          a->at.end);
     *fits = e == cudaSuccess && (uint64_t)blocks * d->sms >= a->grid;
     return e;
 }
 
 cudaError_t rose_mega_run(const rose_cuda_launch *l, const rose_mega *a)
 {
-    return launch_together(l, kernel_of(l->type, a->head_dim), dim3(a->grid),
-                           ROSE_MEGA_WARPS * 32 + 32, a->at.end, *a);
+    return launch_together(l, kernel_of(l->type, a->head_dim), dim3(a->grid), ROSE_MEGA_THREADS,
+                           a->at.end, *a);
 }

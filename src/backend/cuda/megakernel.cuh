@@ -122,8 +122,8 @@ ROSE_DEVICE uint32_t pages_of(const mega &m, uint32_t inner)
 }
 
 /* ---- the rings. Each computing warp has one. It holds the weights and pages of the warp's jobs in
- * order, across ops and layers, so memory is busy while blocks wait for each other's values. One
- * warp copies: its lane i fills the ring of warp i. ---- */
+ * order, across ops and layers, so memory is busy while blocks wait for each other's values. Two
+ * warps copy, each to half of the rings. ---- */
 
 ROSE_DEVICE uint32_t ring_place(const rose_mega &a, const mega &m)
 {
@@ -211,12 +211,13 @@ ROSE_DEVICE void feed_piece(const rose_mega &a, const mega &m, feed &f)
     f.left -= bytes;
 }
 
-/* The copying warp: lane i fills the ring of warp i, and none waits for its own ring alone. */
+/* A copying warp: each lane fills a ring of its own, and no ring waits for another. */
 ROSE_DEVICE void copy_all(const rose_mega &a, mega &m)
 {
     feed f = {};
-    bool more = m.lane < WARPS;
-    m.warp = m.lane % WARPS;
+    constexpr uint32_t rings = WARPS / ROSE_MEGA_COPIERS;
+    bool more = m.lane < rings;
+    m.warp = (m.warp - WARPS) * rings + m.lane % rings;
     m.parity = 1; /* all places are empty */
     f.job = first_job(m, ROSE_MEGA_QKV) - WARPS;
 #ifdef ROSE_RACECHECK
