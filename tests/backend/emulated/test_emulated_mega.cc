@@ -432,9 +432,10 @@ template <typename T> static size_t run_kind(const kind &k)
     a.act = k.act;
     a.gated = k.gated;
     rose_mega_layout(&a, memory<uint64_t>(rose_mega_layout(&a, NULL, positions)), positions);
-    /* Little shared memory, so that rings are short and are used again and again. */
-    const size_t shared[] = {227 << 10, 120 << 10};
-    assert_true(rose_mega_measure(&a, k.grid, shared[any(2)]));
+    /* Little shared memory, so that rings are short and are used again and again. With the least,
+     * they have two pieces. */
+    const size_t shared[] = {227 << 10, 120 << 10, 96 << 10};
+    assert_true(rose_mega_measure(&a, k.grid, shared[any(3)]));
 
     rose_cuda_launch at = {};
     at.type = k.type;
@@ -475,10 +476,12 @@ template <typename T> static size_t run_kind(const kind &k)
 
 static void test_kinds(void **state)
 {
+    /* SmolLM2's rows end with a part of a piece after one or two whole ones, as in the real model.
+     */
     static const kind kinds[] = {
         {"GPT-2", ROSE_CUDA_F16, 192, 3, 3, 64, 768, 331, 2, ROSE_CUDA_NORM_LAYER, true, false,
          false, false, true, ROSE_ACT_GELU_TANH, 0, 6, 130},
-        {"SmolLM2", ROSE_CUDA_BF16, 192, 3, 1, 64, 512, 250, 2, ROSE_CUDA_NORM_RMS, false, false,
+        {"SmolLM2", ROSE_CUDA_BF16, 592, 3, 1, 64, 1104, 250, 2, ROSE_CUDA_NORM_RMS, false, false,
          true, true, true, ROSE_ACT_SILU, 0, 5, 15},
         {"Qwen3", ROSE_CUDA_BF16, 256, 4, 2, 128, 384, 300, 2, ROSE_CUDA_NORM_RMS, false, true,
          true, true, false, ROSE_ACT_SILU, 0, 8, 62},
