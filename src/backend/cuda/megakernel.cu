@@ -5,12 +5,12 @@
  * each SM, and every block has a share of every op: strips of 8 outputs, or inner blocks of
  * attention. An op waits for its input, computes, and publishes its output:
  *
- * - Copies of weights, K and V need not wait for an op's input. A warp copies them, in the order of
- *   use, to rings in shared memory. This warp runs ahead of the current op, so memory stays busy
- *   while blocks exchange values.
+ * - Copies of weights, K and V need not wait for an op's input. Two warps copy them to rings in
+ *   shared memory, in the order of use. These warps run ahead of the current op, so memory stays
+ *   busy while blocks exchange values.
  * - Values go through slots in device memory (mega.h). Readers poll until a slot has the number of
  *   the layer and step. An exchange takes one trip through the L2; a barrier of the grid takes
- * three.
+ *   three.
  * - A slot is written again only one layer later. By then every reader has read it, because the
  *   writer's inputs come, through later exchanges, from every reader.
  *
