@@ -93,7 +93,7 @@ static void test_wrong_lines(void **state)
 {
     rose_gemm_tuned t = {0};
     (void)state;
-    write_file("roseinfer tune 2: Some GPU\n"
+    write_file("roseinfer tune 3: Some GPU\n"
                "bf16 1024 512 1 0 8 tiles-64x64 1.5 2\n"
                "bf16 1024 512 1 0 16 a-kernel-that-is-gone 1 1\n"
                "f32 1024 512 1 0 32 tiles-64x64 1 1\n"
@@ -113,7 +113,7 @@ static void test_wrong_lines(void **state)
     rose_gemm_tuned_free(&t);
     write_file("");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
-    write_file("roseinfer tune 1: Some GPU\nbf16 1024 512 1 0 8 tiles-64x64 1 1\n");
+    write_file("roseinfer tune 2: Some GPU\nbf16 1024 512 1 0 8 tiles-64x64 1 1\n");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
     assert_int_equal(t.n_lines, 0);
 }
@@ -121,13 +121,13 @@ static void test_wrong_lines(void **state)
 /* Lines of another GPU are passed over, and those that are there already stay. */
 static void test_add(void **state)
 {
-    static const char text[] = "roseinfer tune 2: A\n"
+    static const char text[] = "roseinfer tune 3: A\n"
                                "bf16 8 1024 1 0 1 tiles-128x128 1 1\n"
                                "bf16 16 1024 1 0 1 tiles-128x128 1 1\n"
-                               "roseinfer tune 2: B\n"
+                               "roseinfer tune 3: B\n"
                                "bf16 24 1024 1 0 1 tiles-128x128 1 1\n"
                                "nonsense\n"
-                               "roseinfer tune 2: A\n"
+                               "roseinfer tune 3: A\n"
                                "bf16 32 1024 1 0 1 tiles-128x128 1 1";
     rose_gemm_tuned t = {0};
     const rose_gemm_tuning own = line_of(16, 1, "tiles-64x64");
@@ -148,11 +148,11 @@ static void test_shipped(void **state)
 {
     (void)state;
     uint32_t n_gpus = 0;
-    for (const char *at = rose_gemm_shipped; (at = strstr(at, "roseinfer tune 2: ")) != NULL;
+    for (const char *at = rose_gemm_shipped; (at = strstr(at, "roseinfer tune 3: ")) != NULL;
          n_gpus++) {
         char gpu[100];
         rose_gemm_tuned t = {0};
-        at += strlen("roseinfer tune 2: ");
+        at += strlen("roseinfer tune 3: ");
         snprintf(gpu, sizeof gpu, "%.*s", (int)strcspn(at, "\n"), at);
         const char *end = strstr(at, "roseinfer tune ");
         uint32_t n = 0;
@@ -165,6 +165,53 @@ static void test_shipped(void **state)
         rose_gemm_tuned_free(&t);
     }
     assert_true(n_gpus > 0);
+}
+
+/* A model of steps: each choice adds its time to a step of 1,000 us, and two of them help only
+ * together. */
+typedef struct model {
+    double us[4], together;
+    int calls;
+    bool fails;
+} model;
+
+static rose_status time_of(void *by, uint32_t choices, double *us, rose_err *err)
+{
+    model *m = by;
+    m->calls++;
+    if (m->fails && m->calls == 2) return rose_fail(err, ROSE_E_BACKEND, "lost");
+    *us = 1000;
+    for (uint32_t i = 0; i < 4; i++)
+        if ((choices >> i & 1) != 0) *us += m->us[i];
+    if ((choices & 3) == 3) *us += m->together;
+    return ROSE_OK;
+}
+
+static uint32_t kept(model m, uint32_t n)
+{
+    uint32_t keep = 99;
+    rose_err err = {""};
+    assert_int_equal(rose_gemm_keep(n, time_of, &m, &keep, &err), ROSE_OK);
+    return keep;
+}
+
+/* Only choices that make a step faster stay. */
+static void test_keep(void **state)
+{
+    model lost = {.us = {-50}, .fails = true};
+    uint32_t keep = 99;
+    rose_err err = {""};
+    (void)state;
+    assert_int_equal(kept((model){.us = {-50}}, 0), 0);
+    assert_int_equal(kept((model){.us = {-50}}, 1), 1);
+    assert_int_equal(kept((model){.us = {-5}}, 1), 0); /* too little */
+    assert_int_equal(kept((model){.us = {60}}, 1), 0);
+    assert_int_equal(kept((model){.us = {60, 80, 20, 40}}, 4), 0);
+    assert_int_equal(kept((model){.us = {60, -80, 20, -40}}, 4), 2 + 8);
+    assert_int_equal(kept((model){.us = {30, 30, 20, -10}, .together = -120}, 4), 1 + 2 + 8);
+    assert_int_equal(kept((model){.us = {60, -80}}, 2), 2);
+    assert_int_equal(rose_gemm_keep(1, time_of, &lost, &keep, &err), ROSE_E_BACKEND);
+    assert_int_equal(keep, 0);
 }
 
 /* The tuned kernel comes before the cheapest, the forced one before it; one that does not take the
@@ -229,6 +276,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_wrong_lines, setup, teardown),
         cmocka_unit_test(test_add),
         cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_keep),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_other_type),
     };

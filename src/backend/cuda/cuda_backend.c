@@ -70,12 +70,6 @@ static void free_host(rose_cuda *c)
     free(c);
 }
 
-static void destroy_graph(const rose_cuda_graph *g)
-{
-    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
-        if (g->exec[i] != NULL) cudaGraphExecDestroy(g->exec[i]);
-}
-
 static void cuda_close(void *ctx)
 {
     rose_cuda *c = ctx;
@@ -88,10 +82,7 @@ static void cuda_close(void *ctx)
         free_host(c);
         return;
     }
-    for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
-        destroy_graph(&c->graphs[i]);
-    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
-        destroy_graph(&c->prompts[i]);
+    rose_cuda_drop_graphs(c);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++) {
         if (c->slots[i].sent != NULL) cudaEventDestroy(c->slots[i].sent);
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);

@@ -266,6 +266,10 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 /* mega.c: set c->fast if the megakernel can run this model on this GPU. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
+/* tune_steps.c: of the choices that tune.c measured since it set .guess, keep those that make a
+ * decode step faster, as far as `until` (rose_now_ns) allows; the others become the estimate's.
+ * Call while there are no graphs and no sequences. Threads: the engine thread. */
+rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
  * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Then
  * add the choices that ship with the program, where there is none yet. Call after rose_cuda_load
@@ -288,6 +292,10 @@ bool rose_cuda_carveout(uint32_t without, uint32_t n_rows);
 
 /* graphs.c: capture the steps. */
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
+/* Capture the decode step of n sequences alone. Call while there are no graphs. */
+rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err);
+/* Destroy all graphs. No step may be in flight, and the device must not be lost. */
+void rose_cuda_drop_graphs(rose_cuda *c);
 /* The captured step for the batch, or NULL. */
 const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b);
 /* The largest number of kernels in all captured steps together. */

@@ -143,7 +143,8 @@ typedef struct rose_gemm_tuning {
     rose_gemm_end end;
     uint32_t n_parts;
     const rose_gemm_kernel *kernel;
-    float us, guess_us; /* its time, and that of the estimate's choice */
+    float us, guess_us;            /* its time, and that of the estimate's choice */
+    const rose_gemm_kernel *guess; /* the estimate's choice; NULL in a line from a file */
 } rose_gemm_tuning;
 
 struct rose_gemm_tuned {
@@ -158,7 +159,15 @@ int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b)
 uint32_t rose_gemm_bucket(uint32_t rows);
 /* The line with the key's shape, or NULL. t may be NULL. */
 const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const rose_gemm_tuning *key);
-/* gemm_tuned.c: add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too
+/* gemm_tuned.c: which of n <= 32 choices make a step faster. A kernel that is faster alone can make
+ * a step slower: the kernels before and after it change too (what they hold of an SM, which code is
+ * in its cache). `time` gives the us of a step with the choices of a bit mask. All choices are
+ * tried together, then without each of them. *keep is 0 unless the step gets at least 1 % faster.
+ * Errors: those of `time`. */
+typedef rose_status rose_gemm_time(void *by, uint32_t choices, double *us, rose_err *err);
+rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t *keep,
+                           rose_err *err);
+/* Add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too
  * many. */
 rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line);
 /* Add the lines of a file for a GPU of this name. Lines that do not fit this version or GPU are

@@ -48,6 +48,33 @@ void rose_gemm_tuned_free(rose_gemm_tuned *t)
     *t = (rose_gemm_tuned){0};
 }
 
+/* ---- which choices help ---- */
+
+/* A step with a choice takes at most this share of the time of one without it. */
+#define HELPS     0.99
+#define HELPS_ONE 0.995
+
+rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t *keep,
+                           rose_err *err)
+{
+    double none = 0, best = 0;
+    uint32_t kept = n < 32 ? (1u << n) - 1 : UINT32_MAX;
+    *keep = 0;
+    if (n == 0) return ROSE_OK;
+    rose_status st = time(by, 0, &none, err);
+    if (st == ROSE_OK) st = time(by, kept, &best, err);
+    for (uint32_t i = 0; i < n && n > 1 && st == ROSE_OK; i++) {
+        const uint32_t fewer = kept & ~(1u << i);
+        double us = none;
+        if (fewer != 0) st = time(by, fewer, &us, err);
+        if (st != ROSE_OK || us > HELPS_ONE * best) continue;
+        kept = fewer;
+        best = us;
+    }
+    if (st == ROSE_OK && best <= HELPS * none) *keep = kept;
+    return st;
+}
+
 /* ---- the file ---- */
 
 /* False if the text is no line of this version: another form, or a kernel that is gone. */
@@ -70,7 +97,7 @@ static bool read_line(const char *text, rose_gemm_tuning *out)
 
 static void first_line(char *out, size_t cap, const char *gpu)
 {
-    snprintf(out, cap, "roseinfer tune 2: %s", gpu);
+    snprintf(out, cap, "roseinfer tune 3: %s", gpu);
 }
 
 /* The line at *text, without its end; *text is then the next one. False at the end of the text. */

@@ -101,6 +101,35 @@ rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
     return prompts ? capture_prompts(c, err) : ROSE_OK;
 }
 
+rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err)
+{
+    rose_cuda_graph *g = &c->graphs[0];
+    g->n = n;
+    g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n};
+    const cudaError_t e = capture_one(c, g);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
+    c->n_graphs = 1;
+    c->use_graphs = true;
+    return ROSE_OK;
+}
+
+static void drop(rose_cuda_graph *g)
+{
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        if (g->exec[i] != NULL) cudaGraphExecDestroy(g->exec[i]);
+    *g = (rose_cuda_graph){0};
+}
+
+void rose_cuda_drop_graphs(rose_cuda *c)
+{
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
+        drop(&c->graphs[i]);
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
+        drop(&c->prompts[i]);
+    c->n_graphs = c->n_prompts = 0;
+    c->use_graphs = false;
+}
+
 /* ---- choice ---- */
 
 static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n_graphs, uint32_t n)

@@ -1,6 +1,6 @@
 /* backend/cuda/tune.c - times the GEMM kernels of the table on the shapes of a model, and keeps the
- * fastest kernel for each shape and bucket of rows. All kernels give the same bits, so a bad
- * measurement costs speed alone.
+ * fastest kernel for each shape and bucket of rows, where tune_steps.c finds that steps get faster.
+ * All kernels give the same bits, so a bad measurement costs speed alone.
  *
  * It runs at open, after the weights are loaded and before steps are captured. Rows, outputs and
  * copies of the matrix lie in the memory of the KV pages, which is zeroed afterwards. Successive
@@ -21,7 +21,8 @@ enum {
     RUN_US = 600,
     RUNS = 5,
     SHAPE_MS = 2500,
-    MODEL_MS = 25000
+    MODEL_MS = 20000,
+    STEPS_MS = 9000 /* of tune_steps.c, and what MODEL_MS leaves */
 };
 /* Kernels that take this many times the least estimate are not timed. */
 #define HOPELESS 2.5
@@ -175,6 +176,7 @@ static cudaError_t tune_rows(const tuning *t, rose_gemm_tuning *line)
              m->n, m->k, (int)t->io.end, t->io.rows, fastest->name,
              fastest == guess ? guess_us : fastest_us, guess->name, guess_us);
     line->kernel = fastest;
+    line->guess = guess;
     line->guess_us = (float)guess_us;
     line->us = (float)(fastest == guess ? guess_us : fastest_us);
     return e;
@@ -269,6 +271,9 @@ static rose_status measure_model(rose_cuda *c, rose_err *err)
     if (st == ROSE_OK && e != cudaSuccess) st = rose_cuda_fail(err, e, "tuning");
     if (t.start != NULL) cudaEventDestroy(t.start);
     if (t.end != NULL) cudaEventDestroy(t.end);
+    if (st == ROSE_OK)
+        st = rose_cuda_tune_steps(c, began + (uint64_t)(MODEL_MS + STEPS_MS) * 1000000, err);
+    if (c->lost) return st;
     rose_log(ROSE_LOG_INFO, "cuda", "tuned %u GEMM shapes in %.1f s", c->tuned.n_lines,
              rose_ms_between(began, rose_now_ns()) / 1e3);
     return st;
