@@ -1,5 +1,6 @@
 /* tests/backend/test_cuda_tuned.c - the file of measured GEMM kernels, and the choice that follows
  * it. Needs no GPU. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -167,11 +168,12 @@ static void test_shipped(void **state)
     assert_true(n_gpus > 0);
 }
 
-/* A model of steps: each choice adds its time to a step of 1,000 us, and two of them help only
- * together. */
+/* A model of steps: each of the first four choices adds its time to a step of 1,000 us, and
+ * choices 0 and 1 together add one more time. The time limit is over after `limit` calls; 0: never;
+ * -1: before the first one. */
 typedef struct model {
     double us[4], together;
-    int calls;
+    int calls, limit;
     bool fails;
 } model;
 
@@ -180,7 +182,7 @@ static rose_status time_of(void *by, uint32_t choices, double *us, rose_err *err
     model *m = by;
     m->calls++;
     if (m->fails && m->calls == 2) return rose_fail(err, ROSE_E_BACKEND, "lost");
-    *us = 1000;
+    *us = m->limit != 0 && m->calls > m->limit ? INFINITY : 1000;
     for (uint32_t i = 0; i < 4; i++)
         if ((choices >> i & 1) != 0) *us += m->us[i];
     if ((choices & 3) == 3) *us += m->together;
@@ -195,7 +197,7 @@ static uint32_t kept(model m, uint32_t n)
     return keep;
 }
 
-/* Only choices that make a step faster stay. */
+/* Choices stay if together they make a step faster, without those that make it slower. */
 static void test_keep(void **state)
 {
     model lost = {.us = {-50}, .fails = true};
@@ -210,6 +212,14 @@ static void test_keep(void **state)
     assert_int_equal(kept((model){.us = {60, -80, 20, -40}}, 4), 2 + 8);
     assert_int_equal(kept((model){.us = {30, 30, 20, -10}, .together = -120}, 4), 1 + 2 + 8);
     assert_int_equal(kept((model){.us = {60, -80}}, 2), 2);
+    assert_int_equal(kept((model){.us = {-60, 80, -20, 40}}, 32), UINT32_MAX - 2 - 8);
+    /* The time limit is over before all steps, after those without choices, after those with all of
+     * them, and after those without the first one. */
+    assert_int_equal(kept((model){.us = {-50}, .limit = -1}, 1), 0);
+    assert_int_equal(kept((model){.us = {-50}, .limit = 1}, 4), 0);
+    assert_int_equal(kept((model){.us = {20, 10, -80}, .limit = 2}, 4), 15);
+    assert_int_equal(kept((model){.us = {20, 10, -80}, .limit = 3}, 4), 15 - 1);
+    assert_int_equal(kept((model){.us = {20, 10, 80}, .limit = 2}, 4), 0);
     assert_int_equal(rose_gemm_keep(1, time_of, &lost, &keep, &err), ROSE_E_BACKEND);
     assert_int_equal(keep, 0);
 }

@@ -266,9 +266,10 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
 /* mega.c: set c->fast if the megakernel can run this model on this GPU. */
 rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
 void rose_cuda_mega_close(rose_cuda *c);
-/* tune_steps.c: of the choices that tune.c measured since it set .guess, keep those that make a
- * decode step faster, as far as `until` (rose_now_ns) allows; the others become the estimate's.
- * Call while there are no graphs and no sequences. Threads: the engine thread. */
+/* tune_steps.c: keep the choices of tune.c (lines with a guess) that make a decode step faster.
+ * The other lines get the estimate's kernel, and so do those that were not tried before `until`
+ * (rose_now_ns). Buckets that no decode step reaches stay as they are. Call while there are no
+ * graphs and no sequences. Threads: the engine thread. */
 rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
  * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Then

@@ -162,13 +162,13 @@ const rose_gemm_tuning *rose_gemm_tuned_find(const rose_gemm_tuned *t, const ros
 /* gemm_tuned.c: which of n <= 32 choices make a step faster. A kernel that is faster alone can make
  * a step slower: the kernels before and after it change too (what they hold of an SM, which code is
  * in its cache). `time` gives the us of a step with the choices of a bit mask. All choices are
- * tried together, then without each of them. *keep is 0 unless the step gets at least 1 % faster.
- * Errors: those of `time`. */
+ * tried together, then without each of them; a choice that changes nothing may stay. *keep is 0
+ * unless the step gets at least 1 % faster. Once the time limit is over, `time` gives INFINITY: the
+ * choices that were better than none until then stay. Errors: those of `time`. */
 typedef rose_status rose_gemm_time(void *by, uint32_t choices, double *us, rose_err *err);
 rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t *keep,
                            rose_err *err);
-/* Add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too
- * many. */
+/* Add a line, or replace the one of its shape. Errors: NOMEM; FULL: there are too many. */
 rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line);
 /* Add the lines of a file for a GPU of this name. Lines that do not fit this version or GPU are
  * ignored with one warning; no file is no error. */

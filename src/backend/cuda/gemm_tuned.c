@@ -2,6 +2,7 @@
  * keeps it. A line of the file is "type n k parts end bucket kernel us guess_us"; the first line
  * names the GPU. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,9 +51,10 @@ void rose_gemm_tuned_free(rose_gemm_tuned *t)
 
 /* ---- which choices help ---- */
 
-/* A step with a choice takes at most this share of the time of one without it. */
-#define HELPS     0.99
-#define HELPS_ONE 0.995
+/* With the choices that stay, a step takes at most this share of its time without any. */
+#define HELPS 0.99
+/* A choice goes if the step without it takes at most this share of the time with it. */
+#define FEWER 0.995
 
 rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t *keep,
                            rose_err *err)
@@ -63,11 +65,12 @@ rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t 
     if (n == 0) return ROSE_OK;
     rose_status st = time(by, 0, &none, err);
     if (st == ROSE_OK) st = time(by, kept, &best, err);
+    if (st != ROSE_OK || isinf(best)) return st;
     for (uint32_t i = 0; i < n && n > 1 && st == ROSE_OK; i++) {
         const uint32_t fewer = kept & ~(1u << i);
         double us = none;
         if (fewer != 0) st = time(by, fewer, &us, err);
-        if (st != ROSE_OK || us > HELPS_ONE * best) continue;
+        if (st != ROSE_OK || us > FEWER * best) continue;
         kept = fewer;
         best = us;
     }

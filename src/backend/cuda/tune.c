@@ -273,7 +273,7 @@ static rose_status measure_model(rose_cuda *c, rose_err *err)
     if (t.end != NULL) cudaEventDestroy(t.end);
     if (st == ROSE_OK)
         st = rose_cuda_tune_steps(c, began + (uint64_t)(MODEL_MS + STEPS_MS) * 1000000, err);
-    if (c->lost) return st;
+    if (st != ROSE_OK) return st;
     rose_log(ROSE_LOG_INFO, "cuda", "tuned %u GEMM shapes in %.1f s", c->tuned.n_lines,
              rose_ms_between(began, rose_now_ns()) / 1e3);
     return st;

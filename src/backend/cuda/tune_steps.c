@@ -1,10 +1,12 @@
 /* backend/cuda/tune_steps.c - whether the choices of the tuner make whole steps faster.
  *
- * tune.c times a kernel in a row of itself. In a step other kernels run before and after it, and a
- * choice that was 4 % faster alone made the steps of 2 to 16 sequences of SmolLM2-135M 6 to 17 %
- * longer (H100). So decode steps of each bucket are captured and timed with and without the
- * choices. All sequences have one position, so attention is short. Buckets beyond the decode steps
- * keep what was measured: there the kernels are long. Threads: the engine thread. */
+ * tune.c times many launches of one kernel, one after the other. In a step other kernels run before
+ * and after it, and choices that were 4 to 18 % faster alone made the steps of 2 to 16 sequences of
+ * SmolLM2-135M 6 to 17 % longer (H100). So decode steps of each bucket are captured and timed with
+ * and without the choices. Every sequence has a context of one token, so attention is short.
+ * Buckets that no decode step reaches keep what was measured: there the kernels are long. Threads:
+ * the engine thread. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "backend/cuda/cuda_internal.h"
@@ -19,6 +21,7 @@ typedef struct trial {
     rose_gemm_tuning *line[MOST_CHOICES];
     const rose_gemm_kernel *measured[MOST_CHOICES];
     uint32_t n_lines, n;
+    uint64_t until;            /* the time limit */
     uint32_t *numbers, *zeros; /* [n + 1]: 0, 1, ...; [n] */
     rose_sampling *params;     /* [n], greedy */
 } trial;
@@ -51,18 +54,21 @@ static rose_status run_step(const trial *t, double *us, rose_err *err)
     return st;
 }
 
-/* The median of STEPS steps with the choices of a bit mask (rose_gemm_time). */
+/* The median of STEPS steps with the choices of a bit mask, or INFINITY (rose_gemm_time). */
 static rose_status time_steps(void *by, uint32_t choices, double *us, rose_err *err)
 {
     trial *t = by;
     double all[STEPS];
-    for (uint32_t i = 0; i < t->n_lines; i++)
-        t->line[i]->kernel = (choices >> i & 1) != 0 ? t->measured[i] : t->line[i]->guess;
+    int i = -WARM;
+    *us = INFINITY;
+    if (rose_now_ns() >= t->until) return ROSE_OK;
+    for (uint32_t k = 0; k < t->n_lines; k++)
+        t->line[k]->kernel = (choices >> k & 1) != 0 ? t->measured[k] : t->line[k]->guess;
     rose_status st = rose_cuda_capture_decode(t->c, t->n, err);
-    for (int i = -WARM; i < STEPS && st == ROSE_OK; i++)
+    for (; i < STEPS && st == ROSE_OK && rose_now_ns() < t->until; i++)
         st = run_step(t, &all[i < 0 ? 0 : i], err);
     if (!t->c->lost) rose_cuda_drop_graphs(t->c);
-    if (st != ROSE_OK) return st;
+    if (st != ROSE_OK || i < STEPS) return st;
     qsort(all, STEPS, sizeof *all, compare);
     *us = all[STEPS / 2];
     return ROSE_OK;
@@ -81,13 +87,12 @@ static void find_lines(trial *t, uint32_t bucket)
     }
 }
 
-static rose_status try_bucket(trial *t, uint64_t until, rose_err *err)
+static rose_status try_bucket(trial *t, uint32_t bucket, rose_err *err)
 {
     uint32_t keep = 0;
-    rose_status st = ROSE_OK;
-    find_lines(t, t->n);
-    if (t->n_lines == 0) return ROSE_OK;
-    if (rose_now_ns() < until) st = rose_gemm_keep(t->n_lines, time_steps, t, &keep, err);
+    find_lines(t, bucket);
+    const rose_status st = rose_gemm_keep(t->n_lines, time_steps, t, &keep, err);
+    if (st != ROSE_OK) return st;
     for (uint32_t i = 0; i < t->n_lines; i++) {
         rose_gemm_tuning *l = t->line[i];
         const bool kept = (keep >> i & 1) != 0;
@@ -96,7 +101,7 @@ static rose_status try_bucket(trial *t, uint64_t until, rose_err *err)
         rose_log(ROSE_LOG_INFO, "cuda", "tune: steps of %u sequences: n %u, k %u: %s is %s", t->n,
                  l->n, l->k, t->measured[i]->name, kept ? "kept" : "not kept");
     }
-    return st;
+    return ROSE_OK;
 }
 
 rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
@@ -105,7 +110,7 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
     uint32_t most = p->max_seqs;
     if (most > p->kv_pages) most = p->kv_pages;
     if (most > p->max_step_tokens) most = p->max_step_tokens;
-    trial t = {.c = c};
+    trial t = {.c = c, .until = until};
     rose_status st = ROSE_OK;
     t.numbers = calloc((size_t)most + 1, sizeof *t.numbers);
     t.zeros = calloc((size_t)most, sizeof *t.zeros);
@@ -116,8 +121,12 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
         t.numbers[i] = i;
     for (uint32_t i = 0; i < most && st == ROSE_OK; i++)
         t.params[i].top_p = 1;
-    for (t.n = 1; t.n <= most && st == ROSE_OK; t.n *= 2)
-        st = try_bucket(&t, until, err);
+    /* The last bucket may have more rows than the largest decode step. */
+    for (uint32_t bucket = 1; rose_gemm_bucket(bucket) == bucket && st == ROSE_OK; bucket *= 2) {
+        t.n = bucket < most ? bucket : most;
+        st = try_bucket(&t, bucket, err);
+        if (bucket >= most) break;
+    }
     c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no later step may refer to these ids */
     free(t.numbers);
     free(t.zeros);
