@@ -293,7 +293,7 @@ bool rose_cuda_carveout(uint32_t without, uint32_t n_rows);
 
 /* graphs.c: capture the steps. */
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
-/* Capture the decode step of n sequences alone. Call while there are no graphs. */
+/* Capture the decode step of n sequences too. Call with ascending n. */
 rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err);
 /* Destroy all graphs. No step may be in flight, and the device must not be lost. */
 void rose_cuda_drop_graphs(rose_cuda *c);

@@ -81,36 +81,31 @@ static rose_status capture_prompts(rose_cuda *c, rose_err *err)
     return ROSE_OK;
 }
 
+rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err)
+{
+    rose_cuda_graph *g = &c->graphs[c->n_graphs];
+    g->n = n;
+    g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n};
+    const cudaError_t e = capture_one(c, g);
+    if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
+    c->n_graphs++;
+    c->use_graphs = true;
+    return ROSE_OK;
+}
+
 rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
 {
     const uint32_t listed = g_sizes[N_SIZES - 1];
     const uint32_t most = c->plan.max_seqs < listed ? c->plan.max_seqs : listed;
 
     for (size_t i = 0; i < N_SIZES; i++) {
-        bool last = g_sizes[i] >= most;
-        rose_cuda_graph *g = &c->graphs[c->n_graphs];
-        g->n = last ? most : g_sizes[i];
-        g->shape = (rose_cuda_shape){.n_rows = g->n, .n_outputs = g->n, .n_single = g->n};
-        cudaError_t e = capture_one(c, g);
-        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
-        c->n_graphs++;
+        const bool last = g_sizes[i] >= most;
+        const rose_status st = rose_cuda_capture_decode(c, last ? most : g_sizes[i], err);
+        if (st != ROSE_OK) return st;
         if (last) break;
     }
-    c->use_graphs = true;
     const bool prompts = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
     return prompts ? capture_prompts(c, err) : ROSE_OK;
-}
-
-rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err)
-{
-    rose_cuda_graph *g = &c->graphs[0];
-    g->n = n;
-    g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n};
-    const cudaError_t e = capture_one(c, g);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
-    c->n_graphs = 1;
-    c->use_graphs = true;
-    return ROSE_OK;
 }
 
 static void drop(rose_cuda_graph *g)
