@@ -2,7 +2,6 @@
  * wrong type or out of range is refused with a message, never guessed at. */
 #include "model/config.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,16 +13,16 @@
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err)
 {
-    json_error_t je;
+    rose_json_error je;
     *out = (rose_config){0};
     rose_path_label(out->label, label);
-    rose_status st = rose_json_parse(&out->root, text, n, 0, &je);
+    rose_status st = rose_json_parse(&out->root, text, n, ROSE_JSON_PYTHON, &je);
     if (st == ROSE_E_NOMEM)
         st = rose_fail(err, st, "%s: out of memory", out->label);
     else if (st != ROSE_OK)
         st = rose_fail(err, st, "%s: not valid JSON: %.120s (line %d, column %d)", out->label,
                        je.text, je.line, je.column);
-    else if (!json_is_object(out->root))
+    else if (!rose_json_is_object(out->root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
     if (st != ROSE_OK) rose_config_close(out);
     return st;
@@ -41,39 +40,38 @@ rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
 
 void rose_config_close(rose_config *c)
 {
-    json_decref(c->root);
+    rose_json_decref(c->root);
     *c = (rose_config){0};
 }
 
-json_t *rose_config_get(const rose_config *c, const char *name, const char *alias)
+rose_json *rose_config_get(const rose_config *c, const char *name, const char *alias)
 {
-    json_t *v = json_object_get(c->root, name);
-    if ((v == NULL || json_is_null(v)) && alias != NULL) v = json_object_get(c->root, alias);
-    return json_is_null(v) ? NULL : v;
+    rose_json *v = rose_json_get(c->root, name);
+    if ((v == NULL || rose_json_is_null(v)) && alias != NULL) v = rose_json_get(c->root, alias);
+    return rose_json_is_null(v) ? NULL : v;
 }
 
 /* The value as short text for a message: "-3", "\"abc\"", "a list". */
-const char *rose_config_describe(const json_t *v, char out[64])
+const char *rose_config_describe(const rose_json *v, char out[64])
 {
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
+    char digits[ROSE_JSON_NUMBER_CAP];
+    switch (rose_json_kind_of(v)) {
+    case ROSE_JSON_OBJECT:
         return "an object";
-    case JSON_ARRAY:
+    case ROSE_JSON_ARRAY:
         return "a list";
-    case JSON_STRING:
-        snprintf(out, 64, "the string \"%.40s\"", json_string_value(v));
+    case ROSE_JSON_STRING:
+        snprintf(out, 64, "the string \"%.40s\"", rose_json_text(v));
         return out;
-    case JSON_INTEGER:
-        snprintf(out, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    case ROSE_JSON_INTEGER:
+    case ROSE_JSON_REAL:
+        snprintf(out, 64, "%.60s", rose_json_number_text(v, digits));
         return out;
-    case JSON_REAL:
-        snprintf(out, 64, "%g", json_real_value(v));
-        return out;
-    case JSON_TRUE:
+    case ROSE_JSON_TRUE:
         return "true";
-    case JSON_FALSE:
+    case ROSE_JSON_FALSE:
         return "false";
-    case JSON_NULL:
+    case ROSE_JSON_NULL:
         return "null";
     }
     return "nothing";
@@ -83,26 +81,26 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
                                  rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, f->name, f->alias);
+    rose_json *v = rose_config_get(c, f->name, f->alias);
     if (v == NULL && !f->required) return ROSE_OK;
     if (v == NULL) return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is missing", c->label, f->name);
-    if (!json_is_integer(v) || json_integer_value(v) < (json_int_t)f->min ||
-        json_integer_value(v) > (json_int_t)f->max)
+    if (!rose_json_is_integer(v) || rose_json_int(v) < (int64_t)f->min ||
+        rose_json_int(v) > (int64_t)f->max)
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
                          c->label, f->name, rose_config_describe(v, text), f->min, f->max);
-    *out = (uint32_t)json_integer_value(v);
+    *out = (uint32_t)rose_json_int(v);
     return ROSE_OK;
 }
 
 rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *out, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    if (!json_is_boolean(v))
+    if (!rose_json_is_boolean(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected true or false", c->label,
                          name, rose_config_describe(v, text));
-    *out = json_is_true(v);
+    *out = rose_json_is_true(v);
     return ROSE_OK;
 }
 
@@ -110,9 +108,9 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
                                       float *out, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    double d = json_is_number(v) ? json_number_value(v) : 0.0;
+    double d = rose_json_is_number(v) ? rose_json_number_value(v) : 0.0;
     if (!(d >= 1e-30 && d <= max)) /* below, fp32 nears its subnormals */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a number > 0 and <= %g",
                          c->label, name, rose_config_describe(v, text), max);
@@ -123,10 +121,10 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
 rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     *out = (rose_config){0};
     snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
-    if (v != NULL && !json_is_object(v))
+    if (v != NULL && !rose_json_is_object(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
                          rose_config_describe(v, text));
     out->root = v;
@@ -136,8 +134,8 @@ rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *
 rose_status rose_config_default_id(const rose_config *c, const char *name, int64_t id,
                                    rose_err *err)
 {
-    if (id < 0 || json_object_get(c->root, name) != NULL) return ROSE_OK;
-    if (json_object_set_new(c->root, name, json_integer(id)) == 0) return ROSE_OK;
+    if (id < 0 || rose_json_get(c->root, name) != NULL) return ROSE_OK;
+    if (rose_json_set_new(c->root, name, rose_json_integer(id)) == 0) return ROSE_OK;
     return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", c->label);
 }
 
@@ -159,31 +157,31 @@ rose_status rose_config_read_act(const rose_config *c, const char *name, rose_ac
         {"swish", ROSE_ACT_SILU},
     };
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    if (!json_is_string(v))
+    if (!rose_json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a string", c->label, name,
                          rose_config_describe(v, text));
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
-        if (strcmp(acts[i].name, json_string_value(v)) != 0) continue;
+        if (strcmp(acts[i].name, rose_json_text(v)) != 0) continue;
         *out = acts[i].act;
         return ROSE_OK;
     }
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: activation '%.60s' is not supported (supported: gelu_new, "
                      "gelu_pytorch_tanh, gelu_fast, gelu, relu, silu)",
-                     c->label, json_string_value(v));
+                     c->label, rose_json_text(v));
 }
 
 /* Reads one token id: any number up to 2^31-1, even outside the vocabulary. */
-static rose_status read_id(const rose_config *c, const char *name, const json_t *v, uint32_t *out,
-                           rose_err *err)
+static rose_status read_id(const rose_config *c, const char *name, const rose_json *v,
+                           uint32_t *out, rose_err *err)
 {
     char text[64];
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+    if (!rose_json_is_integer(v) || rose_json_int(v) < 0 || rose_json_int(v) > INT32_MAX)
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a token id", c->label, name,
                          rose_config_describe(v, text));
-    *out = (uint32_t)json_integer_value(v);
+    *out = (uint32_t)rose_json_int(v);
     return ROSE_OK;
 }
 
@@ -197,7 +195,7 @@ static void warn_outside(const rose_config *c, const char *name, uint32_t id, co
 rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err)
 {
     uint32_t id = 0;
-    json_t *v = rose_config_get(c, "bos_token_id", NULL);
+    rose_json *v = rose_config_get(c, "bos_token_id", NULL);
     a->bos_id = -1;
     if (v == NULL) return ROSE_OK;
     rose_status st = read_id(c, "bos_token_id", v, &id, err);
@@ -210,8 +208,8 @@ rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *e
 }
 
 /* *outside becomes the first id that is outside the vocabulary; otherwise it keeps its value. */
-static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *a, int64_t *outside,
-                              rose_err *err)
+static rose_status add_eos_id(const rose_config *c, const rose_json *v, rose_arch *a,
+                              int64_t *outside, rose_err *err)
 {
     uint32_t id = 0;
     rose_status st = read_id(c, "eos_token_id", v, &id, err);
@@ -230,13 +228,13 @@ static rose_status add_eos_id(const rose_config *c, const json_t *v, rose_arch *
 
 rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err)
 {
-    json_t *v = rose_config_get(c, "eos_token_id", NULL);
+    rose_json *v = rose_config_get(c, "eos_token_id", NULL);
     int64_t outside = -1;
     if (v == NULL) return ROSE_OK;
     rose_status st = ROSE_OK;
-    if (!json_is_array(v)) st = add_eos_id(c, v, a, &outside, err);
-    for (size_t i = 0; st == ROSE_OK && i < json_array_size(v); i++)
-        st = add_eos_id(c, json_array_get(v, i), a, &outside, err);
+    if (!rose_json_is_array(v)) st = add_eos_id(c, v, a, &outside, err);
+    for (size_t i = 0; st == ROSE_OK && i < rose_json_count(v); i++)
+        st = add_eos_id(c, rose_json_at(v, i), a, &outside, err);
     if (outside >= 0) warn_outside(c, "eos_token_id", (uint32_t)outside, a, "it never ends a text");
     return st;
 }

@@ -33,17 +33,17 @@ static const char *const refused[] = {
     "cross_attention_hidden_size",
 };
 
-static bool is_off(const json_t *v)
+static bool is_off(const rose_json *v)
 {
-    if (json_is_integer(v)) return json_integer_value(v) == 0;
-    if (json_is_array(v)) return json_array_size(v) == 0;
-    if (json_is_object(v)) return json_object_size(v) == 0;
-    return v == NULL || json_is_null(v) || json_is_false(v);
+    if (rose_json_is_integer(v)) return rose_json_int(v) == 0;
+    if (rose_json_is_array(v)) return rose_json_count(v) == 0;
+    if (rose_json_is_object(v)) return rose_json_size(v) == 0;
+    return v == NULL || rose_json_is_null(v) || rose_json_is_false(v);
 }
 
-static rose_status refuse_quantization(const rose_config *c, const json_t *v, rose_err *err)
+static rose_status refuse_quantization(const rose_config *c, const rose_json *v, rose_err *err)
 {
-    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    const char *method = rose_json_text(rose_json_get(v, "quant_method"));
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: 'quantization_config' (%.40s): weights that are quantized so are not "
                      "supported; use the model in BF16 with --quantization int8, or a GGUF file",
@@ -54,7 +54,7 @@ static rose_status refuse_fields(const rose_config *c, rose_err *err)
 {
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        json_t *v = json_object_get(c->root, refused[i]);
+        rose_json *v = rose_json_get(c->root, refused[i]);
         if (is_off(v)) continue;
         if (i == 0) return refuse_quantization(c, v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
@@ -76,17 +76,17 @@ rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_a
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, "model_type", NULL);
+    rose_json *v = rose_config_get(c, "model_type", NULL);
     *out = NULL;
     if (v == NULL)
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is missing: not a model's folder?",
                          c->label);
-    if (!json_is_string(v))
+    if (!rose_json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is %s; expected a string", c->label,
                          rose_config_describe(v, text));
     char known[192] = "";
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(families[i]->model_type, json_string_value(v)) == 0) {
+        if (strcmp(families[i]->model_type, rose_json_text(v)) == 0) {
             *out = families[i];
             return ROSE_OK;
         }
@@ -94,12 +94,12 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
                  families[i]->model_type);
     }
-    if (json_is_object(json_object_get(c->root, "text_config")))
+    if (rose_json_is_object(rose_json_get(c->root, "text_config")))
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: model_type '%.60s' with 'text_config': multimodal models are not "
                          "supported; a GGUF file of the model holds its text part alone",
-                         c->label, json_string_value(v));
+                         c->label, rose_json_text(v));
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
-                     json_string_value(v), known);
+                     rose_json_text(v), known);
 }

@@ -58,14 +58,14 @@ static rose_status read_json(rose_generation *g, const rose_config *c, rose_err 
     rose_status st = ROSE_OK;
     for (size_t i = 0; st == ROSE_OK && i < N_ROWS; i++) {
         char text[64];
-        const json_t *v = rose_config_get(c, rows[i].name, NULL);
+        const rose_json *v = rose_config_get(c, rows[i].name, NULL);
         if (v == NULL) continue;
-        if (rows[i].whole ? !json_is_integer(v) : !json_is_number(v))
+        if (rows[i].whole ? !rose_json_is_integer(v) : !rose_json_is_number(v))
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: %s is %s, expected %s; --generation-config none ignores it",
                              c->label, rows[i].name, rose_config_describe(v, text),
                              rows[i].whole ? "an integer" : "a number");
-        st = store(g, &rows[i], json_number_value(v), c->label, err);
+        st = store(g, &rows[i], rose_json_number_value(v), c->label, err);
     }
     return st;
 }

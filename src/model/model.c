@@ -230,8 +230,8 @@ static rose_status read_generation_config(rose_model *m, rose_err *err)
 /* The type that config.json says the weights have; F32 where it does not, as in transformers. */
 static rose_status read_dtype(const rose_config *c, rose_dtype *out, rose_err *err)
 {
-    const json_t *v = rose_config_get(c, "torch_dtype", "dtype");
-    const char *name = v == NULL ? "float32" : json_string_value(v);
+    const rose_json *v = rose_config_get(c, "torch_dtype", "dtype");
+    const char *name = v == NULL ? "float32" : rose_json_text(v);
     *out = ROSE_F32;
     if (name != NULL && strcmp(name, "float32") == 0) return ROSE_OK;
     *out = ROSE_F16;

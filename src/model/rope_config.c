@@ -34,10 +34,9 @@ static rose_status refuse_unknown(const reader *r)
         "short_factor",    "long_factor",
     };
     const char *key;
-    json_t *v;
-    json_object_foreach(r->fields->root, key, v)
-    {
-        bool found = json_is_null(v);
+    rose_json *v;
+    rose_json_each (r->fields->root, key, v) {
+        bool found = rose_json_is_null(v);
         for (size_t i = 0; !found && i < sizeof known / sizeof known[0]; i++)
             found = strcmp(known[i], key) == 0;
         if (!found)
@@ -49,9 +48,9 @@ static rose_status refuse_unknown(const reader *r)
 
 static rose_status read_kind(const reader *r, rose_rope *rope)
 {
-    json_t *v = rose_config_get(r->fields, "rope_type", "type");
+    rose_json *v = rose_config_get(r->fields, "rope_type", "type");
     if (v == NULL) return ROSE_OK;
-    const char *name = json_string_value(v);
+    const char *name = rose_json_text(v);
     if (name == NULL)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'rope_type' is not a string",
                          r->fields->label);
@@ -78,9 +77,9 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
     rose_status st = rose_config_read_positive(r->c, name, 1.0, &checked, r->err);
     if (st == ROSE_OK) st = rose_config_read_positive(r->fields, name, 1.0, &checked, r->err);
     if (st != ROSE_OK) return st;
-    json_t *v = rose_config_get(r->fields, name, NULL);
+    rose_json *v = rose_config_get(r->fields, name, NULL);
     if (v == NULL) v = rose_config_get(r->c, name, NULL);
-    const double partial = v != NULL ? json_number_value(v) : 1.0;
+    const double partial = v != NULL ? rose_json_number_value(v) : 1.0;
     if (partial < 1.0 && !r->d->partial_rotary)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: partial_rotary_factor %g: %s rotates whole heads", r->c->label,
@@ -144,13 +143,13 @@ static rose_status read_numbers(const reader *r, rose_rope *rope)
 /* One list of divisors, as long as the table. */
 static rose_status read_list(const reader *r, const char *name, float *out, uint32_t n)
 {
-    json_t *list = rose_config_get(r->fields, name, NULL);
-    if (!json_is_array(list) || json_array_size(list) != n)
+    rose_json *list = rose_config_get(r->fields, name, NULL);
+    if (!rose_json_is_array(list) || rose_json_count(list) != n)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s' is not a list of %u numbers",
                          r->fields->label, name, n);
     for (uint32_t i = 0; i < n; i++) {
-        json_t *v = json_array_get(list, i);
-        const double d = json_is_number(v) ? json_number_value(v) : 0;
+        rose_json *v = rose_json_at(list, i);
+        const double d = rose_json_is_number(v) ? rose_json_number_value(v) : 0;
         if (!(d >= 1e-6 && d <= 1e6))
             return rose_fail(r->err, ROSE_E_FORMAT, "%s: %s[%u] is not a number from 1e-6 to 1e6",
                              r->fields->label, name, i);
@@ -245,7 +244,7 @@ rose_status rose_decoder_rope(const rose_config *c, const rose_decoder_defaults 
     rose_config fields;
     rose_status st = rose_config_read_positive(c, "rope_theta", MAX_THETA, &theta, err);
     if (st == ROSE_OK) st = rose_config_sub(&fields, c, "rope_scaling", err);
-    if (st == ROSE_OK && json_object_size(fields.root) == 0)
+    if (st == ROSE_OK && rose_json_size(fields.root) == 0)
         st = rose_config_sub(&fields, c, "rope_parameters", err);
     if (st == ROSE_OK) st = rose_decoder_rope_fields(c, &fields, d, theta, 0, a, err);
     a->rope[1] = a->rope[0];

@@ -50,15 +50,14 @@ static int compare_strings(const void *a, const void *b)
 
 /* Lists the distinct shard names of the map, sorted, in names[0..*n); names has room for all
  * entries. */
-static rose_status list_shards(json_t *map, const char *label, const char **names, size_t *n,
+static rose_status list_shards(rose_json *map, const char *label, const char **names, size_t *n,
                                rose_err *err)
 {
     const char *tensor;
-    json_t *v;
+    rose_json *v;
     size_t all = 0;
-    json_object_foreach(map, tensor, v)
-    {
-        const char *s = json_string_value(v);
+    rose_json_each (map, tensor, v) {
+        const char *s = rose_json_text(v);
         if (s == NULL)
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: weight_map: the file of tensor '%.100s' is not a string", label,
@@ -83,24 +82,23 @@ static rose_status list_shards(json_t *map, const char *label, const char **name
 
 /* Every tensor that the index promises is in the file that it names. Runs after rose_weights_index,
  * so a name is unique over all files. names[i] belongs to files[i]. */
-static rose_status check_promises(const rose_weights *w, json_t *map, const char *const *names,
+static rose_status check_promises(const rose_weights *w, rose_json *map, const char *const *names,
                                   const char *label, rose_err *err)
 {
     const char *tensor;
-    json_t *v;
-    json_object_foreach(map, tensor, v)
-    {
+    rose_json *v;
+    rose_json_each (map, tensor, v) {
         const rose_st_tensor *t = rose_weights_find(w, tensor);
         for (size_t i = 0; t != NULL && i < w->n_files; i++) {
             const rose_weight_file *f = &w->files[i];
             if (t < f->tensors || t >= f->tensors + f->n_tensors) continue;
-            if (strcmp(names[i], json_string_value(v)) != 0) t = NULL;
+            if (strcmp(names[i], rose_json_text(v)) != 0) t = NULL;
             break;
         }
         if (t == NULL)
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: tensor '%.100s' is not in '%.100s', where weight_map puts it",
-                             label, tensor, json_string_value(v));
+                             label, tensor, rose_json_text(v));
     }
     return ROSE_OK;
 }
@@ -137,13 +135,13 @@ static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *i
     rose_status st = ROSE_OK;
     size_t n = 0;
     const char **names = NULL;
-    json_t *map = json_object_get(index->root, "weight_map");
-    if (!json_is_object(map)) {
+    rose_json *map = rose_json_get(index->root, "weight_map");
+    if (!rose_json_is_object(map)) {
         st = rose_fail(err, ROSE_E_FORMAT, "%s: 'weight_map' is missing or not an object",
                        index->label);
         goto done;
     }
-    names = malloc((json_object_size(map) + 1) * sizeof *names);
+    names = malloc((rose_json_size(map) + 1) * sizeof *names);
     if (names == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", index->label);
         goto done;
