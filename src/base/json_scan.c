@@ -71,27 +71,29 @@ static rose_status escape(rose_json_scan *s, rose_buf *out)
     if (c == 'u') return unicode_escape(s, out);
     const char *at = memchr(letters, c, sizeof letters - 1);
     if (at == NULL) return rose_json_scan_bad(s, "invalid escape");
-    return rose_buf_add(out, &values[at - letters], 1);
+    if (out->len == out->cap) return rose_buf_add(out, &values[at - letters], 1);
+    out->data[out->len++] = values[at - letters];
+    return ROSE_OK;
 }
 
-/* A word whose byte is 0x80 or more wherever w has a zero byte; other bytes may be wrong above
- * such a byte only. */
+/* Sets the high bit of each byte that is zero in w. Only bytes above the first one may be wrong. */
 static uint64_t zero_bytes(uint64_t w)
 {
     return (w - 0x0101010101010101u) & ~w & 0x8080808080808080u;
 }
 
-/* Steps to the next quote, backslash or control character, eight bytes at a time. */
+/* Steps to the next quote, backslash or control character, eight bytes at a time. The machine is
+ * little-endian: the first byte is the lowest of a word. */
 static void plain_text(rose_json_scan *s)
 {
     const char *p = s->p;
-    uint64_t w;
-    while (s->end - p >= 8) {
+    for (uint64_t w, found; s->end - p >= 8; p += 8) {
         memcpy(&w, p, 8);
-        if (zero_bytes(w ^ 0x2222222222222222u) | zero_bytes(w ^ 0x5C5C5C5C5C5C5C5Cu) |
-            zero_bytes(w & 0xE0E0E0E0E0E0E0E0u))
-            break;
-        p += 8;
+        found = zero_bytes(w ^ 0x2222222222222222u) | zero_bytes(w ^ 0x5C5C5C5C5C5C5C5Cu) |
+                zero_bytes(w & 0xE0E0E0E0E0E0E0E0u);
+        if (found == 0) continue;
+        s->p = p + (__builtin_ctzll(found) >> 3);
+        return;
     }
     while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
         p++;
