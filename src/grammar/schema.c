@@ -99,7 +99,7 @@ uint32_t rose_gr_schema_count(gr_build *b, rose_json *schema, const char *keywor
     rose_json *x = rose_json_get(schema, keyword);
     if (x == NULL) return other;
     double v = rose_json_number_value(x);
-    if (!rose_json_is_number(x) || v < 0 || v != (double)(uint64_t)v)
+    if (!rose_json_is_number(x) || v < 0 || (v < 0x1p53 && v != (double)(uint64_t)v))
         rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a whole number from 0");
     return v >= (double)(GR_INF - 1) ? GR_INF - 1 : (uint32_t)v;
 }

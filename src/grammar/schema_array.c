@@ -191,10 +191,11 @@ bool rose_gr_json_same(const rose_json *x, const rose_json *y)
     if (rose_json_is_number(x) && rose_json_is_number(y)) {
         if (rose_json_is_integer(x) && rose_json_is_integer(y))
             return rose_json_int(x) == rose_json_int(y);
+        if (rose_json_is_big(x) && rose_json_is_big(y)) return rose_json_equal(x, y);
         double d = rose_json_number_value(x) - rose_json_number_value(y);
         return !(d < 0) && !(d > 0);
     }
-    return rose_json_equal(x, y) != 0;
+    return rose_json_equal(x, y);
 }
 
 static unsigned type_of(const rose_json *x)
@@ -216,6 +217,7 @@ static unsigned type_of(const rose_json *x)
         return TYPE_INTEGER;
     case ROSE_JSON_REAL:
         v = rose_json_real_value(x);
+        if (rose_json_is_big(x)) return TYPE_INTEGER;
         return v >= -9e15 && v <= 9e15 && !(v - (double)(int64_t)v < 0) &&
                        !(v - (double)(int64_t)v > 0)
                    ? TYPE_INTEGER

@@ -3,6 +3,7 @@
  * for each keyword that may fail. Three keywords without a name in JSON Schema carry what cannot be
  * said otherwise: "\1not" (values that are excluded), "\1pattern" (a pattern that must fail) and
  * "\1some" (a schema that at least one item satisfies). */
+#include <math.h>
 #include <string.h>
 
 #include "grammar/schema_internal.h"
@@ -45,7 +46,8 @@ static bool negate_number(gr_build *b, rose_json *out, const char *key, const ro
                  {"maxProperties", "minProperties", "object", 1}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(key, table[i].key) != 0 || !rose_json_is_number(x)) continue;
-        int64_t n = (int64_t)rose_json_number_value(x) + table[i].change;
+        const double v = rose_json_number_value(x);
+        const int64_t n = (int64_t)(v < 1e15 ? fmax(v, -1e15) : 1e15) + table[i].change;
         if (table[i].change == 0)
             add_made(b, out,
                      rose_json_pack("{s:s, s:O}", "type", table[i].type, table[i].other, x));

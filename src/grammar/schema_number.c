@@ -8,28 +8,31 @@
 
 #include "grammar/schema_internal.h"
 
-enum { MAX_MODULUS = 20000 };
+enum { MAX_MODULUS = 20000, MAX_DIGITS = 308 };
 
-/* The shortest text that reads back as the same number. */
-static void number_text(const rose_json *number, char out[64])
+/* The digits of an integer or of a plain fraction as they are written; else the shortest text that
+ * reads back as the same number. */
+static const char *number_text(const rose_json *number, char out[64])
 {
-    if (rose_json_is_integer(number)) {
-        snprintf(out, 64, "%lld", (long long)rose_json_int(number));
-        return;
-    }
+    const char *text = rose_json_number_text(number, out);
+    const bool plain = strlen(text) <= 40 && strpbrk(text, "eE") == NULL;
+    if (plain || rose_json_is_integer(number) || rose_json_is_big(number)) return text;
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, 64, "%.*e", digits - 1, rose_json_real_value(number));
-        if (strtod(out, NULL) == rose_json_real_value(number)) return; /* both are exact copies */
+        if (strtod(out, NULL) == rose_json_real_value(number)) break; /* both are exact copies */
     }
+    return out;
 }
 
 void rose_gr_decimal(gr_build *b, const rose_json *number, gr_decimal *out)
 {
-    char text[64], digits[64];
+    char buf[64], digits[MAX_DIGITS + 1];
     size_t n = 0, w = 0, p = 0;
     long point = 0, power = 0;
     bool after = false;
-    number_text(number, text);
+    const char *text = number_text(number, buf);
+    if (strlen(text) > MAX_DIGITS)
+        rose_gr_fail(b, ROSE_E_INVAL, "the number %.20s... has over %d digits", text, MAX_DIGITS);
     *out = (gr_decimal){.negative = text[0] == '-'};
     for (const char *s = text + out->negative; *s != '\0'; s++) {
         if (*s == 'e') {

@@ -17,8 +17,9 @@ static _Noreturn void too_large(rose_tpl *t)
     rose_tpl_fail(t, "an integer does not fit 64 bits");
 }
 
-static int64_t as_int(tpl_value v)
+int64_t rose_tpl_as_int(rose_tpl *t, tpl_value v)
 {
+    if (v.kind == TPL_BIG) too_large(t);
     return v.kind == TPL_BOOL ? v.u.b : v.u.i;
 }
 
@@ -148,11 +149,11 @@ tpl_value rose_tpl_binary(rose_tpl *t, tpl_op op, tpl_value a, tpl_value b)
         uint8_t mark = a.mark | b.mark;
         if (a.kind == TPL_FLOAT || b.kind == TPL_FLOAT)
             return float_op(t, op, rose_tpl_as_double(a), rose_tpl_as_double(b), mark);
-        return int_op(t, op, as_int(a), as_int(b), mark);
+        return int_op(t, op, rose_tpl_as_int(t, a), rose_tpl_as_int(t, b), mark);
     }
     if (op == OP_ADD) return add(t, a, b);
-    if (op == OP_MUL && repeats(a, b)) return repeat(t, a, as_int(b));
-    if (op == OP_MUL && repeats(b, a)) return repeat(t, b, as_int(a));
+    if (op == OP_MUL && repeats(a, b)) return repeat(t, a, rose_tpl_as_int(t, b));
+    if (op == OP_MUL && repeats(b, a)) return repeat(t, b, rose_tpl_as_int(t, a));
     if (op == OP_MOD && a.kind == TPL_STR) return rose_tpl_percent(t, a.u.str, b);
     bad(t, names[op - OP_ADD], a, b);
 }
@@ -164,5 +165,5 @@ tpl_value rose_tpl_negate(rose_tpl *t, tpl_value v)
         rose_tpl_fail(t, "'-' is not supported for %s", rose_tpl_kind_name(v));
     if (v.kind == TPL_FLOAT) return rose_tpl_float(-v.u.f, v.mark);
     if (v.kind == TPL_INT && v.u.i == INT64_MIN) too_large(t);
-    return rose_tpl_int(-as_int(v), v.mark);
+    return rose_tpl_int(-rose_tpl_as_int(t, v), v.mark);
 }

@@ -24,6 +24,8 @@ static bool number_equal(tpl_value a, tpl_value b)
 {
     if (a.kind == TPL_FLOAT || b.kind == TPL_FLOAT)
         return rose_tpl_as_double(a) == rose_tpl_as_double(b);
+    if (a.kind == TPL_BIG || b.kind == TPL_BIG)
+        return a.kind == b.kind && rose_tpl_text_eq(a.u.str, b.u.str);
     return (a.kind == TPL_BOOL ? a.u.b : a.u.i) == (b.kind == TPL_BOOL ? b.u.b : b.u.i);
 }
 
@@ -72,6 +74,15 @@ static int text_order(const tpl_text *a, const tpl_text *b)
     return c != 0 ? c : (a->n > b->n) - (a->n < b->n);
 }
 
+/* Two integers beyond 64 bits: by sign, by number of digits, then by the digits. */
+static int big_order(const tpl_text *a, const tpl_text *b)
+{
+    const bool minus = a->s[0] == '-';
+    if (minus != (b->s[0] == '-')) return minus ? -1 : 1;
+    const int c = a->n != b->n ? (a->n > b->n) - (a->n < b->n) : text_order(a, b);
+    return minus ? -c : c;
+}
+
 static int seq_order(rose_tpl *t, const tpl_seq *a, const tpl_seq *b, const char *op)
 {
     for (size_t i = 0; i < a->n && i < b->n; i++) {
@@ -91,6 +102,9 @@ int rose_tpl_order(rose_tpl *t, tpl_value a, tpl_value b, const char *op)
     if (rose_tpl_is_number(a) && rose_tpl_is_number(b)) {
         if (a.kind == TPL_INT && b.kind == TPL_INT) {
             c = (a.u.i > b.u.i) - (a.u.i < b.u.i);
+        } else if (a.kind == TPL_BIG && b.kind == TPL_BIG) {
+            c = big_order(a.u.str, b.u.str);
+            c = (c > 0) - (c < 0);
         } else {
             double x = rose_tpl_as_double(a), y = rose_tpl_as_double(b);
             c = x != x || y != y ? 2 : (x > y) - (x < y);

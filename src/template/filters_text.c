@@ -238,8 +238,10 @@ FILTER(to_int)
     } else if (v.kind == TPL_FLOAT) {
         if (isinf(v.u.f)) rose_tpl_fail(t, "cannot convert infinity to an integer");
         ok = float_to_int(t, v.u.f, &i);
+    } else if (v.kind == TPL_BIG) {
+        return v;
     } else if (rose_tpl_is_number(v)) {
-        i = v.kind == TPL_BOOL ? v.u.b : v.u.i;
+        i = rose_tpl_as_int(t, v);
         ok = true;
     }
     if (!ok) return given(arg[0]) ? arg[0] : rose_tpl_int(0, TPL_TEMPLATE);
@@ -265,7 +267,8 @@ FILTER(absolute)
         rose_tpl_fail(t, "abs takes a number, not %s", rose_tpl_kind_name(v));
     if (v.kind == TPL_FLOAT) return rose_tpl_float(fabs(v.u.f), v.mark);
     if (v.kind == TPL_INT && v.u.i < 0) return rose_tpl_negate(t, v);
-    return rose_tpl_int(v.kind == TPL_BOOL ? v.u.b : v.u.i, v.mark);
+    if (v.kind == TPL_BIG && v.u.str->s[0] != '-') return v;
+    return rose_tpl_int(rose_tpl_as_int(t, v), v.mark);
 }
 
 /* Python's round of an integer to tens, hundreds, ...: half to even. */
@@ -306,7 +309,8 @@ FILTER(round_number)
     if (!rose_tpl_is_number(v)) rose_tpl_fail(t, "round takes a number");
     if (rose_tpl_text_is(how, "common")) {
         if (v.kind == TPL_FLOAT) return rose_tpl_float(rose_tpl_round(v.u.f, digits), v.mark);
-        return rose_tpl_int(round_int(t, v.kind == TPL_BOOL ? v.u.b : v.u.i, digits), v.mark);
+        if (v.kind == TPL_BIG && digits >= 0) return v;
+        return rose_tpl_int(round_int(t, rose_tpl_as_int(t, v), digits), v.mark);
     }
     unit = pow(10, (double)digits);
     if (rose_tpl_text_is(how, "ceil"))

@@ -38,6 +38,7 @@ static const tpl_text *number_text(rose_tpl *t, tpl_value v, const spec *s)
     tpl_buf b = {.t = t};
     rose_tpl_want_defined(t, v);
     if (!rose_tpl_is_number(v)) rose_tpl_fail(t, "a format needs a number");
+    if (v.kind == TPL_BIG && s->type != 'f' && !s->plus) return v.u.str;
     if (s->type == 'f') {
         int64_t digits = s->precision < 0 ? 6 : s->precision;
         if (digits > 60) rose_tpl_fail(t, "more than 60 digits in a format");
@@ -45,7 +46,7 @@ static const tpl_text *number_text(rose_tpl *t, tpl_value v, const spec *s)
     } else {
         double f = v.kind == TPL_FLOAT ? trunc(v.u.f) : 0;
         if (!(fabs(f) < 9.2e18)) rose_tpl_fail(t, "an integer does not fit 64 bits");
-        long long i = v.kind == TPL_FLOAT ? (long long)f : v.kind == TPL_BOOL ? v.u.b : v.u.i;
+        long long i = v.kind == TPL_FLOAT ? (long long)f : rose_tpl_as_int(t, v);
         snprintf(text, sizeof text, s->plus ? "%+lld" : "%lld", i);
     }
     rose_tpl_puts(&b, text, v.mark);

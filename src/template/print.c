@@ -172,6 +172,7 @@ static void put_plain(tpl_buf *b, tpl_value v)
     if (v.kind == TPL_BOOL) strcpy(text, v.u.b ? "True" : "False");
     if (v.kind == TPL_INT) snprintf(text, sizeof text, "%lld", (long long)v.u.i);
     if (v.kind == TPL_FLOAT) rose_tpl_format_float(text, v.u.f);
+    if (v.kind == TPL_BIG) rose_tpl_put_part(b, v.u.str, 0, v.u.str->n);
     rose_tpl_puts(b, text, v.mark);
 }
 

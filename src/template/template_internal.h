@@ -23,6 +23,7 @@ typedef enum tpl_kind {
     TPL_NONE,
     TPL_BOOL,
     TPL_INT,
+    TPL_BIG, /* an integer that does not fit int64_t, by its digits in `str`; only JSON has them */
     TPL_FLOAT,
     TPL_STR,
     TPL_LIST,
@@ -303,6 +304,8 @@ bool rose_tpl_is_seq(tpl_value v);    /* has items: list, tuple, range, view, ge
 bool rose_tpl_is_number(tpl_value v); /* int, float, bool */
 bool rose_tpl_truth(tpl_value v);
 double rose_tpl_as_double(tpl_value v);
+int64_t rose_tpl_as_int(rose_tpl *t, tpl_value v); /* of an integer or bool; ends the render if it
+                                                    * does not fit */
 int64_t rose_tpl_index(rose_tpl *t, tpl_value v, const char *what); /* int or bool, or fails */
 void rose_tpl_want_defined(rose_tpl *t, tpl_value v); /* fails for an undefined value */
 /* All items of anything that can be looped over; consumes a generator. */

@@ -61,6 +61,10 @@ static void put_string(dump *d, const tpl_text *x)
 static void put_scalar(dump *d, tpl_value v)
 {
     char text[40] = "null";
+    if (v.kind == TPL_BIG) {
+        rose_tpl_put_part(&d->b, v.u.str, 0, v.u.str->n);
+        return;
+    }
     if (v.kind == TPL_BOOL) strcpy(text, v.u.b ? "true" : "false");
     if (v.kind == TPL_INT) snprintf(text, sizeof text, "%lld", (long long)v.u.i);
     if (v.kind == TPL_FLOAT) {

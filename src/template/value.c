@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { JSON_DEPTH = 100 };
 
@@ -155,6 +156,10 @@ tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
         out = array_from_json(t, v, mark);
     } else if (rose_json_is_integer(v)) {
         out = rose_tpl_int(rose_json_int(v), mark);
+    } else if (rose_json_is_big(v)) {
+        const char *digits = rose_json_number_text(v, NULL);
+        out.kind = TPL_BIG;
+        out.u.str = rose_tpl_text(t, digits, strlen(digits), mark);
     } else if (rose_json_is_real(v)) {
         out = rose_tpl_float(rose_json_real_value(v), mark);
     } else if (rose_json_is_boolean(v)) {
@@ -169,10 +174,10 @@ tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 
 const char *rose_tpl_kind_name(tpl_value v)
 {
-    static const char *const names[] = {"missing", "undefined", "NoneType",    "bool",
-                                        "int",     "float",     "str",         "list",
-                                        "tuple",   "range",     "dict view",   "generator",
-                                        "dict",    "Namespace", "LoopContext", "function"};
+    static const char *const names[] = {
+        "missing",   "undefined", "NoneType",  "bool",        "int",     "int",
+        "float",     "str",       "list",      "tuple",       "range",   "dict view",
+        "generator", "dict",      "Namespace", "LoopContext", "function"};
     return names[v.kind];
 }
 
@@ -183,7 +188,7 @@ bool rose_tpl_is_seq(tpl_value v)
 
 bool rose_tpl_is_number(tpl_value v)
 {
-    return v.kind == TPL_INT || v.kind == TPL_FLOAT || v.kind == TPL_BOOL;
+    return v.kind >= TPL_BOOL && v.kind <= TPL_FLOAT;
 }
 
 bool rose_tpl_truth(tpl_value v)
@@ -206,6 +211,7 @@ bool rose_tpl_truth(tpl_value v)
         return v.u.dict->n > 0;
     case TPL_LOOP:
         return v.u.loop->n > 0;
+    case TPL_BIG:
     case TPL_GEN:
     case TPL_SPACE:
     case TPL_FUNC:
@@ -218,6 +224,7 @@ bool rose_tpl_truth(tpl_value v)
 double rose_tpl_as_double(tpl_value v)
 {
     if (v.kind == TPL_FLOAT) return v.u.f;
+    if (v.kind == TPL_BIG) return strtod(v.u.str->s, NULL);
     return v.kind == TPL_BOOL ? (double)v.u.b : (double)v.u.i;
 }
 
@@ -225,9 +232,9 @@ int64_t rose_tpl_index(rose_tpl *t, tpl_value v, const char *what)
 {
     if (v.kind == TPL_BOOL) return v.u.b;
     rose_tpl_want_defined(t, v);
-    if (v.kind != TPL_INT)
+    if (v.kind != TPL_INT && v.kind != TPL_BIG)
         rose_tpl_fail(t, "%s must be an integer, not %s", what, rose_tpl_kind_name(v));
-    return v.u.i;
+    return rose_tpl_as_int(t, v);
 }
 
 void rose_tpl_want_defined(rose_tpl *t, tpl_value v)

@@ -56,7 +56,8 @@ static result render_in(const char *template, rose_template_input *in)
 static const char chat[] =
     "[{\"role\": \"user\", \"content\": \"Ab c\", \"name\": \"n\", \"i\": 12, \"f\": 1.5, \"t\": "
     "true,"
-    "\"l\": [\"x\", {\"k\": \"v\"}], \"d\": {\"a\": \"b\"}, \"s\": \"\\u00df<\\n\"}]";
+    "\"l\": [\"x\", {\"k\": \"v\"}], \"d\": {\"a\": \"b\"}, \"s\": \"\\u00df<\\n\","
+    "\"b\": 12345678901234567890, \"n\": -98765432109876543210}]";
 
 static result render(const char *template)
 {
@@ -126,6 +127,17 @@ static const char *const mark_cases[][3] = {
     {"{{ m.content|int(7) }}{{ '12'|int }}{{ (m.name ~ '')|length }}", "7121", "7121"},
     {"{{ m.content if m.t else 'x' }}{{ m.zz or 'x' }}", "Ab cx", "....x"},
     {"{{ '<|im_' ~ m.name ~ '|>' }}", "<|im_n|>", "<|im_.|>"},
+    /* integers beyond 64 bits keep their digits */
+    {"{{ m.b }} {{ [m.b]|tojson }} {{ m.b|int }}",
+     "12345678901234567890 [12345678901234567890] 12345678901234567890",
+     ".................... [....................] ...................."},
+    {"{{ m.b is integer }}{{ m.b is number }}{{ m.b is float }}", "TrueTrueFalse", "TrueTrueFalse"},
+    {"{{ m.b == m.b }}{{ m.b > 1 }}{{ m.n < m.b }}{{ m.n < 0 }}{{ m.b == m.n }}",
+     "TrueTrueTrueTrueFalse", "TrueTrueTrueTrueFalse"},
+    {"{{ [m.b, m.n]|min }}{{ m.b|abs }}", "-9876543210987654321012345678901234567890",
+     "........................................."},
+    {"{{ '%d'|format(m.b) }}{{ m.b|float }}", "123456789012345678901.2345678901234567e+19",
+     ".........................................."},
 };
 
 static void test_marks(void **state)
@@ -166,6 +178,8 @@ static const struct {
 } error_cases[] = {
     {"a\n{{ raise_exception('roles must alternate') }}", ROSE_E_INVAL,
      "line 2: roles must alternate"},
+    {"{{ messages[0].b + 1 }}", ROSE_E_INVAL, "an integer does not fit 64 bits"},
+    {"{{ -messages[0].b }}", ROSE_E_INVAL, "an integer does not fit 64 bits"},
     {"{{ 1 +\n\n none }}", ROSE_E_INVAL, "line 1: '+' is not supported between int and NoneType"},
     {"{{ zz.a }}", ROSE_E_INVAL, "'zz' is undefined"},
     {"\n\n{{ 'a'|nix }}", ROSE_E_FORMAT, "line 3: no filter named 'nix'"},
