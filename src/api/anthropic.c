@@ -91,6 +91,19 @@ static bool add_text(rose_api_translation *t, const char *role, const rose_json 
     return m != NULL && rose_api_translate_text(t, m, text);
 }
 
+/* The text of the arguments of a tool_use, a new reference; NULL: no memory. Arguments that were no
+ * object come back as they were sent: as one string in an object. */
+static rose_json *input_text(const rose_json *input)
+{
+    const rose_json *raw = rose_json_get(input, "_raw_arguments");
+    if (rose_json_is_string(raw) && rose_json_size(input) == 1) return rose_json_incref(raw);
+    rose_api_out text = {0};
+    rose_api_put_json(&text, input);
+    rose_json *out = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
+    rose_api_out_free(&text);
+    return out;
+}
+
 static bool add_tool_use(rose_api_translation *t, const rose_json *block, const char *name)
 {
     const rose_json *id = rose_json_get(block, "id"), *tool = rose_json_get(block, "name");
@@ -101,10 +114,7 @@ static bool add_tool_use(rose_api_translation *t, const rose_json *block, const 
                            "'input'");
     rose_json *m = message_for(t, "assistant");
     if (m == NULL) return false;
-    rose_api_out text = {0};
-    rose_api_put_json(&text, input);
-    rose_json *arguments = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
-    rose_api_out_free(&text);
+    rose_json *arguments = input_text(input);
     if (arguments == NULL) return rose_api_fail_nomem(t->err);
     const bool ok = rose_api_translate_call(t, m, id, tool, arguments);
     rose_json_decref(arguments);
@@ -163,6 +173,8 @@ static bool add_turn(rose_api_translation *t, const rose_json *turn, size_t i)
         return wrong_block(t, name, "'user', 'assistant' or 'system'");
     }
     if (rose_json_is_string(content)) return add_text(t, rose_json_text(role), content);
+    if (rose_api_json_is(role, "assistant") && (content == NULL || rose_json_is_null(content)))
+        return message_for(t, "assistant") != NULL; /* a reply without text */
     if (!rose_json_is_array(content)) return wrong_block(t, name, "a string or a list of blocks");
     for (size_t k = 0; k < rose_json_count(content); k++) {
         snprintf(name, sizeof name, "messages[%zu].content[%zu]", i, k);

@@ -446,12 +446,11 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose
     const rose_api_part *end = c->parts + c->n_parts;
     rose_buf text = {0};
     rose_json *input = NULL;
-    rose_json_error where;
     for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
         if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
-    if (text.len > 0 &&
-        rose_json_parse(&input, text.data, text.len, ROSE_JSON_NUL, &where) == ROSE_E_NOMEM)
+    if (text.len > 0 && rose_json_parse(&input, text.data, text.len,
+                                        ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
         o->oom = true;
     if (rose_json_is_object(input)) {
         rose_api_put(o, text.data, text.len);

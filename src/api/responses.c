@@ -84,7 +84,10 @@ static bool add_message(rose_api_translation *t, const rose_json *item, size_t i
     if (role == NULL)
         return wrong_member(t, i, "role", "'user', 'assistant', 'system' or 'developer'");
     rose_json *m = message_for(t, role);
-    return m != NULL && add_content(t, m, rose_json_get(item, "content"), i, "content");
+    const rose_json *content = rose_json_get(item, "content");
+    if (strcmp(role, "assistant") == 0 && (content == NULL || rose_json_is_null(content)))
+        return m != NULL; /* a reply without text */
+    return m != NULL && add_content(t, m, content, i, "content");
 }
 
 /* A call belongs to the message of the assistant before it. */

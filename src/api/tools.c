@@ -525,7 +525,8 @@ bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len)
 bool rose_api_calls_finish(rose_api_choice *c)
 {
     if (c->calls == NULL) return true;
-    const bool ok = rose_calls_finish(c->calls) == ROSE_OK && !c->part_lost;
+    const bool cut = c->finish == NULL || strcmp(c->finish, "stop") != 0;
+    const bool ok = rose_calls_finish(c->calls, cut) == ROSE_OK && !c->part_lost;
     if (rose_calls_count(c->calls) > 0 && c->finish != NULL && strcmp(c->finish, "stop") == 0)
         c->finish = "tool_calls";
     rose_calls_destroy(c->calls);

@@ -143,9 +143,11 @@ bool rose_api_translate_end(rose_api_translation *t)
         rose_json *m = rose_json_at(t->messages, i), *parts = rose_json_get(m, "content");
         const size_t n = rose_json_count(parts);
         if (n > 1) continue;
+        const bool calls = rose_json_get(m, "tool_calls") != NULL;
         rose_json *content = n == 1
                                  ? rose_json_incref(rose_json_get(rose_json_at(parts, 0), "text"))
-                                 : rose_json_string("");
+                             : calls ? rose_json_null()
+                                     : rose_json_string("");
         if (rose_json_set_new(m, "content", content) != 0) return rose_api_fail_nomem(t->err);
     }
     return true;

@@ -200,6 +200,10 @@ enum {
     ROSE_JSON_LAST_WINS = 4, /* the last of duplicate keys counts, as in Python */
     ROSE_JSON_NONFINITE = 8, /* NaN, Infinity, -Infinity and 1e999 are numbers, as in Python */
     ROSE_JSON_CONTROL = 16,  /* strings may contain control characters, such as line ends */
+    /* What a model wrote wrong or was cut is read as far as it goes: commas before a closing
+     * bracket and unknown escapes are passed over, half a surrogate pair is U+FFFD, and what is
+     * open at the end is closed there, without a member or element that has only begun. */
+    ROSE_JSON_REPAIR = 32,
     /* Files of models, which Python programs write and read. */
     ROSE_JSON_PYTHON = ROSE_JSON_NUL | ROSE_JSON_LAST_WINS | ROSE_JSON_NONFINITE
 };
@@ -243,7 +247,7 @@ typedef struct rose_json_scan {
     const char *begin, *p, *end; /* the text, and where the scan is; borrowed */
     const char *path;            /* for messages; borrowed */
     rose_err *err;               /* borrowed, or NULL */
-    unsigned flags;              /* as of a parse: ROSE_JSON_CONTROL */
+    unsigned flags;              /* as of a parse: ROSE_JSON_CONTROL, ROSE_JSON_REPAIR */
     const char *what;            /* what was wrong; NULL: nothing, or memory ran out */
 } rose_json_scan;
 

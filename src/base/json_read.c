@@ -84,13 +84,30 @@ static rose_status read_number(reader *r, rose_json **out)
     return made(out, v);
 }
 
+/* Whether the value that was being read is left out: the text ends in it, and is repaired. Then the
+ * text is read to its end. */
+static bool cut(reader *r, rose_status st)
+{
+    const char *p = r->s.p;
+    if (st != ROSE_E_FORMAT || r->limit != ROSE_JSON_NO_LIMIT || !(r->s.flags & ROSE_JSON_REPAIR))
+        return false;
+    while (p < r->s.end && strchr("0123456789+-.eEtrufalsn", *p) != NULL && *p != '\0')
+        p++; /* half a number or word */
+    if (p < r->s.end) return false;
+    r->s.p = p;
+    return true;
+}
+
 static rose_status read_array(reader *r, rose_json **out)
 {
     rose_json *one, *list = rose_json_array();
     rose_status st = list != NULL ? rose_json_scan_open(&r->s, '[') : ROSE_E_NOMEM;
     for (bool first = true; rose_json_scan_more(&r->s, ']', &first, &st);) {
         if (rose_json_count(list) > 0) st = charge(r, &r->left.values, ROSE_JSON_VALUES);
-        if (st == ROSE_OK) st = read_value(r, &one);
+        if (st == ROSE_OK && cut(r, st = read_value(r, &one))) {
+            st = ROSE_OK;
+            break;
+        }
         if (st == ROSE_OK && rose_json_append_new(list, one) != 0) st = ROSE_E_NOMEM;
     }
     *out = list;
@@ -122,7 +139,10 @@ static rose_status read_object(reader *r, rose_json **out)
     rose_status st = o != NULL ? rose_json_scan_open(&r->s, '{') : ROSE_E_NOMEM;
     for (bool first = true; rose_json_scan_more(&r->s, '}', &first, &st);) {
         if (rose_json_size(o) > 0) st = charge(r, &r->left.values, ROSE_JSON_VALUES);
-        if (st == ROSE_OK) st = read_member(r, o);
+        if (st == ROSE_OK && cut(r, st = read_member(r, o))) {
+            st = ROSE_OK;
+            break;
+        }
     }
     *out = o;
     return st;

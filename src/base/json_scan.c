@@ -44,19 +44,35 @@ static int32_t hex4(const char *p, const char *end)
     return v;
 }
 
-/* \uXXXX, or two of them for a character beyond the first plane; p is after the u. */
+static bool repairs(const rose_json_scan *s)
+{
+    return (s->flags & ROSE_JSON_REPAIR) != 0;
+}
+
+/* An escape that does not exist. A repair keeps its backslash, as in "\d", or drops an escape that
+ * the end of the text has cut; p is after the backslash. */
+static rose_status bad_escape(rose_json_scan *s, rose_buf *out, bool cut)
+{
+    if (!repairs(s)) return rose_json_scan_bad(s, "invalid escape");
+    if (!cut) return rose_buf_add(out, "\\", 1);
+    s->p = s->end;
+    return ROSE_OK;
+}
+
+/* \uXXXX, or two of them for a character beyond the first plane; p is before the u. */
 static rose_status unicode_escape(rose_json_scan *s, rose_buf *out)
 {
     char utf8[4];
-    int32_t cp = hex4(s->p, s->end);
-    if (cp < 0) return rose_json_scan_bad(s, "invalid escape");
-    s->p += 4;
+    int32_t cp = hex4(s->p + 1, s->end);
+    if (cp < 0) return bad_escape(s, out, s->end - s->p < 5);
+    s->p += 5;
     if (cp >= 0xD800 && cp < 0xE000) {
         const bool pair = cp < 0xDC00 && s->end - s->p >= 6 && s->p[0] == '\\' && s->p[1] == 'u';
         const int32_t low = pair ? hex4(s->p + 2, s->end) : -1;
-        if (low < 0xDC00 || low >= 0xE000) return rose_json_scan_bad(s, "half of a surrogate pair");
-        cp = 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00);
-        s->p += 6;
+        const bool whole = low >= 0xDC00 && low < 0xE000;
+        if (!whole && !repairs(s)) return rose_json_scan_bad(s, "half of a surrogate pair");
+        cp = whole ? 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00) : 0xFFFD;
+        s->p += whole ? 6 : 0;
     }
     const unsigned n = rose_utf8_encode((uint32_t)cp, utf8);
     return rose_buf_add(out, utf8, n);
@@ -66,11 +82,11 @@ static rose_status unicode_escape(rose_json_scan *s, rose_buf *out)
 static rose_status escape(rose_json_scan *s, rose_buf *out)
 {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (s->p == s->end) return rose_json_scan_bad(s, "a string without an end");
-    const char c = *s->p++;
-    if (c == 'u') return unicode_escape(s, out);
-    const char *at = memchr(letters, c, sizeof letters - 1);
-    if (at == NULL) return rose_json_scan_bad(s, "invalid escape");
+    if (s->p == s->end) return bad_escape(s, out, true);
+    if (*s->p == 'u') return unicode_escape(s, out);
+    const char *at = memchr(letters, *s->p, sizeof letters - 1);
+    if (at == NULL) return bad_escape(s, out, false);
+    s->p++;
     if (out->len == out->cap) return rose_buf_add(out, &values[at - letters], 1);
     out->data[out->len++] = values[at - letters];
     return ROSE_OK;
@@ -104,7 +120,8 @@ static void plain_text(rose_json_scan *s)
 static void string_text(rose_json_scan *s)
 {
     plain_text(s);
-    while ((s->flags & ROSE_JSON_CONTROL) && s->p < s->end && (unsigned char)*s->p < 0x20) {
+    while ((s->flags & (ROSE_JSON_CONTROL | ROSE_JSON_REPAIR)) && s->p < s->end &&
+           (unsigned char)*s->p < 0x20) {
         s->p++;
         plain_text(s);
     }
@@ -141,11 +158,12 @@ rose_status rose_json_scan_string(rose_json_scan *s, rose_buf *scratch, const ch
         *text = scratch->data;
         *len = scratch->len;
     }
-    if (s->p == s->end) return rose_json_scan_bad(s, "a string without an end");
-    if (*s->p != '"') return rose_json_scan_bad(s, "a control character in a string");
+    const bool ends = s->p < s->end;
+    if (!ends && !repairs(s)) return rose_json_scan_bad(s, "a string without an end");
+    if (ends && *s->p != '"') return rose_json_scan_bad(s, "a control character in a string");
     if (*len > 0 && rose_utf8_valid_prefix((const uint8_t *)*text, *len) != *len)
         return rose_json_scan_bad(s, "a string that is not UTF-8");
-    s->p++;
+    s->p += ends;
     return ROSE_OK;
 }
 
@@ -250,12 +268,14 @@ bool rose_json_scan_more(rose_json_scan *s, char bracket, bool *first, rose_stat
     if (*st != ROSE_OK) return false;
     const bool was_first = *first;
     *first = false;
-    if (was_first ? rose_json_scan_take(s, bracket) : !rose_json_scan_take(s, ',')) {
-        if (!was_first && !rose_json_scan_take(s, bracket))
+    if (was_first && rose_json_scan_take(s, bracket)) return false;
+    if (!was_first && !rose_json_scan_take(s, ',')) {
+        if (!rose_json_scan_take(s, bracket) && !(repairs(s) && s->p == s->end))
             *st = rose_json_scan_bad(s, "a comma or a closing bracket is missing");
         return false;
     }
-    return true;
+    /* A repair passes over a comma before the bracket, and ends at the end of the text. */
+    return !repairs(s) || !(rose_json_scan_take(s, bracket) || s->p == s->end);
 }
 
 rose_status rose_json_scan_key(rose_json_scan *s, rose_buf *scratch, const char **text, size_t *len)

@@ -494,8 +494,9 @@ rose_status rose_calls_push(rose_calls *p, const char *bytes, size_t n)
 
 /* What is held at the end is text, unless it is white space between calls or the beginning of what
  * follows an announced call. */
-rose_status rose_calls_finish(rose_calls *p)
+rose_status rose_calls_finish(rose_calls *p, bool cut)
 {
+    p->cut = cut;
     think_finish(p);
     const bool in_call = p->state > CALLS_END;
     const bool between = p->state == CALLS_TEXT && p->n_calls > 0 && p->held.len == p->mark;

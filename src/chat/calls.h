@@ -119,8 +119,10 @@ void rose_calls_destroy(rose_calls *p); /* accepts NULL */
  * and O(tools) for each call and each parameter (1,000 tools: about 0.1 ms). */
 rose_status rose_calls_push(rose_calls *p, const char *bytes, size_t n);
 
-/* Ends the text: the parser gives the bytes that it held back. Push nothing after this call. */
-rose_status rose_calls_finish(rose_calls *p);
+/* Ends the text: the parser gives the bytes that it held back. cut: the text ended at a limit, not
+ * because the model was done; a call that is not complete then stays so, since half a command must
+ * not become a whole one. Push nothing after this call. */
+rose_status rose_calls_finish(rose_calls *p, bool cut);
 
 /* Returns the number of calls that were reported. */
 uint32_t rose_calls_count(const rose_calls *p);

@@ -373,7 +373,7 @@ void rose_calls_xml_step(rose_calls *p, char c)
 /* A reply that ends between parameters has a complete object; one that ends in a value does not. */
 void rose_calls_xml_finish(rose_calls *p)
 {
-    if (p->state == CALLS_XML_BODY && p->held.len == p->mark) put_args(p, "}");
+    if (p->state == CALLS_XML_BODY && p->held.len == p->mark && !p->cut) put_args(p, "}");
     if (p->state != CALLS_XML_VALUE) return;
     value_held(p);
     if (!streams(p)) rose_calls_emit(p, ROSE_PART_ARGS, p->word.data, p->word.len);

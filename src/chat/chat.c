@@ -89,6 +89,9 @@ static rose_status try_forms(rose_chat *c, rose_err *err)
     rose_status st = try_content(
         &c->forms.parts, c, rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
     if (st == ROSE_OK) st = try_content(&text, c, rose_json_string(needle), false);
+    if (st == ROSE_OK)
+        st = rose_chat_forms_calls(&c->forms, c->tool_use != NULL ? c->tool_use : c->main,
+                                   c->tokens);
     c->forms.wrap = c->forms.parts && !text;
     return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
 }

@@ -25,7 +25,15 @@ void rose_chat_texts_free(rose_chat_texts *x);
 typedef struct rose_chat_forms {
     bool parts; /* it accepts a list of text parts */
     bool wrap;  /* it accepts only lists, so a string becomes a list of one part */
+    /* of the assistant's calls */
+    bool null;      /* with calls it accepts null as the content */
+    bool text;      /* it shows arguments that are text, ... */
+    bool only_text; /* and not those that are an object */
 } rose_chat_forms;
+
+/* forms.c: finds the forms of calls. Errors: NOMEM. */
+rose_status rose_chat_forms_calls(rose_chat_forms *forms, const rose_template *t,
+                                  const rose_json *tokens);
 
 /* *out: messages as a template wants them, a new reference. */
 rose_status rose_chat_messages(rose_json **out, const rose_json *messages, rose_chat_forms forms,
@@ -98,6 +106,7 @@ enum { CALLS_PY_DEPTH = 64, CALLS_MAX_NAME = 256 };
 struct rose_calls {
     rose_calls_opts o;
     bool oom;
+    bool cut; /* the text has ended at a limit */
     /* parts */
     rose_buf out; /* bytes of the part that is not yet given to the sink */
     rose_part_kind out_kind;

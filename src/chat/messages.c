@@ -77,10 +77,19 @@ static rose_json *join(const rose_json *parts)
     return out;
 }
 
+/* Agents send replies back that had calls only. A template that cannot take null gets the empty
+ * content that vLLM gives it. */
+static rose_status put_no_content(const state *s, rose_json *message)
+{
+    if (s->forms.null && rose_json_count(rose_json_get(message, "tool_calls")) > 0)
+        return put(s, message, "content", rose_json_null());
+    return put(s, message, "content", s->forms.wrap ? rose_json_array() : rose_json_string(""));
+}
+
 static rose_status put_content(const state *s, rose_json *message)
 {
     rose_json *content = rose_json_get(message, "content");
-    if (content == NULL || rose_json_is_null(content)) return ROSE_OK;
+    if (content == NULL || rose_json_is_null(content)) return put_no_content(s, message);
     if (rose_json_is_string(content)) {
         if (!s->forms.wrap) return ROSE_OK;
         return put(s, message, "content",
@@ -98,10 +107,13 @@ static rose_status put_content(const state *s, rose_json *message)
 
 /* ---- tool calls ---- */
 
-/* *out: the arguments as a value, a new reference. */
-static rose_status parse_arguments(state *s, size_t k, const rose_json *text, rose_json **out)
+/* *out: the arguments as a value that the template shows, a new reference. The server may have sent
+ * them itself, as its model wrote them: cut, with a comma or a line end too many. They are read as
+ * far as they go. What is no JSON at all stays text. */
+static rose_status parse_arguments(state *s, const rose_json *text, rose_json **out)
 {
-    rose_json_error e;
+    static const unsigned ways[] = {ROSE_JSON_PYTHON | ROSE_JSON_ANY,
+                                    ROSE_JSON_PYTHON | ROSE_JSON_REPAIR};
     const size_t n = rose_json_text_len(text);
     *out = NULL;
     s->n_bytes += n;
@@ -109,13 +121,12 @@ static rose_status parse_arguments(state *s, size_t k, const rose_json *text, ro
         return rose_fail(s->err, ROSE_E_INVAL,
                          "messages: the arguments of tool calls are over %d bytes", MAX_ARGUMENTS);
     if (n == 0) return (*out = rose_json_object()) != NULL ? ROSE_OK : no_memory(s);
-    const rose_status st =
-        rose_json_parse(out, rose_json_text(text), n, ROSE_JSON_ANY | ROSE_JSON_NUL, &e);
-    if (st == ROSE_E_NOMEM) return no_memory(s);
-    if (st == ROSE_OK) return ROSE_OK;
-    return rose_fail(s->err, ROSE_E_INVAL,
-                     "messages[%zu].tool_calls[%zu].function.arguments is not valid JSON: %.100s",
-                     s->i, k, e.text);
+    for (size_t i = 0; i < 2 && !s->forms.only_text; i++) {
+        const rose_status st = rose_json_parse(out, rose_json_text(text), n, ways[i], NULL);
+        if (st != ROSE_E_FORMAT) return st == ROSE_OK ? st : no_memory(s);
+    }
+    *out = s->forms.text ? rose_json_incref(text) : rose_json_pack("{s:O}", "arguments", text);
+    return *out != NULL ? ROSE_OK : no_memory(s);
 }
 
 static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list)
@@ -128,7 +139,7 @@ static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list
                          "messages[%zu].tool_calls[%zu] needs a 'function' with a string 'name'",
                          s->i, k);
     if (!rose_json_is_string(arguments)) return append(s, list, rose_json_incref(call));
-    rose_status st = parse_arguments(s, k, arguments, &value);
+    rose_status st = parse_arguments(s, arguments, &value);
     if (st != ROSE_OK) return st;
     rose_json *f = copy_of(function), *c = copy_of(call);
     if (f == NULL || c == NULL) st = no_memory(s);

@@ -24,9 +24,9 @@ static tpl_value mark_role(rose_tpl *t, tpl_value role)
     return role;
 }
 
-static bool is_role(const tpl_pair *p)
+static bool is(const tpl_pair *p, const char *key)
 {
-    return p->key.u.str->n == 4 && memcmp(p->key.u.str->s, "role", 4) == 0;
+    return p->key.u.str->n == strlen(key) && memcmp(p->key.u.str->s, key, strlen(key)) == 0;
 }
 
 static tpl_value prepare(rose_tpl *t, tpl_value message)
@@ -34,9 +34,9 @@ static tpl_value prepare(rose_tpl *t, tpl_value message)
     tpl_value out = rose_tpl_dict_new(t, message.mark);
     for (size_t i = 0; i < message.u.dict->n; i++) {
         const tpl_pair *p = &message.u.dict->pairs[i];
-        if (p->value.kind != TPL_NONE)
+        if (p->value.kind != TPL_NONE || is(p, "content"))
             rose_tpl_dict_put(t, out.u.dict, p->key,
-                              is_role(p) ? mark_role(t, p->value) : p->value);
+                              is(p, "role") ? mark_role(t, p->value) : p->value);
     }
     return out;
 }

@@ -64,10 +64,10 @@ typedef struct rose_template_text {
  * NULL. */
 rose_status rose_template_compile(rose_template **out, const char *text, size_t n, rose_err *err);
 
-/* Render. Members of a message whose value is null are dropped first, and reasoning_content,
- * thinking and reasoning are aliases, both as in transformers. On success *out is owned by the
- * caller. Errors: ROSE_E_INVAL (the template raised an exception, an expression fails, a limit;
- * the message names the line and the cause), ROSE_E_NOMEM; then *out is zero. */
+/* Render. Members of a message whose value is null are dropped first, but for `content`, and
+ * reasoning_content, thinking and reasoning are aliases, both as in transformers. On success *out
+ * is owned by the caller. Errors: ROSE_E_INVAL (the template raised an exception, an expression
+ * fails, a limit; the message names the line and the cause), ROSE_E_NOMEM; then *out is zero. */
 rose_status rose_template_render(rose_template_text *out, const rose_template *t,
                                  const rose_template_input *in, rose_err *err);
 

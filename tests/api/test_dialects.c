@@ -72,8 +72,14 @@ static const sample responses[] = {
      "'tool_call_id':'c2'}]}",
      ""},
     {"{'input':[{'type':'function_call','call_id':'c','name':'f','arguments':'{}'}]}",
-     "{'messages':[{'content':'','role':'assistant','tool_calls':[{'function':{'arguments':'{}',"
+     "{'messages':[{'content':null,'role':'assistant','tool_calls':[{'function':{'arguments':'{}',"
      "'name':'f'},'id':'c','type':'function'}]}]}",
+     ""},
+    {"{'input':[{'role':'user','content':'a'},{'role':'assistant','content':null},{'type':'message'"
+     ","
+     "'role':'assistant'},{'role':'user','content':'b'}]}",
+     "{'messages':[{'content':'a','role':'user'},{'content':'','role':'assistant'},{'content':'',"
+     "'role':'assistant'},{'content':'b','role':'user'}]}",
      ""},
     {"{'input':'x','tools':[{'type':'function','name':'f','description':null,'parameters':{'type':"
      "'object'},'strict':true}],'tool_choice':{'type':'function','name':'f'},"
@@ -132,6 +138,23 @@ static const sample responses[] = {
 };
 
 static const sample messages[] = {
+    {"{'max_tokens':5,'messages':[{'role':'user','content':'a'},{'role':'assistant','content':null}"
+     ","
+     "{'role':'user','content':'b'}]}",
+     "{'max_tokens':5,'messages':[{'content':'a','role':'user'},{'content':'','role':'assistant'},"
+     "{'content':'b','role':'user'}]}",
+     ""},
+    /* arguments that were no object come back as they were sent */
+    {"{'max_tokens':5,'messages':[{'role':'assistant','content':[{'type':'tool_use','id':'c','name'"
+     ":"
+     "'f','input':{'_raw_arguments':'cut'}},{'type':'tool_use','id':'d','name':'f','input':{'x':"
+     "12345678901234567890}}]},{'role':'user','content':'b'}]}",
+     "{'max_tokens':5,'messages':[{'content':null,'role':'assistant','tool_calls':[{'function':{"
+     "'arguments':'cut','name':'f'},'id':'c','type':'function'},{'function':{'arguments':"
+     "'{\\'x\\':12345678901234567890}','name':'f'},'id':'d','type':'function'}]},{'content':'b','"
+     "role':"
+     "'user'}]}",
+     ""},
     {"{'max_tokens':5,'messages':[{'role':'user','content':'a'}],'system':'s','stop_sequences':"
      "['z'],'top_k':3,'metadata':{'user_id':'u'}}",
      "{'max_tokens':5,'messages':[{'content':'s','role':'system'},{'content':'a','role':'user'}],"

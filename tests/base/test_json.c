@@ -83,6 +83,56 @@ static void options(void **state)
     assert_int_equal(parse("[-NaN]", 6, 31), ROSE_E_FORMAT);
 }
 
+/* What models write wrong, and texts that were cut. */
+static void repairs(void **state)
+{
+    static const struct {
+        const char *text, *dump; /* NULL: nothing can be read */
+    } cases[] = {
+        {"{\"a\":98,}", "{\"a\":98}"},
+        {"[1,]", "[1]"},
+        {"{\"a\":\"line1\nline2\"}", "{\"a\":\"line1\\nline2\"}"},
+        {"{\"a\":\"\\d+\\u12\"}", "{\"a\":\"\\\\d+\\\\u12\"}"},
+        {"{\"a\":\"\\ud83c x\"}", "{\"a\":\"\xEF\xBF\xBD x\"}"},
+        {"{\"b\":1,\"b\":2}", "{\"b\":2}"},
+        {"{", "{}"},
+        {"{\"a", "{}"},
+        {"{\"a\"", "{}"},
+        {"{\"a\":", "{}"},
+        {"{\"a\": tru", "{}"},
+        {"{\"a\": -", "{}"},
+        {"{\"a\": 12.", "{}"},
+        {"{\"a\": 12", "{\"a\":12}"},
+        {"{\"a\": 1,", "{\"a\":1}"},
+        {"{\"a\": 1, \"b\": \"rm -", "{\"a\":1,\"b\":\"rm -\"}"},
+        {"{\"a\": \"x\\", "{\"a\":\"x\"}"},
+        {"{\"a\": \"x\\u00", "{\"a\":\"x\"}"},
+        {"{\"a\": [1, {\"b\": [2", "{\"a\":[1,{\"b\":[2]}]}"},
+        {"{\"a\": [1, {\"b\": [nul", "{\"a\":[1,{\"b\":[]}]}"},
+        {"{\"a\": 12345678901234567890", "{\"a\":12345678901234567890}"},
+        {"", NULL},
+        {"rm -rf", NULL},
+        {"{'a': 1}", NULL},
+        {"{\"a\": 1]", NULL},
+        {"{\"a\": 1} x", NULL},
+        {"{\"a\": what}", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rose_json *v = rose_json_loads(cases[i].text, ROSE_JSON_REPAIR | ROSE_JSON_PYTHON, NULL);
+        char *dump = v != NULL ? rose_json_dumps(v, ROSE_JSON_COMPACT) : NULL;
+        if ((dump == NULL) != (cases[i].dump == NULL) ||
+            (dump != NULL && strcmp(dump, cases[i].dump) != 0))
+            fail_msg("%s: %s", cases[i].text, dump != NULL ? dump : "refused");
+        free(dump);
+        rose_json_decref(v);
+    }
+    static const char text[] = "{\"a\\n\\u00e9\\ud83c\\udf39\xC3\xA9\":[1,-2.5e+3,{},[],null,true,"
+                               "false,{\"b\":\"\\ud83c\\udf39\"}]}";
+    for (size_t n = 1; n < sizeof text; n++) /* cut anywhere outside a character */
+        if ((text[n] & 0xC0) != 0x80) assert_int_equal(parse(text, n, ROSE_JSON_REPAIR), ROSE_OK);
+}
+
 static void messages(void **state)
 {
     static const struct {
@@ -337,6 +387,7 @@ int main(void)
         cmocka_unit_test(messages), cmocka_unit_test(limits),       cmocka_unit_test(numbers),
         cmocka_unit_test(equality), cmocka_unit_test(made_numbers), cmocka_unit_test(members),
         cmocka_unit_test(changes),  cmocka_unit_test(packing),      cmocka_unit_test(writing),
+        cmocka_unit_test(repairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -352,7 +352,7 @@ static void check(const sample *s, rose_json *tools, const size_t *cuts, size_t 
         assert_int_equal(rose_calls_push(p, s->text + at, end - at), ROSE_OK);
         at = end;
     }
-    assert_int_equal(rose_calls_finish(p), ROSE_OK);
+    assert_int_equal(rose_calls_finish(p, false), ROSE_OK);
     if (l.any) rose_buf_add(&l.b, "}", 1);
     const char *got = l.any ? rose_buf_str(&l.b) : "";
     if (strcmp(got, s->parts) != 0) {
