@@ -14,6 +14,14 @@ static inline uint64_t rose_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* CPU time that the calling thread has taken, in ns; a system call, about 300 ns. */
+static inline uint64_t rose_thread_cpu_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 /* From one time stamp to a later one. */
 static inline double rose_ms_between(uint64_t from_ns, uint64_t to_ns)
 {

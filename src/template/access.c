@@ -81,7 +81,7 @@ static bool element(rose_tpl *t, tpl_value v, tpl_value key, tpl_value *out)
     if (i < 0) i += n;
     if (i < 0 || i >= n) return false;
     if (v.kind == TPL_STR) {
-        size_t at = rose_tpl_offset(v.u.str, (size_t)i);
+        size_t at = rose_tpl_offset(t, v.u.str, (size_t)i);
         *out = rose_tpl_str(rose_tpl_part(t, v.u.str, at, at + rose_tpl_char_len(v.u.str, at)));
     } else {
         *out = v.u.seq->items[i];
@@ -151,11 +151,12 @@ static tpl_value slice_text(rose_tpl *t, const tpl_text *x, const range *r)
     size_t *at, i = 0;
     if (r->n == 0) return rose_tpl_str(rose_tpl_part(t, x, 0, 0));
     if (r->step == 1) {
-        size_t from = rose_tpl_offset(x, (size_t)r->from);
+        size_t from = rose_tpl_offset(t, x, (size_t)r->from);
         tpl_text rest = {.s = x->s + from, .n = x->n - from};
-        return rose_tpl_str(rose_tpl_part(t, x, from, from + rose_tpl_offset(&rest, r->n)));
+        return rose_tpl_str(rose_tpl_part(t, x, from, from + rose_tpl_offset(t, &rest, r->n)));
     }
-    at = rose_tpl_array(t, rose_tpl_chars(x), sizeof *at);
+    at = rose_tpl_array(t, rose_tpl_chars(t, x), sizeof *at);
+    rose_tpl_visit(t, x->n);
     for (size_t p = 0; p < x->n; p += rose_tpl_char_len(x, p))
         at[i++] = p;
     for (size_t k = 0; k < r->n; k++) {

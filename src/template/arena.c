@@ -4,9 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "template/template_internal.h"
 
-enum { CHUNK_BYTES = 16384, ALIGN = 16, BYTES_A_STEP = 64 };
+enum {
+    CHUNK_BYTES = 16384,
+    ALIGN = 16,
+    CHECK_EVERY = 1 << 20 /* work, less than a millisecond */
+};
 
 struct tpl_chunk {
     struct tpl_chunk *next;
@@ -52,7 +57,7 @@ static void add_chunk(rose_tpl *t, size_t n)
 void *rose_tpl_take(rose_tpl *t, size_t n)
 {
     void *p;
-    rose_tpl_step(t, n / BYTES_A_STEP);
+    rose_tpl_work(t, WORK_A_STEP + (uint64_t)n);
     if (n > t->max_memory)
         rose_tpl_fail(t, "needs more than %zu MiB of memory", t->max_memory >> 20);
     n = (n + ALIGN - 1) / ALIGN * ALIGN;
@@ -87,11 +92,24 @@ void rose_tpl_chunks_free(struct tpl_chunk *c)
     }
 }
 
-void rose_tpl_step(rose_tpl *t, size_t n)
+/* CPU time, because a busy machine must not fail a render that does little. */
+void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms)
 {
-    t->steps += n + 1;
-    if (t->steps > t->max_steps)
-        rose_tpl_fail(t, "takes more than %llu steps", (unsigned long long)t->max_steps);
+    t->max_cpu_ms = ms;
+    t->cpu_end_ns = rose_thread_cpu_ns() + (uint64_t)ms * 1000000u;
+}
+
+void rose_tpl_check(rose_tpl *t)
+{
+    if (t->work > t->max_work)
+        rose_tpl_fail(t, "takes more than %llu steps",
+                      (unsigned long long)(t->max_work / WORK_A_STEP));
+    /* relaxed: it only ends work that nobody waits for */
+    if (t->stop != NULL && atomic_load_explicit(t->stop, memory_order_relaxed))
+        rose_tpl_fail_with(t, ROSE_E_CLOSED, "stopped, because the client has left");
+    if (t->max_cpu_ms > 0 && rose_thread_cpu_ns() > t->cpu_end_ns)
+        rose_tpl_fail(t, "takes more than %u ms of CPU time", t->max_cpu_ms);
+    t->check_at = t->max_work - t->work < CHECK_EVERY ? t->max_work + 1 : t->work + CHECK_EVERY;
 }
 
 void rose_tpl_enter(rose_tpl *t)

@@ -55,10 +55,12 @@ tpl_value rose_tpl_call_builtin(rose_tpl *t, const tpl_builtin *b, tpl_value sel
 
 /* ---- macros ---- */
 
-static bool take_named(const tpl_args *args, const tpl_text *name, bool *used, tpl_value *out)
+static bool take_named(rose_tpl *t, const tpl_args *args, const tpl_text *name, bool *used,
+                       tpl_value *out)
 {
+    rose_tpl_step(t, args->n_named / 8);
     for (size_t i = 0; i < args->n_named; i++) {
-        if (!rose_tpl_text_eq(args->named[i].key.u.str, name)) continue;
+        if (!rose_tpl_text_eq(t, args->named[i].key.u.str, name)) continue;
         *out = args->named[i].value;
         used[i] = true;
         return true;
@@ -107,7 +109,7 @@ static void set_params(rose_tpl *t, const tpl_node *m, const tpl_args *args)
         const tpl_text *name = m->list2.at[i]->text;
         tpl_value v = rose_tpl_undef(t, "parameter '%.*s' was not provided",
                                      (int)(name->n > 60 ? 60 : name->n), name->s);
-        bool named = take_named(args, name, used, &v);
+        bool named = take_named(t, args, name, used, &v);
         if (named && i < args->n) rose_tpl_fail(t, "a macro gets one parameter twice");
         if (i < args->n)
             v = args->pos[i];

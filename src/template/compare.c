@@ -36,8 +36,7 @@ static bool same_kind_equal(rose_tpl *t, tpl_value a, tpl_value b)
     case TPL_NONE:
         return true;
     case TPL_STR:
-        rose_tpl_step(t, a.u.str->n / 256);
-        return rose_tpl_text_eq(a.u.str, b.u.str);
+        return rose_tpl_text_eq(t, a.u.str, b.u.str);
     case TPL_LIST:
     case TPL_TUPLE:
     case TPL_RANGE:
@@ -58,18 +57,19 @@ static bool same_kind_equal(rose_tpl *t, tpl_value a, tpl_value b)
 bool rose_tpl_equal(rose_tpl *t, tpl_value a, tpl_value b)
 {
     bool is;
+    rose_tpl_step(t, 0);
     if (rose_tpl_is_number(a) && rose_tpl_is_number(b)) return number_equal(a, b);
     if (a.kind != b.kind) return false;
     rose_tpl_enter(t);
-    rose_tpl_step(t, 0);
     is = same_kind_equal(t, a, b);
     t->depth--;
     return is;
 }
 
-static int text_order(const tpl_text *a, const tpl_text *b)
+static int text_order(rose_tpl *t, const tpl_text *a, const tpl_text *b)
 {
     size_t n = a->n < b->n ? a->n : b->n;
+    rose_tpl_read(t, n);
     int c = n == 0 ? 0 : memcmp(a->s, b->s, n);
     return c != 0 ? c : (a->n > b->n) - (a->n < b->n);
 }
@@ -110,7 +110,7 @@ int rose_tpl_order(rose_tpl *t, tpl_value a, tpl_value b, const char *op)
             c = x != x || y != y ? 2 : (x > y) - (x < y);
         }
     } else if (a.kind == TPL_STR && b.kind == TPL_STR) {
-        c = text_order(a.u.str, b.u.str);
+        c = text_order(t, a.u.str, b.u.str);
         c = (c > 0) - (c < 0);
     } else if (a.kind == b.kind && (a.kind == TPL_LIST || a.kind == TPL_TUPLE)) {
         c = seq_order(t, a.u.seq, b.u.seq, op);
@@ -130,8 +130,7 @@ bool rose_tpl_contains(rose_tpl *t, tpl_value box, tpl_value v)
         rose_tpl_want_defined(t, v);
         if (v.kind != TPL_STR)
             rose_tpl_fail(t, "'in <string>' requires a string, not %s", rose_tpl_kind_name(v));
-        rose_tpl_step(t, box.u.str->n / 64);
-        return rose_tpl_find(box.u.str, 0, v.u.str) != SIZE_MAX;
+        return rose_tpl_find(t, box.u.str, 0, v.u.str) != SIZE_MAX;
     }
     if (box.kind == TPL_DICT) return rose_tpl_dict_get(t, box.u.dict, v) != NULL;
     items = rose_tpl_items(t, box, &n);
@@ -177,6 +176,7 @@ bool rose_tpl_compare(rose_tpl *t, tpl_op op, tpl_value a, tpl_value b)
 
 void rose_tpl_hashable(rose_tpl *t, tpl_value v)
 {
+    rose_tpl_step(t, 0);
     if (v.kind == TPL_TUPLE) {
         rose_tpl_enter(t);
         for (size_t i = 0; i < v.u.seq->n; i++)

@@ -14,7 +14,7 @@ void rose_tpl_scope_set(rose_tpl *t, tpl_scope *s, const tpl_text *name, tpl_val
 {
     rose_tpl_step(t, s->n / 8);
     for (uint32_t i = 0; i < s->n; i++) {
-        if (!rose_tpl_text_eq(s->binds[i].name, name)) continue;
+        if (!rose_tpl_text_eq(t, s->binds[i].name, name)) continue;
         s->binds[i].value = v;
         return;
     }
@@ -31,7 +31,7 @@ const tpl_value *rose_tpl_scope_get(rose_tpl *t, const tpl_scope *s, const tpl_t
     for (; s != NULL; s = s->parent) {
         rose_tpl_step(t, s->n / 8);
         for (uint32_t i = 0; i < s->n; i++) {
-            if (rose_tpl_text_eq(s->binds[i].name, name)) return &s->binds[i].value;
+            if (rose_tpl_text_eq(t, s->binds[i].name, name)) return &s->binds[i].value;
         }
     }
     return NULL;

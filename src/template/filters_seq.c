@@ -50,7 +50,7 @@ tpl_value rose_tpl_path(rose_tpl *t, tpl_value v, tpl_value path)
     if (path.kind == TPL_MISSING || path.kind == TPL_NONE) return v;
     if (path.kind != TPL_STR) return rose_tpl_item(t, v, path);
     for (size_t from = 0;;) {
-        size_t to = rose_tpl_find(path.u.str, from, &dot);
+        size_t to = rose_tpl_find(t, path.u.str, from, &dot);
         size_t end = to == SIZE_MAX ? path.u.str->n : to;
         v = rose_tpl_item(t, v, path_part(rose_tpl_part(t, path.u.str, from, end)));
         if (to == SIZE_MAX) return v;
@@ -76,6 +76,7 @@ static tpl_value sort_key(rose_tpl *t, tpl_value v, tpl_value paths, bool case_s
     const tpl_text comma = {.s = ",", .n = 1};
     size_t n = 1, from = 0;
     if (paths.kind == TPL_STR) {
+        rose_tpl_visit(t, paths.u.str->n);
         for (size_t i = 0; i < paths.u.str->n; i++)
             n += paths.u.str->s[i] == ',';
     }
@@ -83,7 +84,7 @@ static tpl_value sort_key(rose_tpl *t, tpl_value v, tpl_value paths, bool case_s
     for (size_t i = 0; i < n; i++) {
         tpl_value path = paths;
         if (paths.kind == TPL_STR) {
-            size_t to = rose_tpl_find(paths.u.str, from, &comma);
+            size_t to = rose_tpl_find(t, paths.u.str, from, &comma);
             if (to == SIZE_MAX) to = paths.u.str->n;
             path = rose_tpl_str(rose_tpl_part(t, paths.u.str, from, to));
             from = to + 1;
@@ -316,6 +317,7 @@ static tpl_value map_one(rose_tpl *t, tpl_value v, const tpl_args *raw, const tp
 {
     tpl_value out = {.kind = TPL_MISSING}, standby = {.kind = TPL_NONE};
     if (filter != NULL) return rose_tpl_call_builtin(t, filter, v, rest);
+    rose_tpl_step(t, raw->n_named);
     for (size_t i = 0; i < raw->n_named; i++) {
         if (rose_tpl_text_is(raw->named[i].key.u.str, "attribute"))
             out = rose_tpl_path(t, v, raw->named[i].value);

@@ -119,7 +119,7 @@ FILTER(center)
 {
     const tpl_text *x = text(t, v);
     int64_t width = given(arg[0]) ? rose_tpl_index(t, arg[0], "width") : 80;
-    int64_t pad = width - (int64_t)rose_tpl_chars(x), left;
+    int64_t pad = width - (int64_t)rose_tpl_chars(t, x), left;
     tpl_buf b = {.t = t};
     UNUSED;
     if (pad <= 0) return rose_tpl_str(x);
@@ -143,6 +143,7 @@ FILTER(wordcount)
     int64_t n = 0;
     bool inside = false;
     UNUSED;
+    rose_tpl_visit(t, x->n);
     for (size_t i = 0; i < x->n; i += rose_tpl_char_len(x, i)) {
         bool is = is_word(rose_tpl_char(x, i));
         n += is && !inside;
@@ -162,7 +163,7 @@ FILTER(escape)
     for (size_t i = 0; i < x->n; i++) {
         const char *p = x->s[i] == '\0' ? NULL : strchr(from, x->s[i]);
         if (p != NULL)
-            rose_tpl_puts(&b, to[p - from], rose_tpl_text_mark(x, i, i + 1));
+            rose_tpl_puts(&b, to[p - from], rose_tpl_text_mark(t, x, i, i + 1));
         else
             rose_tpl_put_part(&b, x, i, i + 1);
     }
@@ -194,6 +195,7 @@ static bool number_text(rose_tpl *t, const tpl_text *x, char *out, size_t cap)
 static bool parse_float(rose_tpl *t, const tpl_text *x, double *out)
 {
     char s[400], *end;
+    rose_tpl_step(t, STEPS_A_FLOAT);
     if (!number_text(t, x, s, sizeof s) || strpbrk(s, "xX(") != NULL) return false;
     *out = strtod(s, &end);
     return *end == '\0';
@@ -232,7 +234,7 @@ FILTER(to_int)
     rose_tpl_want_defined(t, v);
     if (base < 2 || base > 36) rose_tpl_fail(t, "the base %lld of int", (long long)base);
     if (v.kind == TPL_STR) {
-        mark = rose_tpl_text_mark(v.u.str, 0, v.u.str->n);
+        mark = rose_tpl_text_mark(t, v.u.str, 0, v.u.str->n);
         ok = parse_int(t, v.u.str, (int)base, &i) ||
              (parse_float(t, v.u.str, &f) && float_to_int(t, f, &i));
     } else if (v.kind == TPL_FLOAT) {
@@ -255,7 +257,7 @@ FILTER(to_float)
     rose_tpl_want_defined(t, v);
     if (rose_tpl_is_number(v)) return rose_tpl_float(rose_tpl_as_double(v), v.mark);
     if (v.kind == TPL_STR && parse_float(t, v.u.str, &f))
-        return rose_tpl_float(f, rose_tpl_text_mark(v.u.str, 0, v.u.str->n));
+        return rose_tpl_float(f, rose_tpl_text_mark(t, v.u.str, 0, v.u.str->n));
     return given(arg[0]) ? arg[0] : rose_tpl_float(0, TPL_TEMPLATE);
 }
 
@@ -286,9 +288,10 @@ static int64_t round_int(rose_tpl *t, int64_t i, int64_t digits)
 }
 
 /* round(precision, method); rounding goes through decimal digits, half to even. */
-double rose_tpl_round(double f, int64_t digits)
+double rose_tpl_round(rose_tpl *t, double f, int64_t digits)
 {
     char s[400];
+    rose_tpl_step(t, STEPS_A_FLOAT);
     if (!isfinite(f) || digits > 300) return f;
     if (digits < -300) return copysign(0.0, f);
     if (digits >= 0) {
@@ -308,7 +311,7 @@ FILTER(round_number)
     rose_tpl_want_defined(t, v);
     if (!rose_tpl_is_number(v)) rose_tpl_fail(t, "round takes a number");
     if (rose_tpl_text_is(how, "common")) {
-        if (v.kind == TPL_FLOAT) return rose_tpl_float(rose_tpl_round(v.u.f, digits), v.mark);
+        if (v.kind == TPL_FLOAT) return rose_tpl_float(rose_tpl_round(t, v.u.f, digits), v.mark);
         if (v.kind == TPL_BIG && digits >= 0) return v;
         return rose_tpl_int(round_int(t, rose_tpl_as_int(t, v), digits), v.mark);
     }

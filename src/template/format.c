@@ -23,7 +23,7 @@ static int64_t read_number(rose_tpl *t, const tpl_text *x, size_t *at)
 
 static void put_padded(tpl_buf *b, const tpl_text *x, const spec *s, bool number)
 {
-    int64_t pad = s->width - (int64_t)rose_tpl_chars(x);
+    int64_t pad = s->width - (int64_t)rose_tpl_chars(b->t, x);
     size_t sign = number && s->zero && x->n > 0 && (x->s[0] == '-' || x->s[0] == '+');
     bool zero = s->zero && number && !s->left;
     if (s->left || zero) rose_tpl_put_part(b, x, 0, s->left ? x->n : sign);
@@ -42,6 +42,7 @@ static const tpl_text *number_text(rose_tpl *t, tpl_value v, const spec *s)
     if (s->type == 'f') {
         int64_t digits = s->precision < 0 ? 6 : s->precision;
         if (digits > 60) rose_tpl_fail(t, "more than 60 digits in a format");
+        rose_tpl_step(t, STEPS_A_FLOAT);
         snprintf(text, sizeof text, s->plus ? "%+.*f" : "%.*f", (int)digits, rose_tpl_as_double(v));
     } else {
         double f = v.kind == TPL_FLOAT ? trunc(v.u.f) : 0;
@@ -69,7 +70,7 @@ static void put_value(tpl_buf *b, tpl_value v, const spec *s)
     } else {
         x = rose_tpl_to_text(t, v);
     }
-    if (s->precision >= 0) x = rose_tpl_part(t, x, 0, rose_tpl_offset(x, (size_t)s->precision));
+    if (s->precision >= 0) x = rose_tpl_part(t, x, 0, rose_tpl_offset(t, x, (size_t)s->precision));
     put_padded(b, x, s, false);
 }
 
@@ -145,8 +146,9 @@ static tpl_value field(rose_tpl *t, const tpl_text *name, const tpl_args *raw, s
         if (*next >= raw->n) rose_tpl_fail(t, "not enough values for a format");
         return raw->pos[(*next)++];
     }
+    rose_tpl_step(t, raw->n_named / 8);
     for (size_t i = 0; i < raw->n_named; i++) {
-        if (rose_tpl_text_eq(raw->named[i].key.u.str, name)) return raw->named[i].value;
+        if (rose_tpl_text_eq(t, raw->named[i].key.u.str, name)) return raw->named[i].value;
     }
     int64_t i = read_number(t, name, &at);
     if (at != name->n || i >= (int64_t)raw->n)

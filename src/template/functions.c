@@ -88,6 +88,7 @@ FUNCTION(strftime_now)
     struct tm tm;
     tpl_buf b = {.t = t};
     UNUSED;
+    rose_tpl_step(t, STEPS_A_DATE);
     rose_tpl_want_defined(t, arg[0]);
     if (arg[0].kind != TPL_STR || arg[0].u.str->n >= sizeof format)
         rose_tpl_fail(t, "strftime_now takes a format of at most %zu bytes", sizeof format - 1);
@@ -102,7 +103,7 @@ FUNCTION(strftime_now)
     size_t n = strftime(out, sizeof out, format, &tm);
 #pragma GCC diagnostic pop
     if (!rose_tpl_utf8_ok(out, n)) rose_tpl_fail(t, "the date is not UTF-8");
-    rose_tpl_put(&b, out, n, rose_tpl_text_mark(arg[0].u.str, 0, arg[0].u.str->n));
+    rose_tpl_put(&b, out, n, rose_tpl_text_mark(t, arg[0].u.str, 0, arg[0].u.str->n));
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 

@@ -171,7 +171,7 @@ static bool final_sigma(const tpl_text *x, size_t at)
 static void put_form(tpl_buf *b, const tpl_text *x, size_t at, form to)
 {
     uint32_t c = rose_tpl_char(x, at);
-    uint8_t mark = rose_tpl_text_mark(x, at, at + 1);
+    uint8_t mark = rose_tpl_text_mark(b->t, x, at, at + 1);
     const struct special *s = c < 0x80 || to == LOWER ? NULL : special_of(c);
     if (s != NULL) {
         const uint16_t *f = to == UPPER ? s->upper : s->title;
@@ -196,7 +196,7 @@ static void put_form(tpl_buf *b, const tpl_text *x, size_t at, form to)
 static const tpl_text *mapped(rose_tpl *t, const tpl_text *x, form first, form rest)
 {
     tpl_buf b = {.t = t};
-    rose_tpl_step(t, x->n / 8);
+    rose_tpl_visit(t, x->n);
     for (size_t i = 0; i < x->n; i += rose_tpl_char_len(x, i))
         put_form(&b, x, i, i == 0 ? first : rest);
     return x->n == 0 ? x : rose_tpl_buf_text(&b);
@@ -221,7 +221,7 @@ const tpl_text *rose_tpl_title(rose_tpl *t, const tpl_text *x)
 {
     tpl_buf b = {.t = t};
     bool inside = false;
-    rose_tpl_step(t, x->n / 8);
+    rose_tpl_visit(t, x->n);
     for (size_t i = 0; i < x->n; i += rose_tpl_char_len(x, i)) {
         put_form(&b, x, i, inside ? LOWER : TITLE);
         inside = is_cased(rose_tpl_char(x, i));
@@ -239,7 +239,7 @@ const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x)
 {
     tpl_buf b = {.t = t};
     size_t i = 0;
-    rose_tpl_step(t, x->n / 8);
+    rose_tpl_visit(t, x->n);
     while (i < x->n) {
         size_t start = i;
         tpl_text word;
@@ -253,9 +253,10 @@ const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x)
     return x->n == 0 ? x : rose_tpl_buf_text(&b);
 }
 
-bool rose_tpl_all_case(const tpl_text *x, bool upper)
+bool rose_tpl_all_case(rose_tpl *t, const tpl_text *x, bool upper)
 {
     bool any = false;
+    rose_tpl_visit(t, x->n);
     for (size_t i = 0; i < x->n; i += rose_tpl_char_len(x, i)) {
         utf8proc_int32_t c = (utf8proc_int32_t)rose_tpl_char(x, i);
         bool other = upper ? utf8proc_islower(c) : utf8proc_isupper(c);

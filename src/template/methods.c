@@ -67,6 +67,7 @@ static size_t skip_spaces(const tpl_text *x, size_t at, bool spaces)
 
 static void split_spaces(parts *p, int64_t max)
 {
+    rose_tpl_visit(p->t, p->x->n);
     size_t at = skip_spaces(p->x, 0, true);
     while (at < p->x->n) {
         size_t end = skip_spaces(p->x, at, false);
@@ -81,12 +82,21 @@ static void split_by(parts *p, const tpl_text *sep, int64_t max)
     size_t from = 0;
     if (sep->n == 0) rose_tpl_fail(p->t, "an empty separator");
     while (max-- != 0) {
-        size_t at = rose_tpl_find(p->x, from, sep);
+        size_t at = rose_tpl_find(p->t, p->x, from, sep);
         if (at == SIZE_MAX) break;
         add_part(p, from, at);
         from = at + sep->n;
     }
     add_part(p, from, p->x->n);
+}
+
+static bool matches(rose_tpl *t, const tpl_text *x, size_t at, const tpl_text *what)
+{
+    rose_tpl_visit(t, 1);
+    if (what->n == 0) return true;
+    if (x->n - at < what->n || x->s[at] != what->s[0]) return false;
+    rose_tpl_read(t, what->n);
+    return memcmp(x->s + at, what->s, what->n) == 0;
 }
 
 /* Positions of the last matches, found from the right. */
@@ -96,7 +106,7 @@ static void rsplit_by(parts *p, const tpl_text *sep, int64_t max)
     if (sep->n == 0) rose_tpl_fail(p->t, "an empty separator");
     for (size_t at = end; max != 0 && at >= sep->n;) {
         size_t from = at - sep->n;
-        if (memcmp(p->x->s + from, sep->s, sep->n) != 0) {
+        if (!matches(p->t, p->x, from, sep)) {
             at--;
             continue;
         }
@@ -121,6 +131,7 @@ static size_t space_before(const tpl_text *x, size_t at, bool spaces)
 
 static void rsplit_spaces(parts *p, int64_t max)
 {
+    rose_tpl_visit(p->t, p->x->n);
     size_t end = space_before(p->x, p->x->n, true);
     while (end > 0) {
         size_t from = max-- == 0 ? 0 : space_before(p->x, end, false);
@@ -148,7 +159,6 @@ METHOD(split)
     parts p = {.t = t, .x = v.u.str};
     int64_t max = arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(t, arg[1], "maxsplit");
     UNUSED;
-    rose_tpl_step(t, p.x->n / 16);
     if (given(arg[0]))
         split_by(&p, want_text(t, arg[0]), max);
     else
@@ -161,7 +171,6 @@ METHOD(rsplit)
     parts p = {.t = t, .x = v.u.str};
     int64_t max = arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(t, arg[1], "maxsplit");
     UNUSED;
-    rose_tpl_step(t, p.x->n / 16);
     if (given(arg[0]))
         rsplit_by(&p, want_text(t, arg[0]), max);
     else
@@ -183,6 +192,7 @@ METHOD(splitlines)
     bool keep = rose_tpl_truth(arg[0]);
     size_t from = 0;
     UNUSED;
+    rose_tpl_visit(t, x->n);
     for (size_t i = 0; i < x->n;) {
         size_t next = i + rose_tpl_char_len(x, i);
         if (is_line_end(rose_tpl_char(x, i))) {
@@ -205,10 +215,10 @@ static tpl_value three(parts *p, size_t from, size_t to, bool right)
     return rose_tpl_seq_of(p->t, TPL_TUPLE, p->items, p->n, p->x->mark);
 }
 
-static size_t find_last(const tpl_text *x, const tpl_text *what)
+static size_t find_last(rose_tpl *t, const tpl_text *x, const tpl_text *what)
 {
     for (size_t at = x->n + 1; at-- > 0;) {
-        if (x->n - at >= what->n && memcmp(x->s + at, what->s, what->n) == 0) return at;
+        if (matches(t, x, at, what)) return at;
     }
     return SIZE_MAX;
 }
@@ -219,7 +229,7 @@ METHOD(partition)
     const tpl_text *sep = want_text(t, arg[0]);
     UNUSED;
     if (sep->n == 0) rose_tpl_fail(t, "an empty separator");
-    size_t at = rose_tpl_find(p.x, 0, sep);
+    size_t at = rose_tpl_find(t, p.x, 0, sep);
     return three(&p, at, at + sep->n, false);
 }
 
@@ -229,23 +239,25 @@ METHOD(rpartition)
     const tpl_text *sep = want_text(t, arg[0]);
     UNUSED;
     if (sep->n == 0) rose_tpl_fail(t, "an empty separator");
-    size_t at = find_last(p.x, sep);
+    size_t at = find_last(t, p.x, sep);
     return three(&p, at, at + sep->n, true);
 }
 
 /* ---- searching ---- */
 
-static bool has_at(const tpl_text *x, const tpl_text *part, bool end)
+static bool has_at(rose_tpl *t, const tpl_text *x, const tpl_text *part, bool end)
 {
+    rose_tpl_step(t, 0);
     if (part->n > x->n) return false;
+    rose_tpl_read(t, part->n);
     return memcmp(x->s + (end ? x->n - part->n : 0), part->s, part->n) == 0;
 }
 
 static tpl_value has_end(rose_tpl *t, tpl_value v, tpl_value what, bool end)
 {
-    if (what.kind != TPL_TUPLE) return rose_tpl_bool(has_at(v.u.str, want_text(t, what), end));
+    if (what.kind != TPL_TUPLE) return rose_tpl_bool(has_at(t, v.u.str, want_text(t, what), end));
     for (size_t i = 0; i < what.u.seq->n; i++) {
-        if (has_at(v.u.str, want_text(t, what.u.seq->items[i]), end)) return rose_tpl_bool(true);
+        if (has_at(t, v.u.str, want_text(t, what.u.seq->items[i]), end)) return rose_tpl_bool(true);
     }
     return rose_tpl_bool(false);
 }
@@ -262,22 +274,22 @@ METHOD(endswith)
     return has_end(t, v, arg[0], true);
 }
 
-static tpl_value position(const tpl_text *x, size_t at)
+static tpl_value position(rose_tpl *t, const tpl_text *x, size_t at)
 {
     tpl_text before = {.s = x->s, .n = at == SIZE_MAX ? 0 : at};
-    return rose_tpl_int(at == SIZE_MAX ? -1 : (int64_t)rose_tpl_chars(&before), TPL_TEMPLATE);
+    return rose_tpl_int(at == SIZE_MAX ? -1 : (int64_t)rose_tpl_chars(t, &before), TPL_TEMPLATE);
 }
 
 METHOD(find)
 {
     UNUSED;
-    return position(v.u.str, rose_tpl_find(v.u.str, 0, want_text(t, arg[0])));
+    return position(t, v.u.str, rose_tpl_find(t, v.u.str, 0, want_text(t, arg[0])));
 }
 
 METHOD(rfind)
 {
     UNUSED;
-    return position(v.u.str, find_last(v.u.str, want_text(t, arg[0])));
+    return position(t, v.u.str, find_last(t, v.u.str, want_text(t, arg[0])));
 }
 
 METHOD(index_of)
@@ -292,8 +304,8 @@ METHOD(count)
     const tpl_text *what = want_text(t, arg[0]);
     int64_t n = 0;
     UNUSED;
-    if (what->n == 0) return rose_tpl_int((int64_t)rose_tpl_chars(v.u.str) + 1, TPL_TEMPLATE);
-    for (size_t at = 0; (at = rose_tpl_find(v.u.str, at, what)) != SIZE_MAX; at += what->n)
+    if (what->n == 0) return rose_tpl_int((int64_t)rose_tpl_chars(t, v.u.str) + 1, TPL_TEMPLATE);
+    for (size_t at = 0; (at = rose_tpl_find(t, v.u.str, at, what)) != SIZE_MAX; at += what->n)
         n++;
     return rose_tpl_int(n, TPL_TEMPLATE);
 }
@@ -307,10 +319,9 @@ METHOD(replace)
     tpl_buf b = {.t = t};
     size_t from = 0;
     UNUSED;
-    rose_tpl_step(t, x->n / 16);
     while (max != 0) {
         /* An empty string is found before each character and at the end. */
-        size_t at = rose_tpl_find(x, from, old);
+        size_t at = rose_tpl_find(t, x, from, old);
         if (at == SIZE_MAX) break;
         max--;
         rose_tpl_put_part(&b, x, from, at);
@@ -353,14 +364,14 @@ METHOD(removeprefix)
 {
     const tpl_text *x = v.u.str, *part = want_text(t, arg[0]);
     UNUSED;
-    return rose_tpl_str(has_at(x, part, false) ? rose_tpl_part(t, x, part->n, x->n) : x);
+    return rose_tpl_str(has_at(t, x, part, false) ? rose_tpl_part(t, x, part->n, x->n) : x);
 }
 
 METHOD(removesuffix)
 {
     const tpl_text *x = v.u.str, *part = want_text(t, arg[0]);
     UNUSED;
-    return rose_tpl_str(has_at(x, part, true) ? rose_tpl_part(t, x, 0, x->n - part->n) : x);
+    return rose_tpl_str(has_at(t, x, part, true) ? rose_tpl_part(t, x, 0, x->n - part->n) : x);
 }
 
 METHOD(join)
@@ -378,7 +389,7 @@ METHOD(join)
 
 METHOD(zfill)
 {
-    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(v.u.str);
+    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(t, v.u.str);
     size_t sign = v.u.str->n > 0 && (v.u.str->s[0] == '-' || v.u.str->s[0] == '+');
     tpl_buf b = {.t = t};
     UNUSED;
@@ -391,11 +402,11 @@ METHOD(zfill)
 
 static tpl_value justify(rose_tpl *t, tpl_value v, const tpl_value *arg, bool left)
 {
-    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(v.u.str);
+    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(t, v.u.str);
     const tpl_text *fill =
         arg[1].kind == TPL_MISSING ? rose_tpl_text(t, " ", 1, TPL_TEMPLATE) : want_text(t, arg[1]);
     tpl_buf b = {.t = t};
-    if (rose_tpl_chars(fill) != 1) rose_tpl_fail(t, "the fill must be one character");
+    if (rose_tpl_chars(t, fill) != 1) rose_tpl_fail(t, "the fill must be one character");
     if (left) rose_tpl_put_text(&b, v.u.str);
     for (; pad > 0; pad--)
         rose_tpl_put_text(&b, fill);
@@ -431,6 +442,7 @@ static bool all_ascii(const tpl_text *x, const char *ranges)
 /* Letters and digits outside of ASCII would need tables that no template has asked for. */
 static tpl_value made_of(rose_tpl *t, tpl_value v, const char *ranges)
 {
+    rose_tpl_visit(t, v.u.str->n);
     for (size_t i = 0; i < v.u.str->n; i++) {
         if ((uint8_t)v.u.str->s[i] >= 0x80)
             rose_tpl_fail(t, "isdigit, isalpha and isalnum take ASCII only");
@@ -459,18 +471,19 @@ METHOD(str_isalnum)
 METHOD(str_isupper)
 {
     UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(v.u.str, true));
+    return rose_tpl_bool(rose_tpl_all_case(t, v.u.str, true));
 }
 
 METHOD(str_islower)
 {
     UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(v.u.str, false));
+    return rose_tpl_bool(rose_tpl_all_case(t, v.u.str, false));
 }
 
 METHOD(str_isspace)
 {
     UNUSED;
+    rose_tpl_visit(t, v.u.str->n);
     return rose_tpl_bool(v.u.str->n > 0 && skip_spaces(v.u.str, 0, true) == v.u.str->n);
 }
 

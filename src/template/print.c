@@ -1,6 +1,7 @@
 /* template/print.c - values as text: Python's str() and repr(). */
 #include "template/template_internal.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,16 +41,18 @@ static void lay_out(char out[40], const char *digits, size_t n, int exp, bool ne
     *p = '\0';
 }
 
-/* The shortest digits that read back as the same float. */
-void rose_tpl_format_float(char out[40], double f)
+/* The shortest digits that read back as the same float. Up to 15 digits survive in a double, so a
+ * shorter form is found by leaving out the zeros at its end; only subnormal numbers hold fewer. */
+void rose_tpl_format_float(rose_tpl *t, char out[40], double f)
 {
     char text[40], digits[24];
     size_t n = 0;
+    rose_tpl_step(t, STEPS_A_FLOAT);
     if (isnan(f) || isinf(f)) {
         strcpy(out, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
         return;
     }
-    for (int precision = 0; precision < 17; precision++) {
+    for (int precision = fabs(f) < DBL_MIN ? 0 : DBL_DIG - 1; precision < 17; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, fabs(f));
         if (strtod(text, NULL) == fabs(f)) break;
     }
@@ -66,6 +69,7 @@ void rose_tpl_format_float(char out[40], double f)
 static void put_code(tpl_buf *b, uint32_t c, uint8_t mark)
 {
     char text[16];
+    rose_tpl_step(b->t, 1);
     snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
     rose_tpl_puts(b, text, mark);
 }
@@ -81,14 +85,15 @@ static bool is_printable(uint32_t c)
 
 static void put_string_repr(tpl_buf *b, const tpl_text *x)
 {
+    rose_tpl_visit(b->t, x->n);
     bool single = memchr(x->s, '\'', x->n) != NULL, both = memchr(x->s, '"', x->n) != NULL;
     const char quote[] = {single && !both ? '"' : '\'', '\0'};
-    uint8_t all = rose_tpl_text_mark(x, 0, x->n);
+    uint8_t all = rose_tpl_text_mark(b->t, x, 0, x->n);
     rose_tpl_puts(b, quote, all);
     for (size_t i = 0; i < x->n;) {
         size_t n = rose_tpl_char_len(x, i);
         uint32_t c = rose_tpl_char(x, i);
-        uint8_t mark = rose_tpl_text_mark(x, i, i + n);
+        uint8_t mark = rose_tpl_text_mark(b->t, x, i, i + n);
         const char *p = c < 0x80 && c != 0 ? strchr("\nn\rr\tt", (int)c) : NULL;
         if (c == (uint32_t)quote[0] || c == '\\') {
             rose_tpl_puts(b, "\\", mark);
@@ -171,7 +176,7 @@ static void put_plain(tpl_buf *b, tpl_value v)
     if (v.kind == TPL_NONE) strcpy(text, "None");
     if (v.kind == TPL_BOOL) strcpy(text, v.u.b ? "True" : "False");
     if (v.kind == TPL_INT) snprintf(text, sizeof text, "%lld", (long long)v.u.i);
-    if (v.kind == TPL_FLOAT) rose_tpl_format_float(text, v.u.f);
+    if (v.kind == TPL_FLOAT) rose_tpl_format_float(b->t, text, v.u.f);
     if (v.kind == TPL_BIG) rose_tpl_put_part(b, v.u.str, 0, v.u.str->n);
     rose_tpl_puts(b, text, v.mark);
 }

@@ -107,7 +107,7 @@ static const tpl_text *tag_final(rose_tpl *t, const rose_template *tpl, tpl_valu
     const tpl_text *name = rose_tpl_cstr(t, "content").u.str;
     if (content == NULL)
         rose_tpl_fail(t, "continue_final_message: the last message has no content");
-    if (rose_tpl_find(tpl->text, 0, name) == SIZE_MAX)
+    if (rose_tpl_find(t, tpl->text, 0, name) == SIZE_MAX)
         rose_tpl_fail(t, "continue_final_message: the template does not use 'content'");
     if (content->kind == TPL_LIST) return tag_part(t, content->u.seq);
     tpl_value before = *content;
@@ -120,9 +120,9 @@ static const tpl_text *cut(rose_tpl *t, const tpl_text *out, const tpl_text *fin
     const tpl_text *short_tag = rose_tpl_text(t, tag, sizeof tag - 2, TPL_MESSAGE);
     const tpl_text *core = rose_tpl_strip(t, final, NULL, TPL_LEFT | TPL_RIGHT);
     size_t at = SIZE_MAX;
-    for (size_t p = 0; (p = rose_tpl_find(out, p, short_tag)) != SIZE_MAX; p++)
+    for (size_t p = 0; (p = rose_tpl_find(t, out, p, short_tag)) != SIZE_MAX; p++)
         at = p;
-    if (at == SIZE_MAX || rose_tpl_find(out, 0, core) == SIZE_MAX)
+    if (at == SIZE_MAX || rose_tpl_find(t, out, 0, core) == SIZE_MAX)
         rose_tpl_fail(t, "continue_final_message: the last message's content is not in the text");
     if (out->n - at >= sizeof tag - 1 && memcmp(out->s + at, tag, sizeof tag - 1) == 0)
         return rose_tpl_part(t, out, 0, at);
@@ -212,12 +212,15 @@ rose_status rose_template_render(rose_template_text *out, const rose_template *t
 {
     const rose_template_limits *l = &in->limits;
     rose_tpl t = {.err = err, .now_s = in->now_s, .utc = in->utc, .line = 1};
-    t.max_steps = l->steps > 0 ? l->steps : 20000000;
+    t.max_work = (l->steps > 0 ? l->steps : 20000000) * WORK_A_STEP;
+    t.stop = l->stop;
+    if (l->cpu_ms > 0) rose_tpl_limit_cpu(&t, l->cpu_ms);
     t.max_memory = l->memory_bytes > 0 ? l->memory_bytes : (size_t)256 << 20;
     t.max_output = l->output_bytes > 0 ? l->output_bytes : (size_t)32 << 20;
     t.max_depth = l->depth > 0 ? l->depth : 400;
     *out = (rose_template_text){0};
     if (setjmp(t.trap) == 0) t.st = copy_out(out, run(&t, tpl, in), err);
+    if (l->used != NULL) *l->used = t.work / WORK_A_STEP;
     rose_tpl_chunks_free(t.chunks);
     return t.st;
 }

@@ -14,6 +14,7 @@
 #ifndef ROSE_TEMPLATE_TEMPLATE_H
 #define ROSE_TEMPLATE_TEMPLATE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,10 +26,14 @@ typedef struct rose_template rose_template;
 
 /* Bounds of one render. 0 = the default. A breach is ROSE_E_INVAL with a message. */
 typedef struct rose_template_limits {
-    uint64_t steps;      /* work in steps, a small unit that no clock influences; 20 million */
+    uint64_t steps;      /* work in steps of about 40 ns, which no clock influences: bytes that are
+                          * read, written or visited count as well; 20 million */
+    uint32_t cpu_ms;     /* CPU time of this thread; default: no limit */
     size_t memory_bytes; /* arena; 256 MiB */
     size_t output_bytes; /* rendered text; 32 MiB */
     uint32_t depth;      /* nested expressions, blocks and macro calls; 400 */
+    const atomic_bool *stop; /* borrowed; true ends the render with ROSE_E_CLOSED; NULL: never */
+    uint64_t *used;          /* gets the steps that were done, also on failure; NULL: not wanted */
 } rose_template_limits;
 
 typedef struct rose_template_input {
@@ -67,7 +72,8 @@ rose_status rose_template_compile(rose_template **out, const char *text, size_t 
 /* Render. Members of a message whose value is null are dropped first, but for `content`, and
  * reasoning_content, thinking and reasoning are aliases, both as in transformers. On success *out
  * is owned by the caller. Errors: ROSE_E_INVAL (the template raised an exception, an expression
- * fails, a limit; the message names the line and the cause), ROSE_E_NOMEM; then *out is zero. */
+ * fails, a limit; the message names the line and the cause), ROSE_E_CLOSED (stopped),
+ * ROSE_E_NOMEM; then *out is zero. */
 rose_status rose_template_render(rose_template_text *out, const rose_template *t,
                                  const rose_template_input *in, rose_err *err);
 

@@ -7,6 +7,7 @@
 #define ROSE_TEMPLATE_TEMPLATE_INTERNAL_H
 
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "template/template.h"
@@ -222,7 +223,11 @@ typedef struct tpl_buf {
 struct rose_tpl {
     struct tpl_chunk *chunks; /* owned: the arena */
     size_t memory, max_memory, max_output;
-    uint64_t steps, max_steps;
+    uint64_t work, max_work; /* in bytes that are copied: WORK_A_STEP of them are a step */
+    uint64_t check_at;       /* at this much work the limits are looked at */
+    const atomic_bool *stop; /* borrowed; NULL: nobody stops this */
+    uint32_t max_cpu_ms;     /* 0: no limit */
+    uint64_t cpu_end_ns;     /* on the clock of this thread's CPU time */
     uint32_t depth, max_depth;
     uint32_t line; /* of the node at work */
     jmp_buf trap;
@@ -251,10 +256,42 @@ void *rose_tpl_take(rose_tpl *t, size_t n); /* zeroed; jumps when there is none 
 void *rose_tpl_array(rose_tpl *t, size_t n, size_t size);
 void *rose_tpl_grown(rose_tpl *t, const void *old, size_t n, size_t *cap, size_t size);
 void rose_tpl_chunks_free(struct tpl_chunk *c);
-void rose_tpl_step(rose_tpl *t, size_t n);
+void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms); /* from now on */
+void rose_tpl_check(rose_tpl *t);                  /* fails where a limit is passed */
 void rose_tpl_enter(rose_tpl *t); /* one level deeper; the caller subtracts 1 from depth */
 
-/* ---- text.c ---- */
+/* ---- work: whatever reads, writes or visits something pays for it, before or while it does so.
+ * Only then are the limits of a render limits of its time. ---- */
+enum {
+    WORK_A_STEP = 64,   /* a step is about 40 ns */
+    WORK_A_CHAR = 8,    /* a byte that is looked at by itself */
+    WORK_A_PUT = 8,     /* a piece that is written */
+    STEPS_A_FLOAT = 32, /* decimal digits of a float, either way */
+    STEPS_A_DATE = 500
+};
+
+static inline void rose_tpl_work(rose_tpl *t, uint64_t work)
+{
+    t->work += work;
+    if (t->work >= t->check_at) rose_tpl_check(t);
+}
+
+static inline void rose_tpl_step(rose_tpl *t, size_t n) /* n + 1 steps */
+{
+    rose_tpl_work(t, ((uint64_t)n + 1) * WORK_A_STEP);
+}
+
+static inline void rose_tpl_read(rose_tpl *t, size_t n) /* n bytes, compared, searched or copied */
+{
+    rose_tpl_work(t, n);
+}
+
+static inline void rose_tpl_visit(rose_tpl *t, size_t n) /* n bytes, one by one */
+{
+    rose_tpl_work(t, (uint64_t)n * WORK_A_CHAR);
+}
+
+/* ---- text.c: what looks at bytes pays for them ---- */
 void rose_tpl_put(tpl_buf *b, const char *s, size_t n, uint8_t mark);
 void rose_tpl_puts(tpl_buf *b, const char *s, uint8_t mark);
 void rose_tpl_put_text(tpl_buf *b, const tpl_text *x);
@@ -263,14 +300,17 @@ void rose_tpl_put_char(tpl_buf *b, uint32_t code, uint8_t mark);
 const tpl_text *rose_tpl_buf_text(tpl_buf *b);
 const tpl_text *rose_tpl_text(rose_tpl *t, const char *s, size_t n, uint8_t mark); /* borrows s */
 const tpl_text *rose_tpl_part(rose_tpl *t, const tpl_text *x, size_t from, size_t to);
-uint8_t rose_tpl_text_mark(const tpl_text *x, size_t from, size_t to); /* message if any byte is */
-bool rose_tpl_text_eq(const tpl_text *a, const tpl_text *b);
+uint8_t rose_tpl_text_mark(rose_tpl *t, const tpl_text *x, size_t from,
+                           size_t to); /* message if any byte is */
+bool rose_tpl_text_eq(rose_tpl *t, const tpl_text *a, const tpl_text *b);
 bool rose_tpl_text_is(const tpl_text *a, const char *s);
-size_t rose_tpl_chars(const tpl_text *x);
+size_t rose_tpl_chars(rose_tpl *t, const tpl_text *x);
 size_t rose_tpl_char_len(const tpl_text *x, size_t at);
 uint32_t rose_tpl_char(const tpl_text *x, size_t at);
-size_t rose_tpl_offset(const tpl_text *x, size_t chars); /* byte offset of that character */
-size_t rose_tpl_find(const tpl_text *x, size_t from, const tpl_text *what); /* SIZE_MAX: nowhere */
+size_t rose_tpl_offset(rose_tpl *t, const tpl_text *x,
+                       size_t chars); /* byte offset of that character */
+size_t rose_tpl_find(rose_tpl *t, const tpl_text *x, size_t from,
+                     const tpl_text *what); /* SIZE_MAX: nowhere */
 bool rose_tpl_utf8_ok(const char *s, size_t n);
 bool rose_tpl_is_space(uint32_t code); /* as Python's str.isspace */
 const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *chars, int sides);
@@ -282,7 +322,7 @@ const tpl_text *rose_tpl_lower(rose_tpl *t, const tpl_text *x);
 const tpl_text *rose_tpl_capitalize(rose_tpl *t, const tpl_text *x);
 const tpl_text *rose_tpl_title(rose_tpl *t, const tpl_text *x);        /* str.title */
 const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x); /* the filter */
-bool rose_tpl_all_case(const tpl_text *x, bool upper);
+bool rose_tpl_all_case(rose_tpl *t, const tpl_text *x, bool upper);
 
 /* ---- value.c ---- */
 tpl_value rose_tpl_none(void);
@@ -324,7 +364,7 @@ void rose_tpl_sort(rose_tpl *t, const tpl_value *keys, size_t *order, size_t n, 
 /* ---- print.c ---- */
 const tpl_text *rose_tpl_to_text(rose_tpl *t, tpl_value v); /* Python's str() */
 void rose_tpl_put_repr(tpl_buf *b, tpl_value v);
-void rose_tpl_format_float(char out[40], double f);
+void rose_tpl_format_float(rose_tpl *t, char out[40], double f);
 
 /* ---- tojson.c ---- */
 tpl_fn rose_tpl_filter_tojson;
@@ -332,7 +372,7 @@ tpl_fn rose_tpl_filter_tojson;
 /* ---- arith.c ---- */
 tpl_value rose_tpl_binary(rose_tpl *t, tpl_op op, tpl_value a, tpl_value b);
 tpl_value rose_tpl_negate(rose_tpl *t, tpl_value v);
-double rose_tpl_round(double f, int64_t digits);
+double rose_tpl_round(rose_tpl *t, double f, int64_t digits);
 
 /* ---- format.c: "..." % values, and str.format ---- */
 tpl_value rose_tpl_percent(rose_tpl *t, const tpl_text *format, tpl_value values);

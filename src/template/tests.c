@@ -70,13 +70,13 @@ TEST(is_divisible)
 TEST(is_lower)
 {
     UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(rose_tpl_to_text(t, v), false));
+    return rose_tpl_bool(rose_tpl_all_case(t, rose_tpl_to_text(t, v), false));
 }
 
 TEST(is_upper)
 {
     UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(rose_tpl_to_text(t, v), true));
+    return rose_tpl_bool(rose_tpl_all_case(t, rose_tpl_to_text(t, v), true));
 }
 
 TEST(is_in)

@@ -35,6 +35,7 @@ static void split_marks(tpl_buf *b)
 void rose_tpl_put(tpl_buf *b, const char *s, size_t n, uint8_t mark)
 {
     if (n == 0) return;
+    rose_tpl_work(b->t, WORK_A_PUT + n);
     grow(b, n);
     if (b->n == 0 && b->marks == NULL) b->mark = mark;
     if (b->marks != NULL || b->mark != mark) {
@@ -56,6 +57,7 @@ void rose_tpl_put_part(tpl_buf *b, const tpl_text *x, size_t from, size_t to)
         rose_tpl_put(b, x->s + from, to - from, x->mark);
         return;
     }
+    rose_tpl_visit(b->t, to - from);
     while (from < to) {
         size_t end = from;
         while (end < to && x->marks[end] == x->marks[from])
@@ -110,18 +112,21 @@ const tpl_text *rose_tpl_part(rose_tpl *t, const tpl_text *x, size_t from, size_
     return y;
 }
 
-uint8_t rose_tpl_text_mark(const tpl_text *x, size_t from, size_t to)
+uint8_t rose_tpl_text_mark(rose_tpl *t, const tpl_text *x, size_t from, size_t to)
 {
     if (x->marks == NULL) return x->mark;
+    rose_tpl_visit(t, to - from);
     for (size_t i = from; i < to; i++) {
         if (x->marks[i] == TPL_MESSAGE) return TPL_MESSAGE;
     }
     return TPL_TEMPLATE;
 }
 
-bool rose_tpl_text_eq(const tpl_text *a, const tpl_text *b)
+bool rose_tpl_text_eq(rose_tpl *t, const tpl_text *a, const tpl_text *b)
 {
-    return a->n == b->n && (a->n == 0 || memcmp(a->s, b->s, a->n) == 0);
+    if (a->n != b->n) return false;
+    rose_tpl_read(t, a->n);
+    return a->n == 0 || memcmp(a->s, b->s, a->n) == 0;
 }
 
 bool rose_tpl_text_is(const tpl_text *a, const char *s)
@@ -148,17 +153,19 @@ uint32_t rose_tpl_char(const tpl_text *x, size_t at)
     return c;
 }
 
-size_t rose_tpl_chars(const tpl_text *x)
+size_t rose_tpl_chars(rose_tpl *t, const tpl_text *x)
 {
     size_t n = 0;
+    rose_tpl_read(t, x->n);
     for (size_t i = 0; i < x->n; i++)
         n += ((uint8_t)x->s[i] & 0xC0) != 0x80;
     return n;
 }
 
-size_t rose_tpl_offset(const tpl_text *x, size_t chars)
+size_t rose_tpl_offset(rose_tpl *t, const tpl_text *x, size_t chars)
 {
     size_t at = 0;
+    rose_tpl_visit(t, chars < x->n ? chars : x->n);
     while (chars > 0 && at < x->n) {
         at += rose_tpl_char_len(x, at);
         chars--;
@@ -166,13 +173,16 @@ size_t rose_tpl_offset(const tpl_text *x, size_t chars)
     return at;
 }
 
-size_t rose_tpl_find(const tpl_text *x, size_t from, const tpl_text *what)
+/* The search reads up to the end of the match, and the whole of `what` to prepare itself. */
+size_t rose_tpl_find(rose_tpl *t, const tpl_text *x, size_t from, const tpl_text *what)
 {
     const char *p;
     if (from > x->n) return SIZE_MAX;
     if (what->n == 0) return from;
     p = memmem(x->s + from, x->n - from, what->s, what->n);
-    return p == NULL ? SIZE_MAX : (size_t)(p - x->s);
+    const size_t end = p == NULL ? x->n : (size_t)(p - x->s);
+    rose_tpl_work(t, WORK_A_STEP / 2 + (end - from) + what->n);
+    return p == NULL ? SIZE_MAX : end;
 }
 
 /* The smallest code of a sequence of n bytes: a longer form than needed is not sound. */
@@ -206,9 +216,10 @@ bool rose_tpl_is_space(uint32_t c)
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-static bool is_stripped(const tpl_text *x, size_t at, const tpl_text *chars)
+static bool is_stripped(rose_tpl *t, const tpl_text *x, size_t at, const tpl_text *chars)
 {
     uint32_t c = rose_tpl_char(x, at);
+    rose_tpl_visit(t, 1 + (chars == NULL ? 0 : chars->n));
     if (chars == NULL) return rose_tpl_is_space(c);
     for (size_t i = 0; i < chars->n; i += rose_tpl_char_len(chars, i)) {
         if (rose_tpl_char(chars, i) == c) return true;
@@ -221,16 +232,15 @@ const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *c
 {
     size_t from = 0, to = x->n;
     if (sides & TPL_LEFT) {
-        while (from < to && is_stripped(x, from, chars))
+        while (from < to && is_stripped(t, x, from, chars))
             from += rose_tpl_char_len(x, from);
     }
     while ((sides & TPL_RIGHT) && to > from) {
         size_t at = to - 1;
         while (((uint8_t)x->s[at] & 0xC0) == 0x80)
             at--;
-        if (!is_stripped(x, at, chars)) break;
+        if (!is_stripped(t, x, at, chars)) break;
         to = at;
     }
-    rose_tpl_step(t, (x->n - (to - from)) * (1 + (chars == NULL ? 0 : chars->n)) / 16);
     return rose_tpl_part(t, x, from, to);
 }

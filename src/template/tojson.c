@@ -17,6 +17,7 @@ typedef struct dump {
 static void put_unicode(tpl_buf *b, uint32_t c, uint8_t mark)
 {
     char text[16];
+    rose_tpl_step(b->t, 1);
     if (c >= 0x10000)
         snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10),
                  0xDC00 + (c & 0x3FF));
@@ -29,7 +30,7 @@ static void put_char(dump *d, const tpl_text *x, size_t at, size_t n)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
     uint32_t c = rose_tpl_char(x, at);
-    uint8_t mark = rose_tpl_text_mark(x, at, at + n);
+    uint8_t mark = rose_tpl_text_mark(d->b.t, x, at, at + n);
     const char *p = c < 0x80 && c != 0 ? strchr(from, (int)c) : NULL;
     if (p != NULL) {
         rose_tpl_puts(&d->b, "\\", mark);
@@ -47,9 +48,9 @@ static void put_char(dump *d, const tpl_text *x, size_t at, size_t n)
 
 static void put_string(dump *d, const tpl_text *x)
 {
-    uint8_t all = rose_tpl_text_mark(x, 0, x->n);
+    rose_tpl_visit(d->b.t, x->n);
+    uint8_t all = rose_tpl_text_mark(d->b.t, x, 0, x->n);
     rose_tpl_puts(&d->b, "\"", all);
-    rose_tpl_step(d->b.t, x->n / 32);
     for (size_t i = 0; i < x->n;) {
         size_t n = rose_tpl_char_len(x, i);
         put_char(d, x, i, n);
@@ -68,7 +69,7 @@ static void put_scalar(dump *d, tpl_value v)
     if (v.kind == TPL_BOOL) strcpy(text, v.u.b ? "true" : "false");
     if (v.kind == TPL_INT) snprintf(text, sizeof text, "%lld", (long long)v.u.i);
     if (v.kind == TPL_FLOAT) {
-        rose_tpl_format_float(text, v.u.f);
+        rose_tpl_format_float(d->b.t, text, v.u.f);
         if (isnan(v.u.f)) strcpy(text, "NaN");
         if (isinf(v.u.f)) strcpy(text, v.u.f < 0 ? "-Infinity" : "Infinity");
     }
@@ -77,7 +78,8 @@ static void put_scalar(dump *d, tpl_value v)
 
 static void put_text(dump *d, const tpl_text *x, uint8_t mark)
 {
-    rose_tpl_put(&d->b, x->s, x->n, mark == TPL_MESSAGE ? mark : rose_tpl_text_mark(x, 0, x->n));
+    rose_tpl_put(&d->b, x->s, x->n,
+                 mark == TPL_MESSAGE ? mark : rose_tpl_text_mark(d->b.t, x, 0, x->n));
 }
 
 static void new_line(dump *d, uint8_t mark)

@@ -43,6 +43,7 @@ tpl_value rose_tpl_undef(rose_tpl *t, const char *fmt, ...)
     char text[160];
     char *why;
     va_list args;
+    rose_tpl_step(t, 4);
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
@@ -78,7 +79,7 @@ static tpl_pair *find(rose_tpl *t, const tpl_dict *d, tpl_value key)
     for (size_t i = 0; i < d->n; i++) {
         const tpl_value *k = &d->pairs[i].key;
         if (key.kind == TPL_STR && k->kind == TPL_STR) {
-            if (rose_tpl_text_eq(key.u.str, k->u.str)) return &d->pairs[i];
+            if (rose_tpl_text_eq(t, key.u.str, k->u.str)) return &d->pairs[i];
         } else if (rose_tpl_equal(t, *k, key)) {
             return &d->pairs[i];
         }
@@ -248,7 +249,7 @@ static tpl_value *chars_of(rose_tpl *t, const tpl_text *x, size_t *n)
 {
     tpl_value *items;
     size_t at = 0;
-    *n = rose_tpl_chars(x);
+    *n = rose_tpl_chars(t, x);
     items = rose_tpl_array(t, *n, sizeof *items);
     for (size_t i = 0; i < *n; i++) {
         size_t end = at + rose_tpl_char_len(x, at);
@@ -285,10 +286,7 @@ tpl_value *rose_tpl_items(rose_tpl *t, tpl_value v, size_t *n)
 size_t rose_tpl_length(rose_tpl *t, tpl_value v)
 {
     if (v.kind == TPL_UNDEF) return 0;
-    if (v.kind == TPL_STR) {
-        rose_tpl_step(t, v.u.str->n / 64);
-        return rose_tpl_chars(v.u.str);
-    }
+    if (v.kind == TPL_STR) return rose_tpl_chars(t, v.u.str);
     if (v.kind == TPL_DICT) return v.u.dict->n;
     if (v.kind == TPL_LOOP) return v.u.loop->n;
     if (!rose_tpl_is_seq(v) || v.kind == TPL_GEN)
