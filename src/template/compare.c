@@ -57,10 +57,11 @@ static bool same_kind_equal(rose_tpl *t, tpl_value a, tpl_value b)
 bool rose_tpl_equal(rose_tpl *t, tpl_value a, tpl_value b)
 {
     bool is;
-    rose_tpl_step(t, 0);
+    rose_tpl_work(t, WORK_A_CHAR);
     if (rose_tpl_is_number(a) && rose_tpl_is_number(b)) return number_equal(a, b);
     if (a.kind != b.kind) return false;
     rose_tpl_enter(t);
+    rose_tpl_step(t, 0);
     is = same_kind_equal(t, a, b);
     t->depth--;
     return is;

@@ -120,6 +120,7 @@ tpl_value rose_tpl_percent(rose_tpl *t, const tpl_text *x, tpl_value values)
         const char *p = memchr(x->s + i, '%', x->n - i);
         size_t at = p == NULL ? x->n : (size_t)(p - x->s);
         rose_tpl_put_part(&b, x, i, at);
+        rose_tpl_step(t, 0);
         if (at == x->n) break;
         i = at + 1;
         const tpl_value *v = i < x->n && x->s[i] == '(' ? named(t, x, &i, values) : NULL;
