@@ -24,6 +24,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .n_io_threads = 1,
         .n_workers = 4,
         .max_queued_jobs = 1024,
+        .template_ms = 2000,
         .async_admit = true,
         .inline_bytes = 4096,
         .early_wake = true,

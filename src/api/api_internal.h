@@ -381,9 +381,9 @@ struct rose_api_job {
                          * early_wake is on */
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
     bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
-                         * or its grammar must be compiled */
-    bool compiles;      /* in the queue: the job waits until it may compile a grammar; then: it has
-                         * this right */
+                         * its grammar must be compiled, or its chat template takes long */
+    bool compiles;      /* in the queue: the job waits until it may compile a grammar or render
+                         * slowly; then: it has this right */
     bool back;          /* the worker has handed it back */
     bool written;       /* a worker writes the reply, after the engine is done, or has written it */
     bool streaming;     /* params.stream, after a successful submit */
@@ -492,6 +492,7 @@ typedef struct rose_api_prompt_ctx {
     uint32_t max_model_len; /* text that must be longer than this is not tokenised */
     uint32_t max_prompts;
     const atomic_bool *gone;
+    rose_api_job *job;
     rose_api_ignored *ignored; /* members of messages are noted there */
     const rose_api *api;
 } rose_api_prompt_ctx;
@@ -580,7 +581,8 @@ bool rose_api_responses_translate(rose_api_translation *t);
 bool rose_api_anthropic_translate(rose_api_translation *t);
 
 /* messages.c: renders the messages with the request's template, the model's, or the plain one. The
- * caller frees *out. */
+ * caller frees *out. False: err says why, or c->job->declined is set, because the template takes
+ * long and the job must wait until it may compile. */
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
 
@@ -666,10 +668,11 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
 /* Lets a worker write the reply of a job whose requests have ended. The job comes back as one that
  * was processed. */
 void rose_api_workers_write(rose_api_workers *w, rose_api_job *j);
-/* The thread that runs the job calls the first function before it compiles a grammar, and the
- * second one after it. EMPTY: as many workers as may do so compile now. Set j->declined, and j goes
- * back into the queue. FULL: j is refused, because too many jobs wait to compile, and other jobs
- * need room in the queue. w may be NULL: without workers a job may always compile. */
+/* The thread that runs the job calls the first function before it compiles a grammar or renders a
+ * slow template, and the second one after it. EMPTY: as many workers as may do so compile now. Set
+ * j->declined, and j goes back into the queue. FULL: j is refused, because too many jobs wait to
+ * compile, and other jobs need room in the queue. w may be NULL: without workers a job may always
+ * compile. */
 rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */

@@ -325,6 +325,7 @@ static bool in_time(rose_api_job *j)
  * already. */
 static void give_notice(rose_api_job *j)
 {
+    if (j->notice) return; /* in a run that was declined */
     j->notice = j->timeout_s > 0 && j->api->o.async_admit && j->body_len > ROSE_API_MAX_PEEK;
     if (!j->notice) return;
     rose_wakeq_push(j->io->done, j); /* it has room for every job twice */
@@ -417,7 +418,7 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
         rose_api_count_run(j, p, c);
     else
         rose_api_apply_run(j, p, c);
-    if (j->err.status == 0) (void)note_ignored(j, c->ignored);
+    if (j->err.status == 0 && !j->declined) (void)note_ignored(j, c->ignored);
 }
 
 /* Checks the body. If the dialect is not that of a chat, *chat becomes its translation, a new
@@ -468,6 +469,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .vocab_size = rose_engine_arch(e)->vocab_size,
                              .max_model_len = max_len,
                              .gone = &j->gone,
+                             .job = j,
                              .ignored = &ignored,
                              .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;

@@ -59,66 +59,91 @@ rose_reasoning_format rose_chat_reasoning(const rose_chat *c)
 
 /* ---- open ---- */
 
+enum { TRIAL_STEPS = 1000000 };
+
 static const char needle[] = "ROSE-NEEDLE";
+
+rose_status rose_chat_trial(rose_template_text *text, const rose_template *t,
+                            const rose_template_input *in, const rose_template_limits *limits)
+{
+    rose_template_input x = *in;
+    uint64_t used = 0;
+    x.limits = *limits;
+    x.limits.used = &used;
+    if (limits->steps == 0) x.limits.steps = TRIAL_STEPS;
+    const rose_status st = rose_template_render(text, t, &x, NULL);
+    if (limits->used != NULL && used > *limits->used) *limits->used = used;
+    if (st == ROSE_E_NOMEM || st == ROSE_E_CLOSED) return st;
+    return limits->steps > 0 && used > limits->steps ? ROSE_E_INVAL : ROSE_OK;
+}
 
 /* *shown: the template shows the content of one user message, and not as Python prints a list. A
  * template that fails on it counts as one that does not. content is taken. */
-static rose_status try_content(bool *shown, const rose_chat *c, rose_json *content, bool as_list)
+static rose_status try_content(bool *shown, const rose_chat *c, rose_json *content, bool as_list,
+                               const rose_template_limits *limits)
 {
     rose_template_text text = {0};
     rose_json *messages = rose_json_pack("[{s:s,s:o}]", "role", "user", "content", content);
-    const rose_template_input in = {
-        .messages = messages, .tokens = c->tokens, .limits = {.steps = 1000000}};
+    const rose_template_input in = {.messages = messages, .tokens = c->tokens};
     *shown = false;
     if (messages == NULL) return ROSE_E_NOMEM;
-    const rose_status st = rose_template_render(&text, c->main, &in, NULL);
-    if (st == ROSE_OK) {
+    const rose_status st = rose_chat_trial(&text, c->main, &in, limits);
+    if (text.bytes != NULL) {
         *shown = strstr(text.bytes, needle) != NULL;
         if (as_list && strstr(text.bytes, "'type'") != NULL) *shown = false;
         if (as_list && strstr(text.bytes, "\"type\"") != NULL) *shown = false;
     }
     rose_template_text_free(&text);
     rose_json_decref(messages);
-    return st == ROSE_E_NOMEM ? st : ROSE_OK;
+    return st;
 }
 
 /* Finds out which forms of content the template takes, by trying both. */
-static rose_status try_forms(rose_chat *c, rose_err *err)
+static rose_status try_forms(rose_chat *c, const rose_template_limits *limits)
 {
     bool text = false;
-    rose_status st = try_content(
-        &c->forms.parts, c, rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
-    if (st == ROSE_OK) st = try_content(&text, c, rose_json_string(needle), false);
+    rose_status st =
+        try_content(&c->forms.parts, c,
+                    rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true, limits);
+    if (st == ROSE_OK) st = try_content(&text, c, rose_json_string(needle), false, limits);
     if (st == ROSE_OK)
         st = rose_chat_forms_calls(&c->forms, c->tool_use != NULL ? c->tool_use : c->main,
-                                   c->tokens);
+                                   c->tokens, limits);
     c->forms.wrap = c->forms.parts && !text;
-    return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
+    return st;
 }
 
 /* A template may speak of calls and still not show the tools of a request, because it expects them
  * in a variable of its own. Then the model would not know them. */
-static rose_status try_tools(rose_chat *c)
+static rose_status try_tools(rose_chat *c, const rose_template_limits *limits)
 {
     rose_template_text text = {0};
     rose_json *messages = rose_json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
     rose_json *tools =
         rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
                        needle, "description", "x", "parameters", "type", "object", "properties");
-    const rose_template_input in = {.messages = messages,
-                                    .tools = tools,
-                                    .tokens = c->tokens,
-                                    .add_generation_prompt = true,
-                                    .limits = {.steps = 1000000}};
+    const rose_template_input in = {
+        .messages = messages, .tools = tools, .tokens = c->tokens, .add_generation_prompt = true};
     const bool ok = messages != NULL && tools != NULL;
     const rose_template *t = c->tool_use != NULL ? c->tool_use : c->main;
-    const rose_status st = ok ? rose_template_render(&text, t, &in, NULL) : ROSE_E_NOMEM;
+    const rose_status st = ok ? rose_chat_trial(&text, t, &in, limits) : ROSE_E_NOMEM;
     /* If it fails here, a request will tell why. */
-    if (st == ROSE_OK && strstr(text.bytes, needle) == NULL) c->calls = ROSE_CALLS_NONE;
+    if (text.bytes != NULL && strstr(text.bytes, needle) == NULL) c->calls = ROSE_CALLS_NONE;
     rose_template_text_free(&text);
     rose_json_decref(messages);
     rose_json_decref(tools);
-    return st == ROSE_E_NOMEM ? st : ROSE_OK;
+    return st;
+}
+
+static rose_status try_all(rose_chat *c, const rose_template_limits *limits, rose_err *err)
+{
+    rose_status st = try_forms(c, limits);
+    if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE) st = try_tools(c, limits);
+    if (st == ROSE_OK) return st;
+    return rose_fail(err, st, "chat template: %s",
+                     st == ROSE_E_NOMEM    ? "out of memory"
+                     : st == ROSE_E_CLOSED ? "stopped, because the client has left"
+                                           : "takes too many steps");
 }
 
 static rose_status compile(rose_template **out, const char *source, const rose_buf *text,
@@ -130,7 +155,8 @@ static rose_status compile(rose_template **out, const char *source, const rose_b
 }
 
 /* Makes a rose_chat of texts, whose tokens it takes. */
-static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
+static rose_status create(rose_chat **out, rose_chat_texts *x, const rose_template_limits *limits,
+                          rose_err *err)
 {
     rose_chat *c = calloc(1, sizeof *c);
     if (c == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
@@ -144,9 +170,7 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, rose_err *err)
     rose_status st = compile(&c->main, c->source, &x->main, err);
     if (st == ROSE_OK && x->tool_use.len > 0)
         st = compile(&c->tool_use, c->source, &x->tool_use, err);
-    if (st == ROSE_OK) st = try_forms(c, err);
-    if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE && (st = try_tools(c)) != ROSE_OK)
-        st = rose_fail(err, st, "chat template: out of memory");
+    if (st == ROSE_OK) st = try_all(c, limits, err);
     if (st == ROSE_OK)
         *out = c;
     else
@@ -162,7 +186,7 @@ rose_status rose_chat_open(rose_chat **out, const char *model, const char *given
     if (given != NULL && strcmp(given, "plain") == 0) return ROSE_OK;
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
-    if (x.found) st = create(out, &x, &why);
+    if (x.found) st = create(out, &x, &(rose_template_limits){0}, &why);
     if (*out != NULL) {
         (*out)->text = x.main;
         x.main = (rose_buf){0};
@@ -175,7 +199,7 @@ rose_status rose_chat_open(rose_chat **out, const char *model, const char *given
 }
 
 rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char *text, size_t n,
-                             rose_err *err)
+                             const rose_template_limits *limits, rose_err *err)
 {
     rose_chat_texts x = {.main = {.data = (char *)(uintptr_t)text, .len = n},
                          .source = "field 'chat_template'"};
@@ -183,7 +207,7 @@ rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char 
     /* A deep copy, because threads share base, and so must not count references to its values. */
     x.tokens = base != NULL ? rose_json_deep_copy(base->tokens) : rose_json_object();
     if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
-    const rose_status st = create(out, &x, err);
+    const rose_status st = create(out, &x, limits, err);
     rose_json_decref(x.tokens); /* if create did not take them */
     return st;
 }

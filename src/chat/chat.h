@@ -26,9 +26,11 @@ typedef struct rose_chat rose_chat;
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err);
 
 /* As rose_chat_open for a template of n bytes that a request brings. base lends the values of
- * bos_token and the like; NULL: the template sees none. Any thread. */
+ * bos_token and the like; NULL: the template sees none. limits holds for each of the trial renders
+ * that find out what the template takes; 0 steps: as many as at open. A trial that takes more steps
+ * than limits->steps is INVAL. Any thread. */
 rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char *text, size_t n,
-                             rose_err *err);
+                             const rose_template_limits *limits, rose_err *err);
 void rose_chat_close(rose_chat *c); /* accepts NULL */
 
 /* Where the template comes from, for a log line: "models/x/chat_template.jinja". */

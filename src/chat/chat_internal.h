@@ -31,9 +31,14 @@ typedef struct rose_chat_forms {
     bool only_text; /* and not those that are an object */
 } rose_chat_forms;
 
-/* forms.c: finds the forms of calls. Errors: NOMEM. */
+/* chat.c: renders to find out what a template does. A failure of the template is an answer: *text
+ * is then empty. Errors: NOMEM, CLOSED; INVAL (more steps than limits->steps, if that is set). */
+rose_status rose_chat_trial(rose_template_text *text, const rose_template *t,
+                            const rose_template_input *in, const rose_template_limits *limits);
+
+/* forms.c: finds the forms of calls. Errors as of rose_chat_trial. */
 rose_status rose_chat_forms_calls(rose_chat_forms *forms, const rose_template *t,
-                                  const rose_json *tokens);
+                                  const rose_json *tokens, const rose_template_limits *limits);
 
 /* *out: messages as a template wants them, a new reference. */
 rose_status rose_chat_messages(rose_json **out, const rose_json *messages, rose_chat_forms forms,

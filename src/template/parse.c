@@ -276,7 +276,7 @@ void rose_tpl_parse_body(tpl_parser *p, tpl_list *out)
 
 /* ---- compile ---- */
 
-enum { MAX_TEMPLATE = 1 << 20, COMPILE_DEPTH = 400, COMPILE_STEPS = 20000000 };
+enum { MAX_TEMPLATE = 1 << 20, COMPILE_DEPTH = 400, COMPILE_STEPS = 500000, STEPS_A_BYTE = 8 };
 
 static rose_template *compile(rose_tpl *t, const char *text, size_t n)
 {
@@ -301,7 +301,7 @@ rose_status rose_template_compile(rose_template **out, const char *text, size_t 
     rose_tpl t = {.err = err,
                   .max_memory = (size_t)1 << 29,
                   .max_output = (size_t)1 << 24,
-                  .max_work = COMPILE_STEPS * WORK_A_STEP,
+                  .max_work = (COMPILE_STEPS + (uint64_t)n * STEPS_A_BYTE) * WORK_A_STEP,
                   .max_depth = COMPILE_DEPTH};
     *out = NULL;
     if (setjmp(t.trap) != 0) {

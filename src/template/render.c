@@ -220,7 +220,7 @@ rose_status rose_template_render(rose_template_text *out, const rose_template *t
     t.max_depth = l->depth > 0 ? l->depth : 400;
     *out = (rose_template_text){0};
     if (setjmp(t.trap) == 0) t.st = copy_out(out, run(&t, tpl, in), err);
-    if (l->used != NULL) *l->used = t.work / WORK_A_STEP;
+    if (l->used != NULL) *l->used = (t.work + WORK_A_STEP - 1) / WORK_A_STEP;
     rose_tpl_chunks_free(t.chunks);
     return t.st;
 }

@@ -715,15 +715,20 @@ static void template_of_a_request(void **state)
     model_make(&m);
     put_file(&m, "tokenizer_config.json", settings);
     open_chat(&m, "{{ 1 }}");
-    assert_int_equal(rose_chat_derive(&own, m.chat, text, sizeof text - 1, &err), ROSE_OK);
+    assert_int_equal(
+        rose_chat_derive(&own, m.chat, text, sizeof text - 1, &(rose_template_limits){0}, &err),
+        ROSE_OK);
     rose_chat_close(m.chat);
     m.chat = own;
     expect_text(&m, ONE_TEXT, "<s>a!");
-    assert_int_equal(rose_chat_derive(&own, NULL, text, sizeof text - 1, &err), ROSE_OK);
+    assert_int_equal(
+        rose_chat_derive(&own, NULL, text, sizeof text - 1, &(rose_template_limits){0}, &err),
+        ROSE_OK);
     rose_chat_close(m.chat);
     m.chat = own;
     expect_text(&m, ONE_TEXT, "a!");
-    assert_int_equal(rose_chat_derive(&own, m.chat, "{{", 2, &err), ROSE_E_FORMAT);
+    assert_int_equal(rose_chat_derive(&own, m.chat, "{{", 2, &(rose_template_limits){0}, &err),
+                     ROSE_E_FORMAT);
     assert_null(own);
     assert_non_null(strstr(err.msg, "field 'chat_template': chat template, line 1"));
     model_free(&m);
