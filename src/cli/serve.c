@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,9 @@
 #include "cli/cli.h"
 #include "tokenizer/unicode.h"
 
-enum { POLL_MS = 20, OWN_FDS = 256 };
+/* CUT_MS: after a second signal, the time in which open connections close, sockets of files are
+ * removed, and the access log gets its last lines. */
+enum { POLL_MS = 20, CUT_MS = 200, OWN_FDS = 256 };
 
 typedef struct server {
     rose_model *model;
@@ -243,11 +247,33 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
                  rose_http_port(s->http));
 }
 
-/* True if one of the stop signals came within ms milliseconds. */
-static bool wait_signal(const sigset_t *set, uint32_t ms)
+/* The second signal to stop: its own thread waits for it, because the main thread may be anywhere
+ * in the stop, for example waiting for the end of a step or of a compiled grammar. */
+static struct second_signal {
+    sigset_t set;
+    atomic_bool came;
+} second;
+
+static void *await_second(void *arg)
 {
-    const struct timespec ts = {ms / 1000, (long)(ms % 1000) * 1000000};
-    return sigtimedwait(set, NULL, &ts) >= 0;
+    int sig;
+    (void)arg;
+    if (sigwait(&second.set, &sig) != 0) return NULL;
+    rose_log(ROSE_LOG_WARN, "serve", "second signal: ending at once");
+    atomic_store_explicit(&second.came, true, memory_order_relaxed); /* it guards no data */
+    rose_sleep_ms(CUT_MS);
+    _exit(0);
+}
+
+/* If the thread cannot be created, the default action of the signal ends the process. */
+static void watch_second(const sigset_t *set)
+{
+    pthread_t thread;
+    second.set = *set;
+    if (pthread_create(&thread, NULL, await_second, NULL) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, set, NULL);
 }
 
 /* Tells the watchdog whether the engine works: it has not failed, and if it has requests, it made a
@@ -284,13 +310,13 @@ static void reload(server *s, const rose_serve_flags *f)
  */
 static void serve_until_stopped(server *s, const rose_serve_flags *f, const signals *sigs)
 {
-    const sigset_t *set = &sigs->stop;
     int sig;
     for (;;) {
         if (sigwait(&sigs->all, &sig) != 0) continue;
         if (!sigs->reloads || sig != SIGHUP) break;
         reload(s, f);
     }
+    watch_second(&sigs->stop);
     rose_log(ROSE_LOG_INFO, "serve", "draining: %u requests in flight (a second signal ends them)",
              rose_http_inflight(s->http));
     rose_notify_send(s->notify, "STOPPING=1", "draining: %u requests in flight",
@@ -299,15 +325,13 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sign
     rose_http_drain(s->http);
     uint64_t deadline = rose_now_ns() + (uint64_t)f->shutdown_timeout * 1000000000u;
     while (rose_http_inflight(s->http) > 0) {
-        if (wait_signal(set, POLL_MS)) {
-            rose_log(ROSE_LOG_WARN, "serve", "second signal: %u requests cut off",
-                     rose_http_inflight(s->http));
+        const bool cut = atomic_load_explicit(&second.came, memory_order_relaxed);
+        if (cut || rose_now_ns() >= deadline) {
+            rose_log(ROSE_LOG_WARN, "serve", "%s: %u requests cut off",
+                     cut ? "second signal" : "shutdown timeout", rose_http_inflight(s->http));
             break;
         }
-        if (rose_now_ns() < deadline) continue;
-        rose_log(ROSE_LOG_WARN, "serve", "shutdown timeout: %u requests cut off",
-                 rose_http_inflight(s->http));
-        break;
+        rose_sleep_ms(POLL_MS);
     }
 }
 

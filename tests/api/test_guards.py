@@ -305,11 +305,66 @@ def test_hangup():
         check("under nohup a hangup is ignored", s.ask(completion())[0] == 200 and s.log_lines("draining") == [])
 
 
+# About 220 bytes with the body around it, and hours of work for an interpreter in which reading is free.
+BOMB = ("{% set s='a'*30000000 %}{% for i in range(99999) %}{% for j in range(99999) %}"
+        "{% if s.startswith(s) %}{% endif %}{% endfor %}{% endfor %}")
+TEMPLATES = ("--trust-request-chat-template", "--chat-template", "{{ messages[0].content }}")
+
+
+def chat(**fields):
+    return completion("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=1, **fields)
+
+
+def test_template_bombs():
+    """Four templates that would keep all workers busy: others pass, and the four end by a limit or with their client."""
+    with Server(*TEMPLATES) as s:
+        bombs = [s.connect(chat(chat_template=BOMB)) for _ in range(4)]
+        check("bombs: an honest chat is answered", s.ask(chat())[0] == 200)
+        for c in bombs:
+            got = reply(c)
+            check("bombs: refused by the limit", got[0] == 400 and b"takes more than 20000000 steps" in got[2], got)
+            c.close()
+    with Server(*TEMPLATES, "--template-timeout-ms", "1") as s:
+        got = s.ask(chat(chat_template=BOMB))
+        check("bombs: refused by the time", got[0] == 400 and b"takes more than 1 ms of CPU time" in got[2], got)
+        check("bombs: others have time enough", s.ask(chat())[0] == 200)
+
+
+def end_twice(what, s, *opened):
+    s.p.send_signal(signal.SIGTERM)
+    while not s.log_lines("draining"):
+        time.sleep(0.01)
+    s.p.send_signal(signal.SIGTERM)
+    check(f"second SIGTERM, {what}: exit code 0", s.p.wait(120) == 0)
+    for c in opened:
+        c.close()
+
+
+def test_second_signal():
+    long = ("--shutdown-timeout", "86400")
+    for name, body in (("streams", completion(max_tokens=480, ignore_eos=True, stream=True)),
+                       ("templates", chat(chat_template=BOMB)),
+                       ("a body that does not come", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+                        b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n{")):
+        with Server(*TEMPLATES, *long) as s:
+            opened = [s.connect(body) for _ in range(8)]
+            if name == "streams":
+                opened[0].recv(65536)
+            end_twice(name, s, *opened)
+    for wait_s in (0, 0.005, 0.01, 0.02, 0.05):  # the start takes about as long
+        p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0"], stderr=subprocess.DEVNULL)
+        time.sleep(wait_s)
+        p.send_signal(signal.SIGTERM)
+        p.send_signal(signal.SIGTERM)
+        check("SIGTERM while the model loads", p.wait(120) in (0, -signal.SIGTERM), p.returncode)
+
+
 def main():
     with Server() as s:
         for test in (test_errors, test_hosts, test_half_closed, test_leaving):
             test(s)
-    for test in (test_slow_bodies, test_all_busy, test_body_rate, test_descriptors, test_hangup):
+    for test in (test_slow_bodies, test_all_busy, test_body_rate, test_descriptors, test_hangup,
+                 test_template_bombs, test_second_signal):
         test()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
