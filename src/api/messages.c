@@ -10,6 +10,9 @@
  * workers than grammars do. */
 enum { QUICK_STEPS = 250000 };
 
+/* A longer template of a request counts as slow before it is parsed; models have at most 20 KB. */
+enum { MAX_QUICK_TEMPLATE = 64 << 10 };
+
 /* The text of the plain template. All of it counts as message text, so that no special token
  * matches. */
 static bool render_plain(rose_template_text *out, const rose_api_params *p,
@@ -111,6 +114,10 @@ bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
     rose_template_limits limits = {.cpu_ms = a->o.template_ms, .stop = c->gone, .used = &used};
     /* With this right, or without workers, a template may take its time at once. */
     if (!j->compiles && a->workers != NULL) limits.steps = QUICK_STEPS + j->body_len;
+    if (limits.steps > 0 && rose_json_text_len(p->chat_template) > MAX_QUICK_TEMPLATE) {
+        if (!may_be_slow(j, err)) return false;
+        limits.steps = 0;
+    }
     if (render(out, p, a, &limits, err)) return true;
     if (limits.steps == 0 || used <= limits.steps) return false;
     limits.steps = 0;

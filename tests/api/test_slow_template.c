@@ -96,6 +96,25 @@ static void others_pass(void **state)
     }
 }
 
+/* A request's long template waits before it is parsed. */
+static void long_templates_wait(void **state)
+{
+    room m;
+    char body[80000];
+    (void)state;
+    snprintf(body, sizeof body, CHAT("x", ",\"chat_template\":\"%*s{{\""), 70000, "");
+    begin(&m, 2, true);
+    atomic_store(&fake_vocab_held, true);
+    rose_http_req *guided = ask("/v1/completions", "{\"prompt\":[1],\"regex\":\"a\"}");
+    rose_http_req *slow = ask("/v1/chat/completions", body);
+    expect(ask("/v1/chat/completions", CHAT("quick", "")), 200);
+    assert_false(slow->ended);
+    atomic_store(&fake_vocab_held, false);
+    expect(guided, 200);
+    expect(slow, 400);
+    end(&m);
+}
+
 /* With 4 places in the queue two jobs may wait for the right. */
 static void too_many(void **state)
 {
@@ -162,8 +181,9 @@ static void ends_with_its_client(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(others_pass), cmocka_unit_test(too_many),
-                                       cmocka_unit_test(one_right_for_both),
-                                       cmocka_unit_test(ends_with_its_client)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_pass), cmocka_unit_test(long_templates_wait),
+        cmocka_unit_test(too_many), cmocka_unit_test(one_right_for_both),
+        cmocka_unit_test(ends_with_its_client)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
