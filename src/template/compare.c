@@ -20,12 +20,12 @@ static bool dict_equal(rose_tpl *t, const tpl_dict *a, const tpl_dict *b)
     return true;
 }
 
-static bool number_equal(tpl_value a, tpl_value b)
+static bool number_equal(rose_tpl *t, tpl_value a, tpl_value b)
 {
     if (a.kind == TPL_FLOAT || b.kind == TPL_FLOAT)
         return rose_tpl_as_double(a) == rose_tpl_as_double(b);
     if (a.kind == TPL_BIG || b.kind == TPL_BIG)
-        return a.kind == b.kind && rose_tpl_text_eq(a.u.str, b.u.str);
+        return a.kind == b.kind && rose_tpl_text_eq(t, a.u.str, b.u.str);
     return (a.kind == TPL_BOOL ? a.u.b : a.u.i) == (b.kind == TPL_BOOL ? b.u.b : b.u.i);
 }
 
@@ -58,7 +58,7 @@ bool rose_tpl_equal(rose_tpl *t, tpl_value a, tpl_value b)
 {
     bool is;
     rose_tpl_work(t, WORK_A_CHAR);
-    if (rose_tpl_is_number(a) && rose_tpl_is_number(b)) return number_equal(a, b);
+    if (rose_tpl_is_number(a) && rose_tpl_is_number(b)) return number_equal(t, a, b);
     if (a.kind != b.kind) return false;
     rose_tpl_enter(t);
     rose_tpl_step(t, 0);
@@ -76,11 +76,11 @@ static int text_order(rose_tpl *t, const tpl_text *a, const tpl_text *b)
 }
 
 /* Two integers beyond 64 bits: by sign, by number of digits, then by the digits. */
-static int big_order(const tpl_text *a, const tpl_text *b)
+static int big_order(rose_tpl *t, const tpl_text *a, const tpl_text *b)
 {
     const bool minus = a->s[0] == '-';
     if (minus != (b->s[0] == '-')) return minus ? -1 : 1;
-    const int c = a->n != b->n ? (a->n > b->n) - (a->n < b->n) : text_order(a, b);
+    const int c = a->n != b->n ? (a->n > b->n) - (a->n < b->n) : text_order(t, a, b);
     return minus ? -c : c;
 }
 
@@ -104,7 +104,7 @@ int rose_tpl_order(rose_tpl *t, tpl_value a, tpl_value b, const char *op)
         if (a.kind == TPL_INT && b.kind == TPL_INT) {
             c = (a.u.i > b.u.i) - (a.u.i < b.u.i);
         } else if (a.kind == TPL_BIG && b.kind == TPL_BIG) {
-            c = big_order(a.u.str, b.u.str);
+            c = big_order(t, a.u.str, b.u.str);
             c = (c > 0) - (c < 0);
         } else {
             double x = rose_tpl_as_double(a), y = rose_tpl_as_double(b);

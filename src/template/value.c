@@ -222,10 +222,17 @@ bool rose_tpl_truth(tpl_value v)
     }
 }
 
+/* The largest double has 309 digits, so no more than a sign and 309 digits are ever read. */
+static double big_as_double(const char *s, size_t n)
+{
+    if (n > 310) return s[0] == '-' ? -HUGE_VAL : HUGE_VAL;
+    return strtod(s, NULL);
+}
+
 double rose_tpl_as_double(tpl_value v)
 {
     if (v.kind == TPL_FLOAT) return v.u.f;
-    if (v.kind == TPL_BIG) return strtod(v.u.str->s, NULL);
+    if (v.kind == TPL_BIG) return big_as_double(v.u.str->s, v.u.str->n);
     return v.kind == TPL_BOOL ? (double)v.u.b : (double)v.u.i;
 }
 
