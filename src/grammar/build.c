@@ -111,6 +111,17 @@ rose_json *rose_gr_keep(gr_build *b, rose_json *made)
     return made;
 }
 
+size_t rose_gr_number(const char *s, size_t n, uint32_t *v, bool *fits)
+{
+    uint64_t value = 0;
+    size_t k = 0;
+    for (; k < n && s[k] >= '0' && s[k] <= '9'; k++)
+        if (value <= GR_MAX_COUNT) value = value * 10 + (uint64_t)(s[k] - '0');
+    *fits = value <= GR_MAX_COUNT;
+    *v = *fits ? (uint32_t)value : GR_MAX_COUNT;
+    return k;
+}
+
 void rose_gr_enter(gr_build *b)
 {
     if (++b->depth > b->opts.max_depth)

@@ -166,13 +166,14 @@ static gr_node read_alt(ebnf *e);
 
 static uint32_t read_number(ebnf *e)
 {
-    uint64_t v = 0;
-    size_t from = e->at;
-    while (e->at < e->n && e->s[e->at] >= '0' && e->s[e->at] <= '9' && v < 1u << 30)
-        v = v * 10 + (uint64_t)(e->s[e->at++] - '0');
-    if (e->at == from) refuse(e, ROSE_E_INVAL, "a number is missing");
+    uint32_t v;
+    bool fits;
+    const size_t n = rose_gr_number(e->s + e->at, e->n - e->at, &v, &fits);
+    if (n == 0) refuse(e, ROSE_E_INVAL, "a number is missing");
+    if (!fits) refuse(e, ROSE_E_UNSUPPORTED, GR_COUNT_TOO_LARGE);
+    e->at += n;
     skip_space(e);
-    return (uint32_t)v;
+    return v;
 }
 
 static bool take(ebnf *e, char c)

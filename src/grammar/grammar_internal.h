@@ -16,8 +16,9 @@
 #include "base/json.h"
 #include "grammar/grammar.h"
 
-#define GR_NONE UINT32_MAX
-#define GR_INF  UINT32_MAX /* the upper bound of a repetition without one */
+#define GR_NONE      UINT32_MAX
+#define GR_INF       UINT32_MAX       /* the upper bound of a repetition without one */
+#define GR_MAX_COUNT (UINT32_MAX - 2) /* the largest bound of a repetition that is a number */
 
 /* A set of bytes. */
 typedef struct gr_set {
@@ -238,6 +239,11 @@ static inline int rose_gr_hex(char c)
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
+
+/* Reads the decimal digits at the start of s[0..n) and returns how many there are. fits: the number
+ * is at most GR_MAX_COUNT; otherwise *v is GR_MAX_COUNT. */
+size_t rose_gr_number(const char *s, size_t n, uint32_t *v, bool *fits);
+#define GR_COUNT_TOO_LARGE "a count beyond 4294967293 is not supported"
 
 /* ---- front ends. Each returns the node of the whole text. ---- */
 

@@ -3,6 +3,7 @@
  * anchor decides whether text may stand before or after the match. Refused by name:
  * back-references, word boundaries, assertions about the text before, flags, anchors in the middle,
  * look-ahead in a group that is followed by more. */
+#include <stdio.h>
 #include <string.h>
 
 #include <utf8proc.h>
@@ -156,6 +157,26 @@ static void add_category(reader *r, gr_chars *out, bool negative)
         rose_gr_chars_add(r->b, out, c.v[i].lo, c.v[i].hi);
 }
 
+static bool is_digit(uint32_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_letter(uint32_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* ECMA-262 has no escape of this letter or digit. */
+static _Noreturn void refuse_escape(const reader *r, uint32_t c)
+{
+    char why[96];
+    const bool edge = c == 'A' || c == 'Z' || c == 'z';
+    snprintf(why, sizeof why, "the escape \\%c is not supported%s", (int)c,
+             edge ? "; write ^ or $ for the ends of the text" : "");
+    refuse(r, ROSE_E_UNSUPPORTED, why);
+}
+
 /* After a backslash: adds a class to out and returns GR_NONE, or returns one character. */
 static uint32_t escape(reader *r, gr_chars *out)
 {
@@ -186,11 +207,15 @@ static uint32_t escape(reader *r, gr_chars *out)
     case 'u':
         return unicode_escape(r);
     case 'c':
-        return next_char(r) & 0x1f;
+        c = next_char(r);
+        if (!is_letter(c)) refuse(r, ROSE_E_INVAL, "\\c needs a letter");
+        return c & 0x1f;
     case '0':
-        return 0;
+        if (!more(r) || !is_digit((uint8_t)r->s[r->at])) return 0;
+        refuse(r, ROSE_E_UNSUPPORTED, "octal escapes are not supported");
     default:
-        return c;
+        if (!is_letter(c) && !is_digit(c)) return c;
+        refuse_escape(r, c);
     }
 }
 
@@ -238,8 +263,6 @@ static rx *read_escape(reader *r)
     if (c == 'b' || c == 'B') refuse(r, ROSE_E_UNSUPPORTED, "word boundaries are not supported");
     if ((c >= '1' && c <= '9') || c == 'k')
         refuse(r, ROSE_E_UNSUPPORTED, "back-references are not supported");
-    if (take(r, 'A')) return new_rx(r, RX_START);
-    if (take(r, 'Z') || take(r, 'z')) return new_rx(r, RX_END);
     uint32_t cp = escape(r, &x->chars);
     if (cp != GR_NONE) rose_gr_chars_add(r->b, &x->chars, cp, cp);
     rose_gr_chars_normal(&x->chars);
@@ -273,11 +296,10 @@ static rx *read_group(reader *r)
 
 static bool read_number(reader *r, uint32_t *v)
 {
-    uint64_t n = 0;
     size_t from = r->at;
-    while (more(r) && r->s[r->at] >= '0' && r->s[r->at] <= '9' && n < 1u << 30)
-        n = n * 10 + (uint64_t)(r->s[r->at++] - '0');
-    *v = (uint32_t)n;
+    bool fits;
+    r->at += rose_gr_number(r->s + from, r->n - from, v, &fits);
+    if (!fits) refuse(r, ROSE_E_UNSUPPORTED, GR_COUNT_TOO_LARGE);
     return r->at > from;
 }
 
@@ -306,17 +328,19 @@ static bool read_quantifier(reader *r, uint32_t *min, uint32_t *max)
 
 static rx *read_quantified(reader *r, rx *x)
 {
-    uint32_t min, max;
-    while (read_quantifier(r, &min, &max)) {
-        rx *q = new_rx(r, RX_REPEAT);
-        take(r, '?'); /* lazy: the same texts */
-        if (min > max) refuse(r, ROSE_E_INVAL, "the bounds of a repetition are upside down");
-        q->min = min;
-        q->max = max;
-        add_kid(r, q, x);
-        x = q;
-    }
-    return x;
+    uint32_t min, max, unused;
+    if (!read_quantifier(r, &min, &max)) return x;
+    rx *q = new_rx(r, RX_REPEAT);
+    take(r, '?'); /* lazy: the same texts */
+    if (min > max) refuse(r, ROSE_E_INVAL, "the bounds of a repetition are upside down");
+    if (more(r) && r->s[r->at] == '+')
+        refuse(r, ROSE_E_UNSUPPORTED, "possessive quantifiers such as a++ are not supported");
+    if (read_quantifier(r, &unused, &unused))
+        refuse(r, ROSE_E_INVAL, "a quantifier follows a quantifier; write a group, as in (?:a*)*");
+    q->min = min;
+    q->max = max;
+    add_kid(r, q, x);
+    return q;
 }
 
 static rx *read_atom(reader *r)

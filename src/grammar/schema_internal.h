@@ -42,6 +42,9 @@ gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c); /* by_ref is false in 
 void rose_gr_schema_begin(gr_build *b, rose_json *schema);
 void rose_gr_schema_finish(gr_build *b);
 unsigned rose_gr_schema_types(const rose_json *schema); /* of its `type` alone */
+unsigned rose_gr_type_bits(const char *name);           /* 0: no type has this name */
+/* Refuses keywords that are malformed, in this schema and in all schemas within. */
+void rose_gr_schema_check(gr_build *b, rose_json *schema);
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
 bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned types,
                              const rose_json *required, unsigned depth);

@@ -46,14 +46,15 @@ static bool negate_number(gr_build *b, rose_json *out, const char *key, const ro
                  {"maxProperties", "minProperties", "object", 1}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(key, table[i].key) != 0 || !rose_json_is_number(x)) continue;
-        const double v = rose_json_number_value(x);
-        const int64_t n = (int64_t)(v < 1e15 ? fmax(v, -1e15) : 1e15) + table[i].change;
+        double n = rose_json_number_value(x) + table[i].change;
+        if (n > 9e15) n = 9e15; /* as good as any number beyond GR_MAX_COUNT */
         if (table[i].change == 0)
             add_made(b, out,
                      rose_json_pack("{s:s, s:O}", "type", table[i].type, table[i].other, x));
         else if (n >= 0)
-            add_made(b, out,
-                     rose_json_pack("{s:s, s:I}", "type", table[i].type, table[i].other, n));
+            add_made(
+                b, out,
+                rose_json_pack("{s:s, s:I}", "type", table[i].type, table[i].other, (int64_t)n));
         return true;
     }
     return false;
@@ -105,10 +106,9 @@ static bool negate_keyword(gr_build *b, rose_json *out, rose_json *schema, const
     if (negate_number(b, out, key, x)) return true;
     if (strcmp(key, "required") == 0) {
         rose_json_each_item (x, i, y)
-            if (rose_json_is_string(y))
-                add_made(b, out,
-                         rose_json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
-                                        rose_json_text(y), 0));
+            add_made(b, out,
+                     rose_json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
+                                    rose_json_text(y), 0));
     } else if (strcmp(key, "enum") == 0) {
         add_made(b, out, rose_json_pack("{s:O}", "\1not", x));
     } else if (strcmp(key, "const") == 0) {

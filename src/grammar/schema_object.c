@@ -83,26 +83,17 @@ static slot *find_slot(object *o, const char *name, size_t n)
     return &o->slots[o->n++];
 }
 
-static rose_json *object_at(gr_build *b, rose_json *schema, const char *keyword)
-{
-    rose_json *x = rose_json_get(schema, keyword);
-    if (x != NULL && !rose_json_is_object(x))
-        rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be an object");
-    return x;
-}
-
 static void find_slots(object *o)
 {
     const char *key;
     size_t len, k;
     rose_json *x;
     for (size_t i = 0; i < o->c->n; i++)
-        rose_json_each_n (object_at(o->b, o->c->v[i], "properties"), key, len, x)
+        rose_json_each_n (rose_json_get(o->c->v[i], "properties"), key, len, x)
             find_slot(o, key, len);
     for (size_t i = 0; i < o->c->n; i++)
         rose_json_each_item (rose_json_get(o->c->v[i], "required"), k, x)
-            if (rose_json_is_string(x))
-                find_slot(o, rose_json_text(x), rose_json_text_len(x))->required = true;
+            find_slot(o, rose_json_text(x), rose_json_text_len(x))->required = true;
 }
 
 /* The names that propertyNames allows; NULL: all. */
@@ -163,7 +154,7 @@ static size_t find_patterns(object *o, pattern *out)
     const char *text;
     rose_json *x;
     for (size_t i = 0; i < o->c->n; i++)
-        rose_json_each (object_at(o->b, o->c->v[i], "patternProperties"), text, x) {
+        rose_json_each (rose_json_get(o->c->v[i], "patternProperties"), text, x) {
             size_t k = 0;
             while (k < n && strcmp(out[k].text, text) != 0)
                 k++;

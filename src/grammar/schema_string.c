@@ -29,8 +29,6 @@ static gr_node pattern_at(gr_build *b, rose_json *schema, const char *keyword)
 {
     const rose_json *p = rose_json_get(schema, keyword);
     if (p == NULL) return GR_NEVER;
-    if (!rose_json_is_string(p))
-        rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a string");
     return rose_gr_pattern(b, rose_json_text(p), rose_json_text_len(p));
 }
 

@@ -51,6 +51,29 @@ static gr_node texts_node(gr_build *b, const rose_json *f, const rose_json *x)
     return rose_gr_alt(b, l.v, l.n);
 }
 
+/* A flag of a format; NULL and null are false. */
+static bool flag(gr_build *b, const rose_json *f, const char *name)
+{
+    const rose_json *x = rose_json_get(f, name);
+    if (x != NULL && !rose_json_is_null(x) && !rose_json_is_boolean(x))
+        refuse(b, ROSE_E_INVAL, f,
+               "at_least_one, stop_after_first, loop and any_order must be "
+               "true or false");
+    return rose_json_is_true(x);
+}
+
+/* A list of strings, or nothing. */
+static const rose_json *texts(gr_build *b, const rose_json *f, const char *name)
+{
+    const rose_json *x = rose_json_get(f, name);
+    if (x == NULL || rose_json_is_null(x)) return NULL;
+    for (size_t i = 0; i < rose_json_count(x); i++)
+        if (!rose_json_is_string(rose_json_at(x, i))) x = NULL;
+    if (!rose_json_is_array(x))
+        refuse(b, ROSE_E_INVAL, f, "triggers and excludes must be lists of strings");
+    return x;
+}
+
 /* ---- free text ---- */
 
 static void add_texts(gr_build *b, gr_list *l, const rose_json *x)
@@ -96,17 +119,20 @@ static gr_node any_text(gr_build *b, rose_json *f, const stops *s)
         if (x != NULL && !rose_json_is_null(x))
             refuse(b, ROSE_E_UNSUPPORTED, f, "max_tokens and max_chars are not supported");
     }
-    return free_text(b, rose_json_get(f, "excludes"), NULL, s);
+    return free_text(b, texts(b, f, "excludes"), NULL, s);
 }
 
 /* ---- regions ---- */
 
 static gr_node schema_node(gr_build *b, rose_json *f)
 {
-    const char *style = rose_json_text(rose_json_get(f, "style"));
+    const rose_json *given = rose_json_get(f, "style");
+    const char *style = rose_json_text(given);
+    if (style == NULL && given != NULL && !rose_json_is_null(given))
+        refuse(b, ROSE_E_INVAL, f, "style must be a string");
     struct gr_schema *outer = b->schema;
     bool plain = b->plain_class, order = b->opts.schema_order;
-    if (rose_json_is_true(rose_json_get(f, "any_order"))) b->opts.schema_order = false;
+    if (flag(b, f, "any_order")) b->opts.schema_order = false;
     b->plain_class = false;
     rose_json *schema = member(b, f, "json_schema");
     gr_node x = style == NULL || strcmp(style, "json") == 0 ? rose_gr_schema(b, schema)
@@ -168,9 +194,9 @@ static void check_triggers(gr_build *b, rose_json *f, const rose_json *triggers)
 /* Free text and regions. */
 static gr_node dispatched(gr_build *b, rose_json *f, gr_node regions, gr_node text)
 {
-    bool some = rose_json_is_true(rose_json_get(f, "at_least_one"));
-    bool once = rose_json_is_true(rose_json_get(f, "stop_after_first")) ||
-                rose_json_is_false(rose_json_get(f, "loop"));
+    bool some = flag(b, f, "at_least_one");
+    bool once = flag(b, f, "stop_after_first");
+    if (!flag(b, f, "loop") && rose_json_is_false(rose_json_get(f, "loop"))) once = true;
     if (some && once) return regions;
     if (once) return GR_SEQ(b, text, rose_gr_opt(b, regions));
     gr_node more = rose_gr_repeat(b, GR_SEQ(b, regions, text), some ? 1 : 0, GR_INF);
@@ -179,9 +205,10 @@ static gr_node dispatched(gr_build *b, rose_json *f, gr_node regions, gr_node te
 
 static gr_node triggered_node(gr_build *b, rose_json *f, const stops *s)
 {
-    const rose_json *triggers = member(b, f, "triggers");
+    (void)member(b, f, "triggers");
+    const rose_json *triggers = texts(b, f, "triggers");
     check_triggers(b, f, triggers);
-    gr_node text = free_text(b, triggers, rose_json_get(f, "excludes"), s);
+    gr_node text = free_text(b, triggers, texts(b, f, "excludes"), s);
     return dispatched(b, f, tags_node(b, f), text);
 }
 
@@ -199,17 +226,17 @@ static gr_node dispatch_node(gr_build *b, rose_json *f, const stops *s)
         rose_gr_push(b, &l, GR_SEQ(b, text_node(b, f, begin), format_node(b, content, s)));
     }
     if (l.n == 0) refuse(b, ROSE_E_INVAL, f, "\"rules\" must be a list of at least one rule");
-    gr_node text = free_text(b, triggers, rose_json_get(f, "excludes"), s);
+    gr_node text = free_text(b, triggers, texts(b, f, "excludes"), s);
     return dispatched(b, f, rose_gr_alt(b, l.v, l.n), text);
 }
 
 static gr_node separated_node(gr_build *b, rose_json *f)
 {
     gr_node tag = tags_node(b, f), separator = text_node(b, f, member(b, f, "separator"));
-    bool once = rose_json_is_true(rose_json_get(f, "stop_after_first"));
+    bool once = flag(b, f, "stop_after_first");
     gr_node more = rose_gr_repeat(b, GR_SEQ(b, separator, tag), 0, once ? 0 : GR_INF);
     gr_node all = GR_SEQ(b, tag, more);
-    return rose_json_is_true(rose_json_get(f, "at_least_one")) ? all : rose_gr_opt(b, all);
+    return flag(b, f, "at_least_one") ? all : rose_gr_opt(b, all);
 }
 
 /* ---- combinations ---- */
@@ -227,11 +254,15 @@ static gr_node elements_node(gr_build *b, rose_json *f, const stops *s, bool in_
 
 static gr_node repeat_node(gr_build *b, rose_json *f, const stops *s)
 {
-    int64_t min = rose_json_int(member(b, f, "min"));
-    int64_t max = rose_json_int(member(b, f, "max"));
+    const rose_json *least = member(b, f, "min"), *most = member(b, f, "max");
+    int64_t min = rose_json_int(least), max = rose_json_int(most);
+    if (!rose_json_is_integer(least) || !rose_json_is_integer(most) || min < 0 || max < -1)
+        refuse(b, ROSE_E_INVAL, f,
+               "min and max must be counts up to 4294967293, max -1 for any number");
     if (max == -1) max = GR_INF;
-    if (min < 0 || max < min || min >= GR_INF || max > GR_INF)
-        refuse(b, ROSE_E_INVAL, f, "min and max must be counts, max -1 for any number");
+    if (min > GR_MAX_COUNT || (max > GR_MAX_COUNT && max != GR_INF))
+        refuse(b, ROSE_E_UNSUPPORTED, f, GR_COUNT_TOO_LARGE);
+    if (max < min) refuse(b, ROSE_E_INVAL, f, "min is above max");
     return rose_gr_repeat(b, format_node(b, member(b, f, "content"), s), (uint32_t)min,
                           (uint32_t)max);
 }

@@ -56,6 +56,9 @@ static void refused_grammars(void **state)
         {"root ::= TagDispatch((\"a\", b))", ROSE_E_UNSUPPORTED, "macros"},
         {"root ::= \"a\" (= \"b\")", ROSE_E_UNSUPPORTED, "look-ahead"},
         {"root ::= <[7]>", ROSE_E_UNSUPPORTED, "tokens"},
+        {"root ::= \"a\"{4294967296}", ROSE_E_UNSUPPORTED, "a count beyond"},
+        {"root ::= \"a\"{4294967295}", ROSE_E_UNSUPPORTED, "a count beyond"},
+        {"root ::= \"a\"{0,18446744073709551617}", ROSE_E_UNSUPPORTED, "a count beyond"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -187,6 +190,28 @@ static void refused_tags(void **state)
         {"{\"format\": {\"type\": \"any_text\", \"max_tokens\": 7}}", ROSE_E_UNSUPPORTED,
          "max_tokens"},
         {"{\"format\": 7}", ROSE_E_INVAL, "\"type\""},
+#define REPEAT(min, max)                                                                           \
+    "{\"format\": {\"type\": \"repeat\", \"min\": " min ", \"max\": " max                          \
+    ", \"content\": {\"type\": \"const_string\", \"value\": \"a\"}}}"
+        {REPEAT("\"1\"", "2"), ROSE_E_INVAL, "counts"},
+        {REPEAT("1.5", "2"), ROSE_E_INVAL, "counts"},
+        {REPEAT("1", "18446744073709551617"), ROSE_E_INVAL, "counts"},
+        {REPEAT("1", "4294967296"), ROSE_E_UNSUPPORTED, "a count beyond"},
+        {REPEAT("4294967295", "-1"), ROSE_E_UNSUPPORTED, "a count beyond"},
+        {REPEAT("3", "2"), ROSE_E_INVAL, "min is above max"},
+        {"{\"format\": {\"type\": \"any_text\", \"excludes\": \"a\"}}", ROSE_E_INVAL,
+         "lists of strings"},
+        {"{\"format\": {\"type\": \"any_text\", \"excludes\": [5]}}", ROSE_E_INVAL,
+         "lists of strings"},
+        {"{\"format\": {\"type\": \"triggered_tags\", \"triggers\": \"a\", \"tags\": []}}",
+         ROSE_E_INVAL, "lists of strings"},
+        {"{\"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"<f\"], \"at_least_one\": 1, "
+         "\"tags\": [" CALL("a") "]}}",
+         ROSE_E_INVAL, "true or false"},
+        {"{\"format\": {\"type\": \"json_schema\", \"json_schema\": {}, \"style\": 5}}",
+         ROSE_E_INVAL, "style must be a string"},
+        {"{\"format\": {\"type\": \"json_schema\", \"json_schema\": {\"required\": \"a\"}}}",
+         ROSE_E_INVAL, "#/required: must be a list"},
         {"{\"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"<g\"], \"tags\": [" CALL(
              "a") "]}}",
          ROSE_E_INVAL, "begin with one of the triggers"},

@@ -55,6 +55,52 @@ static void refusals(void **state)
     check_refused(v, ROSE_GRAMMAR_REGEX, "\\p{Greek}", ROSE_E_UNSUPPORTED, "\\p");
 }
 
+/* Quantifiers that follow a quantifier, counts that do not fit, and escapes that ECMA-262 lacks. */
+static void quantifiers(void **state)
+{
+    static const char *const doubled[] = {"a**",
+                                          "a+*",
+                                          "a?*",
+                                          "a*?*",
+                                          "a{2}*",
+                                          "a{2}{3}",
+                                          "a*{2}",
+                                          "a???",
+                                          "a+?{2,}",
+                                          "(a)*?"
+                                          "?"};
+    static const char *const possessive[] = {"a++", "a*+", "a?+", "a{2}+", "(?:ab)+?+"};
+    static const char *const counts[] = {
+        "[0-9]{4294967296}",       "a{4294967294}",
+        "a{4294967295}",           "a{4294967300,}",
+        "a{1,4294967296}",         "a{18446744073709551616}",
+        "a{18446744073709551617}", "a{0,99999999999999999999999999}"};
+    static const char letters[] = "AZzGKQERXhHNeiIjlLmMoOqTUVyYgCFaJ";
+    char text[8], part[32];
+    (void)state;
+    for (size_t i = 0; i < sizeof doubled / sizeof doubled[0]; i++)
+        check_refused(v, ROSE_GRAMMAR_REGEX, doubled[i], ROSE_E_INVAL,
+                      "a quantifier follows a quantifier");
+    for (size_t i = 0; i < sizeof possessive / sizeof possessive[0]; i++)
+        check_refused(v, ROSE_GRAMMAR_REGEX, possessive[i], ROSE_E_UNSUPPORTED, "possessive");
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        check_refused(v, ROSE_GRAMMAR_REGEX, counts[i], ROSE_E_UNSUPPORTED, "a count beyond");
+    for (const char *c = letters; *c != '\0'; c++) {
+        if (*c == 'a') continue;
+        snprintf(text, sizeof text, "\\%c", *c);
+        snprintf(part, sizeof part, "the escape \\%c is not supported", *c);
+        check_refused(v, ROSE_GRAMMAR_REGEX, text, ROSE_E_UNSUPPORTED, part);
+    }
+    check_refused(v, ROSE_GRAMMAR_REGEX, "\\Aab\\Z", ROSE_E_UNSUPPORTED, "write ^ or $");
+    check_refused(v, ROSE_GRAMMAR_REGEX, "[\\A]", ROSE_E_UNSUPPORTED, "\\A");
+    check_refused(v, ROSE_GRAMMAR_REGEX, "\\012", ROSE_E_UNSUPPORTED, "octal");
+    check_refused(v, ROSE_GRAMMAR_REGEX, "\\c1", ROSE_E_INVAL, "\\c needs a letter");
+    rose_grammar *g = compiled(v, ROSE_GRAMMAR_REGEX, "a{4294967293}");
+    assert_false(allows(g, ""));
+    assert_false(allows(g, "aaaa"));
+    rose_grammar_unref(g);
+}
+
 /* ---- random expressions over a, b, c ---- */
 
 typedef struct gen {
@@ -184,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(quantifiers),
         cmocka_unit_test(random_texts),
     };
     v = small_vocab();

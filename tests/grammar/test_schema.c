@@ -324,6 +324,121 @@ static void refusals(void **state)
         check_refused(v, ROSE_GRAMMAR_JSON_SCHEMA, cases[i].text, cases[i].st, cases[i].part);
 }
 
+/* Each keyword with values that it cannot have, at three places of a schema: where it is used,
+ * where its type excludes it, and in a definition that nothing refers to. */
+static void malformed(void **state)
+{
+    static const struct {
+        const char *key, *values[8], *path; /* path: behind the key */
+    } cases[] = {
+        {"required", {"\"a\"", "true", "null", "{}", "[1]", "[\"a\",null]"}, ""},
+        {"$ref", {"5", "null", "{}", "[\"#\"]"}, ""},
+        {"$anchor", {"5"}, ""},
+        {"$id", {"5", "{}"}, ""},
+        {"$defs", {"[]", "5", "null"}, ""},
+        {"definitions", {"[]", "\"a\""}, ""},
+        {"definitions", {"{\"x\":5}", "{\"y\":{},\"x\":[]}"}, "/x"},
+        {"format", {"5", "null", "[\"date\"]", "{}"}, ""},
+        {"enum", {"3", "\"a\"", "null", "{}"}, ""},
+        {"properties", {"[]", "5", "\"a\"", "null"}, ""},
+        {"properties", {"{\"x\":5}", "{\"x\":null}", "{\"x\":\"string\"}"}, "/x"},
+        {"patternProperties", {"[]", "5"}, ""},
+        {"patternProperties", {"{\"x\":5}"}, "/x"},
+        {"additionalProperties", {"5", "\"a\"", "[]", "null"}, ""},
+        {"propertyNames", {"5", "[]"}, ""},
+        {"pattern", {"1", "null", "[]"}, ""},
+        {"type", {"\"foo\"", "5", "null", "[]", "{}", "[\"string\",\"foo\"]", "[\"null\",5]"}, ""},
+        {"nullable", {"5", "\"true\""}, ""},
+        {"items", {"5", "\"a\"", "null", "[5]", "[{},null]"}, ""},
+        {"prefixItems", {"5", "{}", "[]", "[5]"}, ""},
+        {"contains", {"5"}, ""},
+        {"unevaluatedItems", {"5"}, ""},
+        {"unevaluatedProperties", {"5"}, ""},
+        {"uniqueItems", {"5", "\"true\"", "null"}, ""},
+        {"allOf", {"5", "{}", "[]", "[5]"}, ""},
+        {"anyOf", {"5", "{}", "[]", "[{},5]"}, ""},
+        {"oneOf", {"5", "{}", "[]", "[null]"}, ""},
+        {"not", {"5", "[]", "null"}, ""},
+        {"if", {"5", "[]"}, ""},
+        {"then", {"5", "[]"}, ""},
+        {"else", {"5", "[]"}, ""},
+        {"minLength", {"\"1\"", "-1", "1.5", "null", "true", "-1e300"}, ""},
+        {"maxLength", {"\"1\"", "-1", "1.5", "{}"}, ""},
+        {"minItems", {"\"1\"", "-1", "0.5"}, ""},
+        {"maxItems", {"\"1\"", "-1", "[1]"}, ""},
+        {"minProperties", {"\"1\"", "-1", "0.5"}, ""},
+        {"maxProperties", {"\"1\"", "-1", "null"}, ""},
+        {"minContains", {"\"1\"", "-1"}, ""},
+        {"minimum", {"\"1\"", "true", "null", "[]"}, ""},
+        {"maximum", {"\"1\"", "true", "{}"}, ""},
+        {"exclusiveMinimum", {"\"1\"", "null"}, ""},
+        {"exclusiveMaximum", {"\"1\"", "[]"}, ""},
+        {"multipleOf", {"\"1\"", "0", "-1", "null", "true"}, ""},
+        {"dependentRequired", {"5", "[]"}, ""},
+        {"dependentRequired", {"{\"x\":5}", "{\"x\":\"a\"}", "{\"x\":[5]}", "{\"x\":{}}"}, "/x"},
+        {"dependentSchemas", {"5", "[]"}, ""},
+        {"dependentSchemas", {"{\"x\":5}", "{\"x\":[\"a\"]}"}, "/x"},
+        {"dependencies", {"5", "[]"}, ""},
+        {"dependencies", {"{\"x\":5}", "{\"x\":[5]}"}, "/x"},
+    };
+    static const struct {
+        const char *head, *path, *tail;
+    } places[] = {
+        {"{", "#/", "}"},
+        {"{\"type\":\"boolean\",\"anyOf\":[{\"type\":\"null\"},{", "#/anyOf/1/", "}]}"},
+        {"{\"type\":\"null\",\"$defs\":{\"u\":{\"items\":{", "#/$defs/u/items/", "}}}}"},
+    };
+    char text[512], path[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (const char *const *x = cases[i].values; *x != NULL; x++)
+            for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+                snprintf(text, sizeof text, "%s\"%s\":%s%s", places[p].head, cases[i].key, *x,
+                         places[p].tail);
+                snprintf(path, sizeof path, "%s%s%s: ", places[p].path, cases[i].key,
+                         cases[i].path);
+                check_refused(v, ROSE_GRAMMAR_JSON_SCHEMA, text, ROSE_E_INVAL, path);
+            }
+    /* Drafts that do not know a keyword, and annotations, do not look at its value. */
+    static const text_case lenient[] = {
+        {"{\"$schema\":\"http://json-schema.org/draft-07/schema#\",\"type\":\"null\","
+         "\"dependentRequired\":5,\"prefixItems\":{},\"$anchor\":5}",
+         {"null"},
+         {"1"}},
+        {"{\"$schema\":\"http://json-schema.org/draft-04/schema#\",\"type\":\"null\","
+         "\"if\":5,\"const\":5,\"propertyNames\":5,\"contains\":[]}",
+         {"null"},
+         {"5"}},
+        {"{\"type\":\"null\",\"title\":5,\"description\":{},\"examples\":3,\"default\":5,\"x\":[]}",
+         {"null"},
+         {"5"}},
+    };
+    check_cases(v, ROSE_GRAMMAR_JSON_SCHEMA, lenient, sizeof lenient / sizeof lenient[0]);
+}
+
+/* Counts beyond 32 and 64 bits: a maximum that no text reaches is none, a minimum is refused. */
+static void large_counts(void **state)
+{
+    static const char *const values[] = {
+        "4294967294",          "4294967295",           "4294967296", "4294967297",
+        "9223372036854775807", "18446744073709551616", "1e30",       "1e300"};
+    static const struct {
+        const char *key, *good;
+    } keys[] = {{"Length", "\"aa\""}, {"Items", "[1,1]"}, {"Properties", "{\"a\":1,\"b\":1}"}};
+    char text[128], path[64];
+    (void)state;
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+            snprintf(text, sizeof text, "{\"max%s\":%s}", keys[k].key, values[i]);
+            rose_grammar *g = compiled(v, ROSE_GRAMMAR_JSON_SCHEMA, text);
+            assert_true(allows(g, keys[k].good));
+            rose_grammar_unref(g);
+            snprintf(text, sizeof text, "{\"min%s\":%s}", keys[k].key, values[i]);
+            snprintf(path, sizeof path, "#/min%s: a minimum beyond", keys[k].key);
+            check_refused(v, ROSE_GRAMMAR_JSON_SCHEMA, text, ROSE_E_UNSUPPORTED, path);
+        }
+}
+
 static void order(void **state)
 {
     static const char text[] = "{\"properties\": {\"a\": {\"enum\": [1]}, \"b\": {\"enum\": [1]}, "
@@ -635,9 +750,10 @@ static void random_schemas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strings), cmocka_unit_test(numbers),        cmocka_unit_test(objects),
-        cmocka_unit_test(others),  cmocka_unit_test(refusals),       cmocka_unit_test(order),
-        cmocka_unit_test(closed),  cmocka_unit_test(random_schemas),
+        cmocka_unit_test(strings),        cmocka_unit_test(numbers),  cmocka_unit_test(objects),
+        cmocka_unit_test(others),         cmocka_unit_test(refusals), cmocka_unit_test(malformed),
+        cmocka_unit_test(large_counts),   cmocka_unit_test(order),    cmocka_unit_test(closed),
+        cmocka_unit_test(random_schemas),
     };
     v = small_vocab();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

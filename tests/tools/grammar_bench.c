@@ -1,6 +1,7 @@
 /* build/tests/tools/grammar_bench TOKENIZER FILE [ordered]: for tests/grammar/maskbench.py. Each
  * line of FILE is
- * {"name", "schema", "tests": [[token ids], ...]}; for each it prints one line of JSON: how long
+ * {"name", "schema", "tests": [[token ids], ...]}, or with "kind" and "text" in place of "schema"
+ * (tests/grammar/costs.py); for each it prints one line of JSON: how long
  * compiling and the masks took, in nanoseconds, and which texts the grammar allowed. `ordered`:
  * with schema_order. */
 #include <stdio.h>
@@ -41,17 +42,25 @@ static bool follow(rose_grammar *g, const rose_json *ids, uint32_t *mask, rose_j
     return ok;
 }
 
+/* "kind": 1 for a schema (the default), and so on as in rose_grammar_kind. */
+static rose_grammar_kind kind_of(const rose_json *job)
+{
+    const rose_json *kind = rose_json_get(job, "kind");
+    return kind == NULL ? ROSE_GRAMMAR_JSON_SCHEMA : (rose_grammar_kind)rose_json_int(kind);
+}
+
 static rose_json *run_one(const rose_json *job, rose_vocab_trie *v, const rose_grammar_opts *opts,
                           uint32_t *mask)
 {
-    char *text = rose_json_dumps(rose_json_get(job, "schema"), ROSE_JSON_COMPACT);
+    const rose_json *given = rose_json_get(job, "text");
+    char *text = given != NULL ? strdup(rose_json_text(given))
+                               : rose_json_dumps(rose_json_get(job, "schema"), ROSE_JSON_COMPACT);
     rose_json *out = rose_json_object(), *allowed = rose_json_array(), *times = rose_json_array();
     rose_grammar *g;
     rose_matcher *m;
     rose_err err = {""};
     uint64_t start = now_ns();
-    rose_status st =
-        rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, text, strlen(text), v, opts, &err);
+    rose_status st = rose_grammar_compile(&g, kind_of(job), text, strlen(text), v, opts, &err);
     rose_json_set_new(out, "compile_ns", rose_json_integer((int64_t)(now_ns() - start)));
     rose_json_set(out, "name", rose_json_get(job, "name"));
     if (st != ROSE_OK) {
