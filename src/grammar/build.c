@@ -26,13 +26,44 @@ void rose_gr_fail(gr_build *b, rose_status st, const char *fmt, ...)
     longjmp(b->trap, 1);
 }
 
+/* Fails because a limit is reached, and says what most steps were spent for. */
+static _Noreturn void fail_costly(gr_build *b, const char *limit)
+{
+    static const char *const names[N_COSTS] = {
+        [COST_TEXT] = "reading its text",
+        [COST_CHOICES] = "combinations of the choices that",
+        [COST_SUBSETS] = "turning its patterns into automata",
+        [COST_PRODUCTS] = "combining its patterns, names and bounds",
+        [COST_LENGTHS] = "counting the characters of its patterns",
+        [COST_RULES] = "checking its rules",
+        [COST_PROGRAM] = "writing its states",
+    };
+    const char *keyword = "";
+    char place[160] = "";
+    gr_cost most = COST_TEXT;
+    for (int i = 0; i < N_COSTS; i++)
+        if (b->spent[i] > b->spent[most]) most = (gr_cost)i;
+    if (b->schema != NULL) rose_gr_schema_place(b, &keyword, place, sizeof place);
+    rose_gr_fail(
+        b, ROSE_E_UNSUPPORTED,
+        "too costly to compile: it needs more than %s, %u%% of the steps so far for %s%s%s%s%s",
+        limit, (unsigned)(b->spent[most] * 100 / (b->work + 1)), names[most],
+        most == COST_CHOICES ? " `" : "", most == COST_CHOICES ? keyword : "",
+        most == COST_CHOICES ? "` gives" : "", place);
+}
+
+static _Noreturn void fail_memory(gr_build *b)
+{
+    char limit[48];
+    snprintf(limit, sizeof limit, "%zu MiB of memory", b->opts.max_compile_bytes >> 20);
+    fail_costly(b, limit);
+}
+
 static void add_chunk(gr_build *b, size_t n)
 {
     size_t cap = n > CHUNK_BYTES ? n : CHUNK_BYTES;
     struct gr_chunk *c;
-    if (cap > b->opts.max_compile_bytes - b->memory)
-        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "compiling needs more than %zu MiB of memory",
-                     b->opts.max_compile_bytes >> 20);
+    if (cap > b->opts.max_compile_bytes - b->memory) fail_memory(b);
     if ((c = malloc(sizeof *c + cap)) == NULL) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     *c = (struct gr_chunk){.next = b->chunks[b->arena], .cap = cap};
     b->chunks[b->arena] = c;
@@ -57,9 +88,7 @@ void *rose_gr_grown(gr_build *b, void *old, size_t n, size_t *cap, size_t size)
 {
     if (n < *cap) return old;
     size_t more = *cap < 16 ? 16 : *cap * 2;
-    if (more > b->opts.max_compile_bytes / size)
-        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "compiling needs more than %zu MiB of memory",
-                     b->opts.max_compile_bytes >> 20);
+    if (more > b->opts.max_compile_bytes / size) fail_memory(b);
     void *p = rose_gr_take(b, more * size);
     if (n > 0) memcpy(p, old, n * size);
     *cap = more;
@@ -75,9 +104,11 @@ void rose_gr_chunks_free(struct gr_chunk *c)
     }
 }
 
-void rose_gr_scratch_begin(gr_build *b)
+void rose_gr_scratch_begin(gr_build *b, gr_cost cost)
 {
     b->arena = 1;
+    b->outer_cost = b->cost;
+    b->cost = cost;
 }
 
 void rose_gr_scratch_pause(gr_build *b)
@@ -88,6 +119,7 @@ void rose_gr_scratch_pause(gr_build *b)
 void rose_gr_scratch_end(gr_build *b)
 {
     b->arena = 0;
+    b->cost = b->outer_cost;
     for (const struct gr_chunk *c = b->chunks[1]; c != NULL; c = c->next)
         b->memory -= c->cap;
     rose_gr_chunks_free(b->chunks[1]);
@@ -96,10 +128,18 @@ void rose_gr_scratch_end(gr_build *b)
 
 void rose_gr_work(gr_build *b, uint64_t n)
 {
+    enum { CHECK_STEPS = 100000 }; /* about 1 ms */
     b->work += n + 1;
-    if (b->work > b->opts.max_work)
-        rose_gr_fail(b, ROSE_E_UNSUPPORTED, "compiling takes more than %llu steps",
-                     (unsigned long long)b->opts.max_work);
+    b->spent[b->cost] += n + 1;
+    if (b->work > b->opts.max_work) {
+        char limit[48];
+        snprintf(limit, sizeof limit, "%llu steps", (unsigned long long)b->opts.max_work);
+        fail_costly(b, limit);
+    }
+    if (b->opts.stop == NULL || b->work < b->next_check) return;
+    b->next_check = b->work + CHECK_STEPS;
+    if (b->opts.stop(b->opts.stop_arg))
+        rose_gr_fail(b, ROSE_E_CLOSED, "nobody waits for this grammar any more");
 }
 
 rose_json *rose_gr_keep(gr_build *b, rose_json *made)

@@ -93,6 +93,9 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
                                      : "%s: the start has too many possible readings",
                   what);
     if (st == ROSE_OK) st = check_live(g, what, err);
+    if (g->opts.work != NULL) *g->opts.work = b->work;
+    g->opts.work = NULL;
+    g->opts.stop = NULL;
     rose_gr_chunks_free(b->chunks[0]);
     rose_gr_chunks_free(b->chunks[1]);
     rose_json_decref(b->made);

@@ -28,7 +28,7 @@ gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t 
     size_t cap = 0, cap_keys = 0;
     if (size > 1u << 26)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "a pattern with so large a length is too large");
-    rose_gr_scratch_begin(b);
+    rose_gr_scratch_begin(b, COST_LENGTHS);
     uint16_t *id = rose_gr_take(b, size * sizeof *id);
     uint32_t *keys = rose_gr_grown(b, NULL, 0, &cap_keys, sizeof *keys);
     gr_dfa out = {.next = NULL};
@@ -37,7 +37,7 @@ gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t 
     for (uint32_t s = 1; s < n; s++) {
         uint32_t count = keys[s] % (most + 1), place = keys[s] / (most + 1) % PLACES;
         uint32_t from = keys[s] / (most + 1) / PLACES;
-        rose_gr_work(b, 32);
+        rose_gr_work(b, 64);
         out.next = rose_gr_grown(b, out.next, cap == 0 ? 0 : s, &cap, sizeof *out.next);
         for (unsigned c = 0; c < 256; c++) {
             uint32_t to = d->next[from][c], at = char_step(place, c), k = count + (at == 0);
@@ -125,6 +125,8 @@ gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t
     gr_counted *k = rose_gr_take(b, sizeof *k);
     uint32_t most = max == GR_INF ? min : max;
     bool ok = true;
+    const gr_cost outer = b->cost;
+    b->cost = COST_LENGTHS;
     *k = (gr_counted){.d = rose_gr_dfa_length(b, d, 0, GR_INF), .min = min, .max = max};
     uint32_t n = k->d->n;
     k->place = rose_gr_take(b, n);
@@ -134,6 +136,7 @@ gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t
     uint8_t *now = rose_gr_take(b, n), *after = rose_gr_take(b, n);
     memset(k->lo, 0xff, n * sizeof *k->lo);
     memset(k->hi, 0xff, n * sizeof *k->hi);
+    rose_gr_work(b, n * UINT64_C(64)); /* both walk over all transitions */
     find_places(k);
     for (uint32_t s = 1; s < n; s++)
         next[s] = successors(b, k->d, s);
@@ -146,5 +149,6 @@ gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t
     }
     for (uint32_t s = 1; s < n && max == GR_INF; s++)
         if (k->hi[s] == most) k->hi[s] = GR_INF;
+    b->cost = outer;
     return ok ? k : NULL;
 }

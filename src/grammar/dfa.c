@@ -2,11 +2,15 @@
  * pattern with a length, names that a pattern of other properties excludes. A node becomes an
  * automaton with empty transitions, repetitions unrolled, and subsets of its states become the
  * states of the result. Every result is trimmed: from each state but 0 the end can be reached. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "grammar/grammar_internal.h"
 
 enum { MAX_STATES = GR_DFA_STATES, UNROLLED = 200000 };
+
+/* Steps (grammar.h) for a walk over the 256 transitions of a state. */
+enum { STATE_STEPS = 10 };
 
 typedef struct part { /* a state of the automaton with empty transitions */
     enum { PART_END, PART_SET, PART_FORK } kind;
@@ -120,6 +124,8 @@ static uint32_t unroll(parts *p, gr_node x, uint32_t next)
     return at;
 }
 
+/* ---- from nodes to subsets ---- */
+
 /* The subsets found so far: each a sorted list of PART_SET and PART_END. */
 typedef struct subsets {
     parts *p;
@@ -130,6 +136,7 @@ typedef struct subsets {
     uint32_t *table, n_table; /* hash table of subset + 1 */
     uint32_t *mark, stamp;    /* [p->n] */
     uint32_t *stack;
+    uint64_t visited; /* parts that closing has looked at since the last intern */
 } subsets;
 
 static void close_over(subsets *s, uint32_t from)
@@ -138,6 +145,7 @@ static void close_over(subsets *s, uint32_t from)
     s->stack[n++] = from;
     while (n > 0) {
         uint32_t x = s->stack[--n];
+        s->visited++;
         if (x == GR_NONE || s->mark[x] == s->stamp) continue;
         s->mark[x] = s->stamp;
         const part *q = &s->p->v[x];
@@ -159,8 +167,18 @@ static uint32_t hash_list(const uint32_t *v, size_t n)
     return (uint32_t)h;
 }
 
+static int by_number(const void *x, const void *y)
+{
+    const uint32_t *a = x, *b = y;
+    return (*a > *b) - (*a < *b);
+}
+
 static void sort_list(uint32_t *v, size_t n)
 {
+    if (n > 16) {
+        qsort(v, n, sizeof *v, by_number);
+        return;
+    }
     for (size_t i = 1; i < n; i++) {
         uint32_t x = v[i];
         size_t k = i;
@@ -188,7 +206,8 @@ static void grow_table(subsets *s)
 static uint32_t intern(subsets *s)
 {
     uint32_t at = s->begin[s->n], len = (uint32_t)s->n_list - at;
-    rose_gr_work(s->p->b, len);
+    rose_gr_work(s->p->b, len * UINT64_C(3) + s->visited / 4);
+    s->visited = 0;
     sort_list(s->list + at, len);
     if (2 * s->n + 2 > s->n_table) grow_table(s);
     uint32_t h = hash_list(s->list + at, len);
@@ -239,7 +258,7 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
         to[s] = d->accept[s];
     for (bool changed = true; changed;) {
         changed = false;
-        rose_gr_work(b, d->n * UINT64_C(8));
+        rose_gr_work(b, (uint64_t)d->n * STATE_STEPS);
         for (uint32_t s = d->n; s-- > 1;)
             for (unsigned c = 0; c < 256 && !to[s]; c++)
                 if (to[d->next[s][c]]) to[s] = 1, changed = true;
@@ -247,6 +266,7 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
     for (uint32_t s = 1; s < d->n; s++)
         if (to[s] || s == 1) to[s] = (uint16_t)n++; /* an empty automaton keeps its start */
     rose_gr_scratch_pause(b);
+    rose_gr_work(b, (uint64_t)d->n * STATE_STEPS);
     gr_dfa *out = new_dfa(b, n);
     out->n = n;
     for (uint32_t s = 1; s < d->n; s++) {
@@ -268,7 +288,7 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
     uint8_t class_of[256];
     size_t cap = 0;
     uint16_t(*next)[256] = NULL;
-    rose_gr_scratch_begin(b);
+    rose_gr_scratch_begin(b, COST_SUBSETS);
     uint32_t end = add_part(&p, (part){PART_END, 0, 0});
     uint32_t start = unroll(&p, x, end);
     unsigned n_classes = classes(&p, class_of);
@@ -289,6 +309,7 @@ gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
     for (uint32_t i = 0; i < s.n; i++) {
         uint32_t by_class[256];
         next = rose_gr_grown(b, next, i, &cap, sizeof *next);
+        rose_gr_work(b, 16 + n_classes * (uint64_t)(s.begin[i + 1] - s.begin[i]) / 8);
         for (unsigned k = 0; k < n_classes; k++) {
             unsigned byte = 0;
             while (class_of[byte] != k)
@@ -340,7 +361,7 @@ gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_df
     size_t size = (size_t)x->n * y->n, n = 2, cap = 0, cap_pairs = 0;
     if (size > UINT32_MAX)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "two string constraints are too large to combine");
-    rose_gr_scratch_begin(b);
+    rose_gr_scratch_begin(b, COST_PRODUCTS);
     uint32_t *id = rose_gr_take(b, size * sizeof *id), *pairs = NULL;
     gr_dfa *d = new_dfa(b, 0);
     pairs = rose_gr_grown(b, pairs, 0, &cap_pairs, sizeof *pairs);
@@ -348,7 +369,7 @@ gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_df
     id[pairs[1]] = 1;
     for (uint32_t s = 1; s < n; s++) {
         uint32_t i = pairs[s] / y->n, j = pairs[s] % y->n;
-        rose_gr_work(b, 32);
+        rose_gr_work(b, 3 * STATE_STEPS);
         d->next = rose_gr_grown(b, d->next, cap == 0 ? 0 : s, &cap, sizeof *d->next);
         for (unsigned c = 0; c < 256; c++) {
             uint32_t p = x->next[i][c], q = y->next[j][c], pair = p * y->n + q;
@@ -371,6 +392,43 @@ gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_df
         bool in_y = y->accept[pairs[s] % y->n];
         d->accept[s] = x->accept[pairs[s] / y->n] && (op == DFA_AND) == in_y;
     }
+    return rose_gr_dfa_finish(b, d);
+}
+
+/* Sets the transitions of a trie, made by rose_gr_dfa_words, where it has none: to the state of the
+ * longest end of the text that begins a word (Aho and Corasick). States are taken by length. A
+ * state whose text ends with a word becomes 0. */
+static void link_trie(gr_build *b, gr_dfa *d)
+{
+    uint16_t *order = rose_gr_take(b, d->n * sizeof *order), *back, *to;
+    back = rose_gr_take(b, d->n * sizeof *back);
+    uint32_t n = 1;
+    order[0] = back[1] = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint16_t s = order[i];
+        const uint16_t *other = d->next[back[s]];
+        rose_gr_work(b, STATE_STEPS);
+        for (unsigned c = 0; c < 256; c++) {
+            to = &d->next[s][c];
+            const uint16_t end = s == 1 ? 1 : other[c]; /* 0: it ends with a word */
+            if (*to == 0) {
+                *to = end;
+            } else if (end == 0 || d->accept[*to]) {
+                *to = 0;
+            } else {
+                back[*to] = end;
+                order[n++] = *to;
+            }
+        }
+    }
+}
+
+gr_dfa *rose_gr_dfa_without(gr_build *b, const gr_word *words, size_t n)
+{
+    rose_gr_scratch_begin(b, COST_SUBSETS);
+    gr_dfa *d = rose_gr_dfa_words(b, words, n);
+    link_trie(b, d);
+    memset(d->accept + 1, 1, d->n - 1);
     return rose_gr_dfa_finish(b, d);
 }
 

@@ -95,6 +95,11 @@ typedef struct rose_grammar_opts {
     size_t max_live_bytes;    /* all grammars of the vocabulary that live (default 2 GiB): beyond
                                * this, compiling fails with ROSE_E_FULL. Beyond half of it, a grammar
                                * caches 1/64 of max_run_bytes */
+    uint64_t *work;           /* NULL, or where the steps of compiling are written, also after an
+                               * error */
+    bool (*stop)(void *);     /* NULL, or asked about every millisecond while compiling: true ends
+                               * it with ROSE_E_CLOSED */
+    void *stop_arg;
 } rose_grammar_opts;
 
 /* Compiles text[0..len) (no NUL needed) for a vocabulary, of which the grammar takes a reference.

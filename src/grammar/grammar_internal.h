@@ -102,6 +102,18 @@ typedef struct gr_rule {
     const char *name;
 } gr_rule;
 
+/* What steps are spent for, so that an error can say what made a grammar costly (build.c). */
+typedef enum gr_cost {
+    COST_TEXT,     /* reading the text, making nodes */
+    COST_CHOICES,  /* of a schema: each combination of anyOf and its like is a schema of its own */
+    COST_SUBSETS,  /* from patterns to automata */
+    COST_PRODUCTS, /* of automata */
+    COST_LENGTHS,  /* counting characters in automata */
+    COST_RULES,    /* checking rules */
+    COST_PROGRAM,  /* writing the ops */
+    N_COSTS
+} gr_cost;
+
 /* One compile. Memory comes from chunks that are freed together. An error jumps to trap, where
  * rose_grammar_compile frees everything. */
 typedef struct gr_build {
@@ -113,7 +125,9 @@ typedef struct gr_build {
     struct gr_chunk *chunks[2]; /* [1]: scratch of one operation (rose_gr_scratch_begin) */
     int arena;                  /* the list that rose_gr_take uses */
     size_t memory;
-    uint64_t work;
+    uint64_t work, next_check; /* next_check: the work at which opts.stop is asked again */
+    uint64_t spent[N_COSTS];   /* of work */
+    gr_cost cost, outer_cost;  /* what is being done now; outer_cost: around scratch */
     unsigned depth;
     rose_json *root;  /* owned; NULL for other kinds than JSON */
     rose_json *made;  /* owned: a list of schemas that the schema front end wrote itself */
@@ -129,7 +143,9 @@ typedef struct gr_build {
     size_t n_nodes, cap_nodes, n_kids, cap_kids, n_bytes, cap_bytes, n_sets, cap_sets, n_dfas,
         cap_dfas, n_counted, cap_counted, n_keys, cap_keys, n_rules, cap_rules;
     struct gr_schema *schema; /* state of the schema front end */
-    gr_node json_rules[8];    /* shared rules of json.c, GR_NONE until they are used */
+    gr_dfa *any_chars; /* of the schema front end: the insides of all strings; NULL until then */
+    struct gr_categories *categories; /* of regex.c; NULL until they are needed */
+    gr_node json_rules[8];            /* shared rules of json.c, GR_NONE until they are used */
 } gr_build;
 
 _Noreturn void rose_gr_fail(gr_build *b, rose_status st, const char *fmt, ...)
@@ -141,10 +157,15 @@ void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
 void rose_gr_leave(gr_build *b);
 rose_json *rose_gr_keep(gr_build *b, rose_json *made); /* owned by b from now on; NULL: no memory */
 void rose_gr_chunks_free(struct gr_chunk *c);
-/* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end. */
-void rose_gr_scratch_begin(gr_build *b);
+/* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end, and steps count
+ * for this cost. */
+void rose_gr_scratch_begin(gr_build *b, gr_cost cost);
 void rose_gr_scratch_pause(gr_build *b); /* back to lasting memory, scratch still lives */
 void rose_gr_scratch_end(gr_build *b);
+
+/* Where the schema front end stands: the keyword whose choices were most, and the place in the
+ * schema. Writes "" where there is none (schema.c). */
+void rose_gr_schema_place(gr_build *b, const char **keyword, char *place, size_t n);
 
 /* ---- nodes (nodes.c). All simplify: NEVER and EMPTY vanish where they can. ---- */
 
@@ -183,6 +204,8 @@ typedef struct gr_word {
     size_t n;
 } gr_word;
 gr_node rose_gr_words(gr_build *b, gr_word *words, size_t n);
+void rose_gr_sort_words(gr_build *b, gr_word *words, size_t n);
+int rose_gr_by_bytes(const void *x, const void *y); /* of words, for bsearch */
 
 /* ---- characters (chars.c) ---- */
 
@@ -214,6 +237,8 @@ gr_dfa *rose_gr_dfa_length(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t 
 gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max);
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op);
 gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n);
+/* All texts of bytes that hold none of the words. */
+gr_dfa *rose_gr_dfa_without(gr_build *b, const gr_word *words, size_t n);
 bool rose_gr_dfa_empty(const gr_dfa *d); /* of a trimmed one, as all functions return */
 bool rose_gr_dfa_match(const gr_dfa *d, const void *bytes, size_t n);
 

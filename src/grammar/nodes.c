@@ -44,7 +44,7 @@ static gr_node add(gr_build *b, gr_node_data d)
     b->nodes = rose_gr_grown(b, b->nodes, b->n_nodes, &b->cap_nodes, sizeof *b->nodes);
     if (b->n_nodes >= GR_NONE)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED, "needs more than %u nodes", GR_NONE - 1);
-    rose_gr_work(b, 0);
+    rose_gr_work(b, 2);
     b->nodes[b->n_nodes] = d;
     return (gr_node)b->n_nodes++;
 }
@@ -214,12 +214,18 @@ void rose_gr_push(gr_build *b, gr_list *l, gr_node x)
     l->v[l->n++] = x;
 }
 
-static int by_bytes(const void *x, const void *y)
+int rose_gr_by_bytes(const void *x, const void *y)
 {
     const gr_word *a = x, *c = y;
     size_t n = a->n < c->n ? a->n : c->n;
     int d = n == 0 ? 0 : memcmp(a->bytes, c->bytes, n);
     return d != 0 ? d : (a->n > c->n) - (a->n < c->n);
+}
+
+void rose_gr_sort_words(gr_build *b, gr_word *words, size_t n)
+{
+    rose_gr_work(b, n * 16);
+    if (n > 0) qsort(words, n, sizeof *words, rose_gr_by_bytes);
 }
 
 /* words[0..n), sorted, that are equal before byte `at`. */
@@ -251,7 +257,7 @@ gr_node rose_gr_words(gr_build *b, gr_word *words, size_t n)
 {
     uint32_t limit = b->opts.max_depth;
     if (n == 0) return GR_NEVER;
-    qsort(words, n, sizeof *words, by_bytes);
+    rose_gr_sort_words(b, words, n);
     /* Each level splits the words, so the depth is at most their number. */
     b->opts.max_depth = b->depth + WORDS_DEPTH;
     gr_node x = tree(b, words, n, 0);

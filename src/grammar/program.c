@@ -29,7 +29,7 @@ static uint32_t add_op(writer *w, gr_op op)
     w->ops = rose_gr_grown(w->b, w->ops, w->n_ops, &w->cap_ops, sizeof *w->ops);
     if (w->n_ops >= w->b->opts.max_states)
         rose_gr_fail(w->b, ROSE_E_UNSUPPORTED, "needs more than %u states", w->b->opts.max_states);
-    rose_gr_work(w->b, 0);
+    rose_gr_work(w->b, 1);
     w->ops[w->n_ops] = op;
     return (uint32_t)w->n_ops++;
 }
@@ -178,7 +178,7 @@ static uint8_t *safe_states(writer *w, const gr_dfa *d)
     bool changed = true;
     memset(in + 1, 0xff, d->n - 1);
     for (int i = 0; i < ROUNDS && changed; i++) {
-        rose_gr_work(w->b, d->n * 4);
+        rose_gr_work(w->b, d->n * UINT64_C(40));
         changed = keep_safe(d, in);
     }
     if (changed) memset(in, 0, d->n);
@@ -192,6 +192,7 @@ static void write_edges(writer *w, const gr_dfa *d, uint32_t first, const uint32
 {
     for (uint32_t s = 1; s < d->n; s++) {
         uint32_t at = (uint32_t)w->n_edges;
+        rose_gr_work(w->b, 20);
         for (unsigned c = 0; c < 256; c++) {
             unsigned lo = c;
             uint32_t to = d->next[s][c];
@@ -424,7 +425,9 @@ static void *keep(gr_build *b, const void *from, size_t n, size_t size)
 void rose_gr_program_make(gr_build *b, gr_node root, gr_program *out)
 {
     writer w = {.b = b};
+    b->cost = COST_RULES;
     w.productive = rose_gr_check_rules(b, root);
+    b->cost = COST_PROGRAM;
     add_op(&w, (gr_op){.kind = OP_MATCH});
     add_op(&w, (gr_op){.kind = OP_RETURN});
     add_op(&w, (gr_op){.kind = OP_FORK});

@@ -129,6 +129,32 @@ static void add_named(reader *r, gr_chars *out, char name)
         rose_gr_chars_add(b, out, c.v[i].lo, c.v[i].hi);
 }
 
+/* The general categories: run i is [first[i], first[i + 1]). */
+struct gr_categories {
+    uint32_t *first;
+    uint8_t *category;
+    size_t n, cap_first, cap_category;
+};
+
+static const struct gr_categories *categories(gr_build *b)
+{
+    struct gr_categories *t = b->categories;
+    if (t != NULL) return t;
+    b->categories = t = rose_gr_take(b, sizeof *t);
+    rose_gr_work(b, 500000); /* about 10 ms */
+    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
+        const uint8_t category =
+            cp > 0x10ffff ? UINT8_MAX : (uint8_t)utf8proc_category((int32_t)cp);
+        if (t->n > 0 && t->category[t->n - 1] == category) continue;
+        t->first = rose_gr_grown(b, t->first, t->n, &t->cap_first, sizeof *t->first);
+        t->category = rose_gr_grown(b, t->category, t->n, &t->cap_category, 1);
+        t->first[t->n] = cp;
+        t->category[t->n++] = category;
+    }
+    t->n--; /* the last begins beyond U+10FFFF */
+    return t;
+}
+
 /* \p{Lu}: a general category, or its first letter alone. */
 static void add_category(reader *r, gr_chars *out, bool negative)
 {
@@ -141,16 +167,14 @@ static void add_category(reader *r, gr_chars *out, bool negative)
             refuse(r, ROSE_E_UNSUPPORTED, "of \\p only general categories such as Lu are known");
         name[n++] = r->s[r->at++];
     }
-    rose_gr_work(r->b, 1000000); /* about 10 ms */
-    for (int32_t cp = 0; cp <= 0x10ffff; cp++) {
-        const char *cat = utf8proc_category_string(cp);
-        if (cat[0] == name[0] && (n == 1 || cat[1] == name[1])) {
-            if (c.n > 0 && c.v[c.n - 1].hi + 1 == (uint32_t)cp)
-                c.v[c.n - 1].hi++;
-            else
-                rose_gr_chars_add(r->b, &c, (uint32_t)cp, (uint32_t)cp);
-        }
+    const struct gr_categories *t = categories(r->b);
+    rose_gr_work(r->b, t->n);
+    for (size_t i = 0; i < t->n; i++) {
+        const char *cat = utf8proc_category_string((int32_t)t->first[i]);
+        if (cat[0] == name[0] && (n == 1 || cat[1] == name[1]))
+            rose_gr_chars_add(r->b, &c, t->first[i], t->first[i + 1] - 1);
     }
+    rose_gr_chars_normal(&c); /* joins neighbours: \p{L} is five categories */
     if (c.n == 0) refuse(r, ROSE_E_UNSUPPORTED, "this general category is not known");
     if (negative) rose_gr_chars_invert(r->b, &c);
     for (size_t i = 0; i < c.n; i++)

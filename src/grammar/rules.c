@@ -71,7 +71,7 @@ static uint8_t *fixpoint(gr_build *b,
     uint8_t *can = rose_gr_take(b, b->n_nodes);
     for (bool changed = true; changed;) {
         changed = false;
-        rose_gr_work(b, b->n_nodes);
+        rose_gr_work(b, b->n_nodes * 2);
         for (size_t i = 0; i < b->n_nodes; i++) {
             if (can[i] || !f(b, &b->nodes[i], can)) continue;
             can[i] = 1;

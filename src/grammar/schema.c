@@ -11,12 +11,19 @@
 /* A rule for a list of schemas that a $ref led to. */
 typedef struct memo {
     gr_conj conj;
+    uint64_t hash;
     gr_node rule;
 } memo;
 
 struct gr_schema {
     rose_json *root;
     int draft;
+    rose_json *at;   /* the schema that was added last */
+    struct choices { /* what choices were multiplied out, by keyword */
+        const char *keyword;
+        uint64_t n;
+    } choices[8];
+    rose_json *anchors; /* of the whole schema, by name; NULL until one is needed */
     memo *memos;
     size_t n_memos, cap_memos;
     struct made {
@@ -25,7 +32,6 @@ struct gr_schema {
         int kind;
         void *value;
     } * made[512];
-    gr_dfa *any_chars;
 };
 
 /* ---- what is remembered ---- */
@@ -54,10 +60,10 @@ gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
 {
     gr_chars all = {0};
-    if (b->schema->any_chars != NULL) return b->schema->any_chars;
+    if (b->any_chars != NULL) return b->any_chars;
     rose_gr_chars_add(b, &all, 0, 0x10ffff);
     gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-    return b->schema->any_chars = rose_gr_dfa_of(b, any);
+    return b->any_chars = rose_gr_dfa_of(b, any);
 }
 
 /* ---- errors ---- */
@@ -92,6 +98,18 @@ void rose_gr_schema_refuse(gr_build *b, rose_json *at, const char *keyword, rose
     snprintf(where, sizeof where, "%s", text != NULL ? text : "(inside of a combination)");
     rose_buf_free(&path);
     rose_gr_fail(b, st, "#%s%s%s: %s", where, keyword[0] != '\0' ? "/" : "", keyword, why);
+}
+
+void rose_gr_schema_place(gr_build *b, const char **keyword, char *place, size_t n)
+{
+    rose_buf path = {0};
+    const struct choices *c = b->schema->choices, *most = c;
+    for (; c->keyword != NULL; c++)
+        if (c->n > most->n) most = c;
+    *keyword = most->keyword != NULL ? most->keyword : "";
+    if (find_path(b->schema->root, b->schema->at, &path, 200))
+        snprintf(place, n, ", near #%s", path.len > 0 ? rose_buf_str(&path) : "");
+    rose_buf_free(&path);
 }
 
 uint32_t rose_gr_schema_count(gr_build *b, rose_json *schema, const char *keyword, uint32_t other)
@@ -161,34 +179,45 @@ static rose_json *follow_pointer(gr_build *b, rose_json *at, const char *p)
     return *p == '\0' ? at : NULL;
 }
 
-/* The schema with this $anchor, or an $id "#name" as drafts 4 to 7 write it. */
-static rose_json *find_anchor(rose_json *in, const char *name, unsigned depth)
+/* Notes the schemas with an $anchor, or an $id "#name" as drafts 4 to 7 write it. The first one of
+ * a name counts. */
+static void note_anchors(gr_build *b, rose_json *in, unsigned depth)
 {
     const char *key;
     size_t i;
-    rose_json *x, *found = NULL;
+    rose_json *x;
     static const char *const keys[] = {"$anchor", "$id", "id"};
+    rose_gr_work(b, 8);
     for (size_t k = 0; k < 3; k++) {
         const char *s = rose_json_text(rose_json_get(in, keys[k]));
-        if (s != NULL && strcmp(k == 0 || s[0] != '#' ? s : s + 1, name) == 0 &&
-            (k == 0 || s[0] == '#'))
-            return in;
+        if (s == NULL || (k > 0 && s[0] != '#')) continue;
+        if (k > 0) s++;
+        if (rose_json_get(b->schema->anchors, s) == NULL &&
+            rose_json_set(b->schema->anchors, s, in) != 0)
+            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     }
-    if (depth == 0) return NULL;
-    rose_json_each (in, key, x) {
-        if (found == NULL) found = find_anchor(x, name, depth - 1);
+    if (depth == 0) return;
+    rose_json_each (in, key, x)
+        note_anchors(b, x, depth - 1);
+    rose_json_each_item (in, i, x)
+        note_anchors(b, x, depth - 1);
+}
+
+static rose_json *find_anchor(gr_build *b, const char *name)
+{
+    if (b->schema->anchors == NULL) {
+        b->schema->anchors = rose_gr_keep(b, rose_json_object());
+        note_anchors(b, b->schema->root, 60);
     }
-    rose_json_each_item (in, i, x) {
-        if (found == NULL) found = find_anchor(x, name, depth - 1);
-    }
-    return found;
+    return rose_json_get(b->schema->anchors, name);
 }
 
 /* The schema whose $id is this URI, or ends with it. */
-static rose_json *find_id(rose_json *in, const char *uri, size_t n, unsigned depth)
+static rose_json *find_id(gr_build *b, rose_json *in, const char *uri, size_t n, unsigned depth)
 {
     const char *key;
     rose_json *x, *found = NULL;
+    rose_gr_work(b, 8);
     for (int k = 0; k < 2; k++) {
         const char *s = rose_json_text(rose_json_get(in, k == 0 ? "$id" : "id"));
         size_t len = s == NULL ? 0 : strcspn(s, "#");
@@ -198,7 +227,7 @@ static rose_json *find_id(rose_json *in, const char *uri, size_t n, unsigned dep
     }
     if (depth == 0) return NULL;
     rose_json_each (in, key, x) {
-        if (found == NULL && rose_json_is_object(x)) found = find_id(x, uri, n, depth - 1);
+        if (found == NULL && rose_json_is_object(x)) found = find_id(b, x, uri, n, depth - 1);
     }
     return found;
 }
@@ -207,13 +236,13 @@ static rose_json *resolve(gr_build *b, rose_json *schema, const char *ref)
 {
     size_t n = strcspn(ref, "#");
     rose_json *at = b->schema->root;
-    if (n > 0 && (at = find_id(at, ref, n, 60)) == NULL)
+    if (n > 0 && (at = find_id(b, at, ref, n, 60)) == NULL)
         rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_UNSUPPORTED,
                               "leads to another document; only references inside of the schema "
                               "are followed");
     const char *p = ref[n] == '#' ? ref + n + 1 : "";
     rose_gr_work(b, 100);
-    if (*p != '\0') at = *p == '/' ? follow_pointer(b, at, p) : find_anchor(at, p, 60);
+    if (*p != '\0') at = *p == '/' ? follow_pointer(b, at, p) : find_anchor(b, p);
     if (!rose_json_is_object(at) && !rose_json_is_boolean(at))
         rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads to no schema");
     return at;
@@ -232,7 +261,7 @@ rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema)
 
 /* ---- the list of schemas ---- */
 
-static void add_group(gr_build *b, gr_conj *c, rose_json *list)
+static void add_group(gr_build *b, gr_conj *c, rose_json *list, const char *keyword)
 {
     if (rose_json_count(list) == 1) {
         rose_gr_conj_add(b, c, rose_json_at(list, 0));
@@ -241,7 +270,7 @@ static void add_group(gr_build *b, gr_conj *c, rose_json *list)
     for (size_t i = 0; i < c->n_groups; i++)
         if (c->groups[i].list == list) return;
     c->groups = rose_gr_grown(b, c->groups, c->n_groups, &c->cap_groups, sizeof *c->groups);
-    c->groups[c->n_groups++].list = list;
+    c->groups[c->n_groups++] = (struct gr_group){list, keyword};
 }
 
 /* oneOf is anyOf where no value can satisfy two of the schemas. Where two are not known to be
@@ -254,7 +283,7 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
     if (list == NULL) return;
     void **known = rose_gr_memo(b, schema, MEMO_ONE_OF);
     if (*known != NULL) {
-        add_group(b, c, *known);
+        add_group(b, c, *known, "oneOf");
         return;
     }
     *known = made = rose_gr_keep(b, rose_json_array());
@@ -264,13 +293,13 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
         if (all == NULL || rose_json_append_new(made, rose_json_pack("{s:o}", "allOf", all)) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         rose_json_each_item (list, k, y) {
-            rose_gr_work(b, 20);
+            rose_gr_work(b, 4);
             if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
             if (rose_json_append_new(all, rose_json_pack("{s:O}", "not", y)) != 0)
                 rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         }
     }
-    add_group(b, c, made);
+    add_group(b, c, made, "oneOf");
 }
 
 /* {"a": ["b"]} or {"a": schema}: either no property a, or the rest holds as well. */
@@ -281,7 +310,7 @@ static void add_dependencies(gr_build *b, gr_conj *c, rose_json *schema, const c
     rose_json_each (rose_json_get(schema, keyword), key, x) {
         void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
         if (*known != NULL) {
-            add_group(b, c, *known);
+            add_group(b, c, *known, keyword);
             continue;
         }
         rose_json *then = rose_json_is_array(x)
@@ -291,7 +320,7 @@ static void add_dependencies(gr_build *b, gr_conj *c, rose_json *schema, const c
                                                key, "allOf", x);
         list = rose_json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
         *known = rose_gr_keep(b, list);
-        add_group(b, c, *known);
+        add_group(b, c, *known, keyword);
     }
 }
 
@@ -303,7 +332,7 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
     if (cond == NULL || (yes == NULL && no == NULL)) return;
     void **known = rose_gr_memo(b, schema, MEMO_IF);
     if (*known != NULL) {
-        add_group(b, c, *known);
+        add_group(b, c, *known, "if");
         return;
     }
     *known = list = rose_gr_keep(b, rose_json_array());
@@ -316,7 +345,7 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
         if (x == NULL || rose_json_append_new(list, x) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     }
-    add_group(b, c, list);
+    add_group(b, c, list, "if");
 }
 
 static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
@@ -328,9 +357,9 @@ static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
     list = rose_json_get(schema, "allOf");
     rose_json_each_item (list, i, x)
         rose_gr_conj_add(b, c, x);
-    if ((list = rose_json_get(schema, "anyOf")) != NULL) add_group(b, c, list);
+    if ((list = rose_json_get(schema, "anyOf")) != NULL) add_group(b, c, list, "anyOf");
     add_one_of(b, c, schema);
-    if ((x = rose_json_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x));
+    if ((x = rose_json_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x), "not");
     if (b->schema->draft >= 7) add_if(b, c, schema);
     add_dependencies(b, c, schema, "dependencies");
     if (b->schema->draft >= 2019) {
@@ -341,10 +370,11 @@ static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
 
 void rose_gr_conj_add(gr_build *b, gr_conj *c, rose_json *schema)
 {
-    rose_gr_work(b, 2);
+    rose_gr_work(b, 20 + c->n / 4); /* about twenty look-ups */
     rose_gr_enter(b);
     c->by_ref = c->by_ref || rose_json_get(schema, "$ref") != NULL;
     schema = rose_gr_schema_deref(b, schema);
+    b->schema->at = schema;
     bool there = rose_json_is_true(schema);
     for (size_t i = 0; i < c->n; i++)
         there = there || c->v[i] == schema;
@@ -456,6 +486,7 @@ static gr_node plain_node(gr_build *b, const gr_conj *c)
     unsigned types = TYPE_ALL;
     bool found;
     gr_list l = {0};
+    rose_gr_work(b, c->n * 40); /* about forty look-ups */
     for (size_t i = 0; i < c->n; i++) {
         types &= rose_gr_schema_types(c->v[i]);
     }
@@ -498,6 +529,15 @@ gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c)
     return to;
 }
 
+static void count_choices(gr_build *b, const struct gr_group *g)
+{
+    struct choices *c = b->schema->choices;
+    while (c->keyword != NULL && c->keyword != g->keyword)
+        c++; /* seven keywords give choices */
+    c->keyword = g->keyword;
+    c->n += rose_json_count(g->list);
+}
+
 /* Multiplies the choices out. */
 static gr_node choose(gr_build *b, gr_conj *c)
 {
@@ -506,18 +546,33 @@ static gr_node choose(gr_build *b, gr_conj *c)
     size_t i;
     if (c->never) return GR_NEVER;
     if (c->n_groups == 0) return c->n == 0 ? rose_gr_any_value(b) : plain_node(b, c);
-    rose_json *list = c->groups[--c->n_groups].list;
+    const struct gr_group group = c->groups[--c->n_groups];
+    rose_json *list = group.list;
+    const gr_cost outer = b->cost;
+    b->cost = COST_CHOICES;
+    count_choices(b, &group);
     rose_json_each_item (list, i, x) {
         gr_conj one = rose_gr_conj_copy(b, c);
         rose_gr_conj_add(b, &one, x);
         rose_gr_push(b, &l, rose_gr_conj_node(b, &one));
     }
+    b->cost = outer;
     return rose_gr_alt(b, l.v, l.n);
 }
 
-static bool same_conj(gr_build *b, const gr_conj *x, const gr_conj *y)
+static uint64_t hash_conj(const gr_conj *c)
 {
-    rose_gr_work(b, 0);
+    uint64_t h = c->n;
+    for (size_t i = 0; i < c->n + c->n_groups; i++) {
+        const void *p = i < c->n ? (const void *)c->v[i] : c->groups[i - c->n].list;
+        h = (h ^ (uintptr_t)p) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+static bool same_conj(const gr_conj *x, const gr_conj *y)
+{
     return x->n == y->n && x->n_groups == y->n_groups &&
            (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof(rose_json *)) == 0) &&
            (x->n_groups == 0 || memcmp(x->groups, y->groups, x->n_groups * sizeof *x->groups) == 0);
@@ -527,10 +582,12 @@ static bool same_conj(gr_build *b, const gr_conj *x, const gr_conj *y)
 static gr_node rule_of(gr_build *b, const gr_conj *c)
 {
     struct gr_schema *s = b->schema;
+    const uint64_t hash = hash_conj(c);
+    rose_gr_work(b, (s->n_memos + c->n + c->n_groups) / 4);
     for (size_t i = 0; i < s->n_memos; i++)
-        if (same_conj(b, &s->memos[i].conj, c)) return s->memos[i].rule;
+        if (s->memos[i].hash == hash && same_conj(&s->memos[i].conj, c)) return s->memos[i].rule;
     s->memos = rose_gr_grown(b, s->memos, s->n_memos, &s->cap_memos, sizeof *s->memos);
-    s->memos[s->n_memos] = (memo){rose_gr_conj_copy(b, c), rose_gr_rule_new(b, "of a $ref")};
+    s->memos[s->n_memos] = (memo){rose_gr_conj_copy(b, c), hash, rose_gr_rule_new(b, "of a $ref")};
     return s->memos[s->n_memos++].rule;
 }
 

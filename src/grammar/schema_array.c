@@ -227,11 +227,38 @@ static unsigned type_of(const rose_json *x)
     }
 }
 
+/* The strings of a list, sorted. */
+typedef struct strings {
+    gr_word *v;
+    size_t n;
+} strings;
+
+static const strings *strings_of(gr_build *b, const rose_json *list)
+{
+    void **known = rose_gr_memo(b, list, MEMO_STRINGS);
+    if (*known != NULL) return *known;
+    strings *s = *known = rose_gr_take(b, sizeof *s);
+    s->v = rose_gr_take(b, rose_json_count(list) * sizeof *s->v);
+    for (size_t i = 0; i < rose_json_count(list); i++) {
+        const rose_json *x = rose_json_at(list, i);
+        if (rose_json_is_string(x))
+            s->v[s->n++] = (gr_word){rose_json_text(x), rose_json_text_len(x)};
+    }
+    rose_gr_sort_words(b, s->v, s->n);
+    return s;
+}
+
 static bool in_list(gr_build *b, const rose_json *list, const rose_json *value)
 {
     size_t i;
     rose_json *x;
-    rose_gr_work(b, rose_json_count(list) / 4);
+    if (rose_json_is_string(value) && rose_json_count(list) > 8) {
+        const gr_word w = {rose_json_text(value), rose_json_text_len(value)};
+        const strings *s = strings_of(b, list);
+        rose_gr_work(b, 16);
+        return bsearch(&w, s->v, s->n, sizeof w, rose_gr_by_bytes) != NULL;
+    }
+    rose_gr_work(b, rose_json_count(list) * 2);
     rose_json_each_item (list, i, x) {
         if (rose_gr_json_same(x, value)) return true;
     }
@@ -257,6 +284,7 @@ static void demand_nothing(gr_build *b, rose_json *schema, unsigned type)
 static bool fits_one(gr_build *b, rose_json *schema, const rose_json *value, const rose_json *from)
 {
     unsigned type = type_of(value);
+    rose_gr_work(b, 12);
     const rose_json *list = rose_json_get(schema, "enum"), *one = rose_json_get(schema, "const");
     if (!(rose_gr_schema_types(schema) & type)) return false;
     if (list != NULL && list != from && !in_list(b, list, value)) return false;

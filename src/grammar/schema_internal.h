@@ -21,7 +21,8 @@ typedef struct gr_conj {
     rose_json **v; /* borrowed */
     size_t n, cap;
     struct gr_group {
-        rose_json *list; /* an array of schemas; borrowed */
+        rose_json *list;     /* an array of schemas; borrowed */
+        const char *keyword; /* where it comes from */
     } * groups;
     size_t n_groups, cap_groups;
     bool never;
@@ -31,7 +32,16 @@ typedef struct gr_conj {
 /* The place where a result for (key, kind) is remembered; NULL in it: not known yet. Lists that are
  * made from a schema must be made once, because rules are found by the addresses of lists. */
 void **rose_gr_memo(gr_build *b, const void *key, int kind);
-enum { MEMO_ONE_OF, MEMO_NOT, MEMO_IF, MEMO_DEPENDENCIES, MEMO_PATTERN = 8 };
+enum {
+    MEMO_ONE_OF,
+    MEMO_NOT,
+    MEMO_IF,
+    MEMO_DEPENDENCIES,
+    MEMO_NUMBER,  /* gr_dfa of a schema's demands of a number */
+    MEMO_FORMAT,  /* gr_dfa of the expression of a format */
+    MEMO_STRINGS, /* the strings of an enum, sorted */
+    MEMO_PATTERN
+};
 gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern); /* of patternProperties */
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b); /* the insides of all strings, as chars.c has them */
 

@@ -72,6 +72,7 @@ static void negate_properties(gr_build *b, rose_json *out, rose_json *x)
     rose_json *value;
     rose_json_each (x, key, value) {
         if (demands_nothing(value)) continue;
+        rose_gr_work(b, 32);
         add_made(b, out,
                  rose_json_pack("{s:s, s:[s], s:{s:{s:O}}}", "type", "object", "required", key,
                                 "properties", key, "not", value));
@@ -165,6 +166,7 @@ rose_json *rose_gr_negated(gr_build *b, rose_json *schema)
     rose_gr_enter(b);
     if (rose_json_is_false(s)) add_made(b, out, rose_json_true());
     rose_json_each (s, key, x) {
+        rose_gr_work(b, 32);
         if (strcmp(key, "type") == 0) {
             rose_json *types = other_types(b, rose_gr_schema_types(s));
             add_made(b, out, rose_json_pack("{s:O}", "type", types));
@@ -292,9 +294,9 @@ bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned t
     if (depth-- == 0) return false;
     x = rose_gr_schema_deref(b, x);
     y = rose_gr_schema_deref(b, y);
-    rose_gr_work(b, 8);
     if (rose_json_is_false(x) || rose_json_is_false(y)) return true;
     if (!rose_json_is_object(x) || !rose_json_is_object(y)) return false;
+    rose_gr_work(b, 24); /* about thirty look-ups */
     types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
     const rose_json *p = values_of(b, x), *q = values_of(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;

@@ -288,13 +288,26 @@ gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types)
     return rose_gr_dfa_node(b, d);
 }
 
+static bool is_free(const rose_json *schema)
+{
+    static const char *const keys[] = {"minimum",          "maximum",    "exclusiveMinimum",
+                                       "exclusiveMaximum", "multipleOf", "\1not"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (rose_json_get(schema, keys[i]) != NULL) return false;
+    return true;
+}
+
 bool rose_gr_number_fits(gr_build *b, rose_json *schema, const rose_json *value)
 {
-    gr_dfa *d = NULL;
     gr_decimal m;
     char text[sizeof m.whole + sizeof m.part + 3];
-    constrain(b, schema, &d);
+    if (is_free(schema)) return true;
+    void **known = rose_gr_memo(b, schema, MEMO_NUMBER);
+    gr_dfa *d = *known;
+    if (d == NULL) constrain(b, schema, &d);
     if (d == NULL) return true;
+    *known = d;
+    rose_gr_work(b, 64);
     rose_gr_decimal(b, value, &m);
     int n = snprintf(text, sizeof text, "%s%s%s%s", m.negative ? "-" : "", m.whole,
                      m.part[0] != '\0' ? "." : "", m.part);

@@ -50,6 +50,7 @@ static bool pattern_has(gr_build *b, const char *pattern, const char *name, size
 static void add_for_name(gr_build *b, rose_json *schema, const char *name, size_t n, gr_conj *to)
 {
     rose_json *own = rose_json_getn(rose_json_get(schema, "properties"), name, n), *x;
+    rose_gr_work(b, 8);
     bool found = own != NULL;
     const char *pattern;
     if (own != NULL) rose_gr_conj_add(b, to, own);

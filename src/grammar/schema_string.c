@@ -8,6 +8,7 @@
 /* What a list of schemas demands of a string. */
 typedef struct demands {
     gr_list texts;       /* nodes of the inside of the string; all must hold */
+    const char *format;  /* the expression of texts.v[0]; NULL: it is no format's */
     gr_list forbids;     /* none may hold */
     uint32_t min, max;   /* characters */
     uint32_t format_max; /* of the formats; left out where the automaton would be large */
@@ -40,6 +41,7 @@ static void add_format(gr_build *b, rose_json *schema, demands *d)
     if (name == NULL) return;
     const char *regex = rose_gr_format(name, rose_gr_schema_draft(b), &known, &max);
     if (regex != NULL && max < d->format_max) d->format_max = max;
+    if (regex != NULL && d->texts.n == 0) d->format = regex;
     if (regex != NULL)
         rose_gr_push(b, &d->texts, rose_gr_regex(b, regex, strlen(regex)));
     else if (known)
@@ -69,7 +71,7 @@ static uint32_t longest(gr_build *b, const gr_dfa *d)
     uint32_t *into = rose_gr_take(b, d->n * sizeof *into), *best, *ready, n = 1, most = 0;
     best = rose_gr_take(b, d->n * sizeof *best);
     ready = rose_gr_take(b, d->n * sizeof *ready);
-    rose_gr_work(b, d->n * 4);
+    rose_gr_work(b, d->n * UINT64_C(48));
     for (uint32_t s = 1; s < d->n; s++)
         for (unsigned c = 0; c < 256; c++)
             into[d->next[s][c]]++;
@@ -92,7 +94,10 @@ static gr_dfa *combined(gr_build *b, const demands *d)
 {
     gr_dfa *x = NULL;
     for (size_t i = 0; i < d->texts.n; i++) {
-        gr_dfa *y = rose_gr_dfa_of(b, d->texts.v[i]);
+        void *own = NULL,
+             **known = i == 0 && d->format != NULL ? rose_gr_memo(b, d->format, MEMO_FORMAT) : &own;
+        if (*known == NULL) *known = rose_gr_dfa_of(b, d->texts.v[i]);
+        gr_dfa *y = *known;
         x = x == NULL ? y : rose_gr_dfa_combine(b, x, y, DFA_AND);
     }
     if (x == NULL) x = rose_gr_any_chars_dfa(b);

@@ -76,12 +76,19 @@ static const rose_json *texts(gr_build *b, const rose_json *f, const char *name)
 
 /* ---- free text ---- */
 
-static void add_texts(gr_build *b, gr_list *l, const rose_json *x)
+typedef struct word_list {
+    gr_word *v;
+    size_t n, cap;
+} word_list;
+
+static void add_texts(gr_build *b, word_list *l, const rose_json *x)
 {
     size_t i;
     rose_json *one;
-    if (rose_json_is_string(x) && rose_json_text_len(x) > 0)
-        rose_gr_push(b, l, rose_gr_bytes(b, rose_json_text(x), rose_json_text_len(x)));
+    if (rose_json_is_string(x) && rose_json_text_len(x) > 0) {
+        l->v = rose_gr_grown(b, l->v, l->n, &l->cap, sizeof *l->v);
+        l->v[l->n++] = (gr_word){rose_json_text(x), rose_json_text_len(x)};
+    }
     rose_json_each_item (x, i, one)
         add_texts(b, l, one);
 }
@@ -90,7 +97,7 @@ static void add_texts(gr_build *b, gr_list *l, const rose_json *x)
 static gr_node free_text(gr_build *b, const rose_json *x, const rose_json *y, const stops *s)
 {
     gr_chars all = {0};
-    gr_list l = {0};
+    word_list l = {0};
     bool plain = b->plain_class;
     b->plain_class = true;
     rose_gr_chars_add(b, &all, 0, 0x10ffff);
@@ -101,9 +108,8 @@ static gr_node free_text(gr_build *b, const rose_json *x, const rose_json *y, co
     for (; s != NULL; s = s->outer)
         add_texts(b, &l, s->texts);
     if (l.n == 0) return any;
-    gr_node bad = GR_SEQ(b, any, rose_gr_alt(b, l.v, l.n), any);
-    return rose_gr_dfa_node(
-        b, rose_gr_dfa_combine(b, rose_gr_dfa_of(b, any), rose_gr_dfa_of(b, bad), DFA_MINUS));
+    return rose_gr_dfa_node(b, rose_gr_dfa_combine(b, rose_gr_dfa_of(b, any),
+                                                   rose_gr_dfa_without(b, l.v, l.n), DFA_AND));
 }
 
 gr_node rose_gr_text_without(gr_build *b, const char *end)
@@ -184,6 +190,7 @@ static void check_triggers(gr_build *b, rose_json *f, const rose_json *triggers)
         bool found = false;
         rose_json_each_item (triggers, k, t) {
             const char *s = rose_json_text(t);
+            rose_gr_work(b, 0);
             found = found || (begin != NULL && s != NULL && s[0] != '\0' &&
                               strncmp(begin, s, strlen(s)) == 0);
         }

@@ -140,7 +140,7 @@ def main():
         x = json.loads(line)
         worst = max(worst, x["compile_ns"])
         print(f"{x['name'][:42]:<42} {x['compile_ns'] / 1e6:10.1f} {(x.get('first_ns', 0)) / 1e6:9.1f} "
-              f"{x.get('work', 0) / 1e6:8.2f}M {x.get('bytes', 0) / 2**20:6.1f}  {x.get('error', '')}")
+              f"{x.get('work', 0) / 1e6:8.2f}M {x.get('bytes', 0) / 2**20:6.1f}  {x['compile_ns'] / max(1, x.get('work', 1)):6.1f} ns  {x.get('error', '')}")
     print(f"slowest: {worst / 1e6:.0f} ms")
     return run.returncode
 
