@@ -80,6 +80,7 @@ typedef struct gr_dfa {
 } gr_dfa;
 
 /* The members of an object in any order, each of kids[0..n) at most once. */
+enum { GR_MAX_LINKED = 1000 }; /* members, if some need others or the order counts */
 typedef struct gr_members {
     const gr_node *kids;  /* [n] */
     const bool *required; /* [n] */
@@ -87,7 +88,12 @@ typedef struct gr_members {
     gr_node other;     /* any number of times; GR_NEVER: none */
     uint32_t min, max; /* members */
     gr_node comma, close;
+    /* needs[i]: NULL, or a bit for each member that must be there if member i is, directly or
+     * because another needs it; needs == NULL: no member needs another */
+    uint32_t *const *needs;
+    bool ordered; /* they come in the order of kids, then others */
 } gr_members;
+bool rose_gr_member_ends(const gr_members *m, uint32_t i, const uint8_t *can); /* rules.c */
 
 /* An automaton whose characters are counted while matching. */
 typedef struct gr_counted {

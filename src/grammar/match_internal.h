@@ -61,6 +61,11 @@ typedef struct gr_keys {
     uint32_t n_words, n_frames, min, max;
     uint32_t required; /* targets[required .. required + n_words): bits; then those that can end */
     bool other;        /* members without a mark are allowed */
+    /* The rest only if some members need others, or the order counts: at most GR_MAX_LINKED
+     * members. Then others have a mark as well, number n, which may be set again. */
+    bool linked, ordered;
+    uint32_t n;     /* members */
+    uint32_t needs; /* targets[needs + i]: 0, or where the bits of what member i needs begin */
 } gr_keys;
 
 typedef struct gr_program { /* owned arrays */

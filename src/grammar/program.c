@@ -298,11 +298,32 @@ static uint32_t write_call(writer *w, uint32_t rule, uint32_t next)
     return op;
 }
 
+/* Writes gr_keys.needs. */
+static uint32_t write_needs(writer *w, const gr_members *m, uint32_t n_words)
+{
+    const uint32_t table = (uint32_t)w->n_targets;
+    for (uint32_t i = 0; i < m->n; i++)
+        add_target(w, 0);
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (m->needs == NULL || m->needs[i] == NULL) continue;
+        w->targets[table + i] = (uint32_t)w->n_targets;
+        for (uint32_t j = 0; j < n_words; j++)
+            add_target(w, j * 32 < m->n ? m->needs[i][j] : 0);
+    }
+    return table;
+}
+
 /* close | comma, then one member; each member marks its bit and comes back here. */
 static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
 {
     uint32_t i = (uint32_t)w->n_keys, n = 0;
-    gr_keys k = {.n_words = (m->n + 31) / 32, .min = m->min, .max = m->max};
+    const bool linked = m->needs != NULL || m->ordered;
+    gr_keys k = {.n_words = (m->n + linked + 31) / 32,
+                 .min = m->min,
+                 .max = m->max,
+                 .n = m->n,
+                 .linked = linked,
+                 .ordered = m->ordered};
     k.n_frames = k.n_words + (m->min > 0 || m->max != GR_INF);
     k.required = (uint32_t)w->n_targets;
     k.other = w->productive[m->other];
@@ -310,12 +331,13 @@ static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
         add_target(w, 0);
     for (uint32_t j = 0; j < m->n; j++) {
         if (m->required[j]) w->targets[k.required + j / 32] |= UINT32_C(1) << (j % 32);
-        if (w->productive[m->kids[j]]) {
+        if (rose_gr_member_ends(m, j, w->productive)) {
             w->targets[k.required + k.n_words + j / 32] |= UINT32_C(1) << (j % 32);
             n++;
         }
     }
     n += w->productive[m->other];
+    if (linked) k.needs = write_needs(w, m, k.n_words);
     w->keys = rose_gr_grown(w->b, w->keys, w->n_keys, &w->cap_keys, sizeof *w->keys);
     w->keys[w->n_keys++] = k;
     uint32_t close = write_node(w, m->close, next);
@@ -325,9 +347,9 @@ static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
     comma = add_op(w, (gr_op){.kind = OP_MORE, .a = comma, .b = i});
     for (uint32_t j = 0; j <= m->n; j++) {
         gr_node kid = j < m->n ? m->kids[j] : m->other;
-        if (!w->productive[kid]) continue;
-        uint32_t to = write_node(w, kid, after);
-        to = add_op(w, (gr_op){.kind = OP_TAKE, .a = to, .b = i, .bit = j < m->n ? j : GR_NONE});
+        if (j < m->n ? !rose_gr_member_ends(m, j, w->productive) : !w->productive[kid]) continue;
+        uint32_t to = write_node(w, kid, after), bit = j < m->n || linked ? j : GR_NONE;
+        to = add_op(w, (gr_op){.kind = OP_TAKE, .a = to, .b = i, .bit = bit});
         w->targets[at++] = to;
     }
     w->targets[w->ops[first].a] = w->targets[w->ops[after].a] = close;

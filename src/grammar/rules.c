@@ -11,13 +11,24 @@ static bool kid_bits(const gr_build *b, const gr_node_data *d, const uint8_t *bi
     return all;
 }
 
+/* Can member i and all that it needs end? */
+bool rose_gr_member_ends(const gr_members *m, uint32_t i, const uint8_t *can)
+{
+    const uint32_t *needs = m->needs != NULL ? m->needs[i] : NULL;
+    if (!can[m->kids[i]]) return false;
+    for (uint32_t j = 0; needs != NULL && j < m->n; j++)
+        if ((needs[j / 32] >> (j % 32) & 1) && !can[m->kids[j]]) return false;
+    return true;
+}
+
 /* An object ends if all that is required can, and enough others can. */
 static bool keys_end(const gr_members *m, const uint8_t *can)
 {
     uint32_t able = 0;
     for (uint32_t i = 0; i < m->n; i++) {
-        if (m->required[i] && !can[m->kids[i]]) return false;
-        able += can[m->kids[i]];
+        const bool ends = rose_gr_member_ends(m, i, can);
+        if (m->required[i] && !ends) return false;
+        able += ends;
     }
     return able >= m->min || can[m->other];
 }

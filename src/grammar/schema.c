@@ -302,22 +302,21 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
     add_group(b, c, made, "oneOf");
 }
 
-/* {"a": ["b"]} or {"a": schema}: either no property a, or the rest holds as well. */
+/* {"a": schema}: either no property a, or the schema holds as well. Lists of names are kept for
+ * schema_object.c. */
 static void add_dependencies(gr_build *b, gr_conj *c, rose_json *schema, const char *keyword)
 {
     const char *key;
     rose_json *x, *list;
     rose_json_each (rose_json_get(schema, keyword), key, x) {
+        if (rose_json_is_array(x)) continue;
         void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
         if (*known != NULL) {
             add_group(b, c, *known, keyword);
             continue;
         }
-        rose_json *then = rose_json_is_array(x)
-                              ? rose_json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object",
-                                               "required", key, "allOf", "required", x)
-                              : rose_json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required",
-                                               key, "allOf", x);
+        rose_json *then =
+            rose_json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required", key, "allOf", x);
         list = rose_json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
         *known = rose_gr_keep(b, list);
         add_group(b, c, *known, keyword);
@@ -363,7 +362,6 @@ static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
     if (b->schema->draft >= 7) add_if(b, c, schema);
     add_dependencies(b, c, schema, "dependencies");
     if (b->schema->draft >= 2019) {
-        add_dependencies(b, c, schema, "dependentRequired");
         add_dependencies(b, c, schema, "dependentSchemas");
     }
 }

@@ -269,12 +269,13 @@ static bool in_list(gr_build *b, const rose_json *list, const rose_json *value)
 static void demand_nothing(gr_build *b, rose_json *schema, unsigned type)
 {
     static const char *const object_keys[] = {
-        "properties",    "required",      "patternProperties",   "minProperties",
-        "maxProperties", "propertyNames", "additionalProperties"};
+        "properties",           "required",      "patternProperties",
+        "minProperties",        "maxProperties", "propertyNames",
+        "additionalProperties", "dependencies",  "dependentRequired"};
     static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems",
                                              "\1some"};
     const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
-    size_t n = type == TYPE_OBJECT ? 7 : 5;
+    size_t n = type == TYPE_OBJECT ? 9 : 5;
     for (size_t i = 0; i < n; i++)
         if (rose_json_get(schema, keys[i]) != NULL)
             rose_gr_schema_refuse(b, schema, keys[i], ROSE_E_UNSUPPORTED,

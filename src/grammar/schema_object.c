@@ -20,7 +20,8 @@ typedef struct slot { /* a property with a place in the order */
     size_t n;
     gr_word escaped;
     bool required;
-    gr_node pair; /* key, colon and value; GR_NEVER: it may not be there */
+    uint32_t *needs; /* bits of the slots that must be there with this one; NULL: none */
+    gr_node pair;    /* key, colon and value; GR_NEVER: it may not be there */
 } slot;
 
 typedef struct object {
@@ -33,6 +34,7 @@ typedef struct object {
     uint32_t layers; /* counts that are told apart; the last means "this many or more" */
     gr_node *rules;  /* [3][n + 1][layers], GR_NONE until they are needed */
     gr_node space, comma;
+    bool linked; /* some slots need others */
 } object;
 enum { FIRST, NEXT, AFTER };
 enum { MAX_LAYERS = 64, MAX_PATTERNS = 5 };
@@ -95,6 +97,75 @@ static void find_slots(object *o)
     for (size_t i = 0; i < o->c->n; i++)
         rose_json_each_item (rose_json_get(o->c->v[i], "required"), k, x)
             find_slot(o, rose_json_text(x), rose_json_text_len(x))->required = true;
+}
+
+/* ---- properties that need others: dependentRequired, and dependencies that are lists ---- */
+
+typedef struct needs { /* slot `from` needs slot `to` */
+    struct need {
+        uint32_t from, to;
+    } * v;
+    size_t n, cap;
+} needs;
+
+static void find_needs(object *o, rose_json *map, needs *out)
+{
+    const char *key;
+    rose_json *list, *name;
+    size_t len, i;
+    rose_json_each_n (map, key, len, list)
+        rose_json_each_item (list, i, name) {
+            const uint32_t from = (uint32_t)(find_slot(o, key, len) - o->slots);
+            const slot *to = find_slot(o, rose_json_text(name), rose_json_text_len(name));
+            out->v = rose_gr_grown(o->b, out->v, out->n, &out->cap, sizeof *out->v);
+            out->v[out->n++] = (struct need){from, (uint32_t)(to - o->slots)};
+        }
+}
+
+static bool needs_slot(const slot *s, size_t i)
+{
+    return s->needs != NULL && (s->needs[i / 32] >> (i % 32) & 1);
+}
+
+/* What a needed slot needs is needed as well, and what a required one needs is required. */
+static void close_needs(object *o, size_t n_words)
+{
+    for (size_t k = 0; k < o->n; k++) {
+        rose_gr_work(o->b, o->n / 4);
+        for (size_t i = 0; i < o->n && o->slots[k].needs != NULL; i++) {
+            if (i == k || !needs_slot(&o->slots[i], k)) continue;
+            for (size_t j = 0; j < n_words; j++)
+                o->slots[i].needs[j] |= o->slots[k].needs[j];
+            rose_gr_work(o->b, n_words / 4);
+        }
+    }
+    for (size_t k = 0; k < o->n; k++)
+        for (size_t i = 0; i < o->n && o->slots[k].required; i++)
+            if (needs_slot(&o->slots[k], i)) o->slots[i].required = true;
+}
+
+static void link_slots(object *o)
+{
+    needs all = {0};
+    for (size_t i = 0; i < o->c->n; i++) {
+        rose_json *s = o->c->v[i];
+        find_needs(o, rose_json_get(s, "dependencies"), &all);
+        if (rose_gr_schema_draft(o->b) >= 2019)
+            find_needs(o, rose_json_get(s, "dependentRequired"), &all);
+    }
+    if (all.n == 0) return;
+    if (o->n > GR_MAX_LINKED)
+        rose_gr_schema_refuse(o->b, o->c->v[0], "dependentRequired", ROSE_E_UNSUPPORTED,
+                              "not supported in an object of more than 1000 properties");
+    const size_t n_words = o->n / 32 + 1;
+    o->linked = true;
+    for (size_t i = 0; i < all.n; i++) {
+        slot *s = &o->slots[all.v[i].from];
+        const uint32_t to = all.v[i].to;
+        if (s->needs == NULL) s->needs = rose_gr_take(o->b, n_words * sizeof *s->needs);
+        s->needs[to / 32] |= UINT32_C(1) << (to % 32);
+    }
+    close_needs(o, n_words);
 }
 
 /* The names that propertyNames allows; NULL: all. */
@@ -297,18 +368,22 @@ static void count_layers(object *o)
                               "minProperties and maxProperties are supported up to 63");
 }
 
-/* The same without an order. */
+/* The same without an order, or with slots that need others. */
 static gr_node unordered(object *o)
 {
     gr_build *b = o->b;
     gr_members m = {.n = (uint32_t)o->n, .other = o->others, .min = o->min, .max = o->max};
     gr_node *kids = rose_gr_take(b, o->n * sizeof *kids);
     bool *required = rose_gr_take(b, o->n);
+    uint32_t **needed = rose_gr_take(b, o->n * sizeof *needed);
     for (size_t i = 0; i < o->n; i++) {
         kids[i] = o->slots[i].pair;
         required[i] = o->slots[i].required;
+        needed[i] = o->slots[i].needs;
     }
     m.kids = kids;
+    m.needs = o->linked ? needed : NULL;
+    m.ordered = o->linked && b->opts.schema_order;
     m.required = required;
     m.comma = o->comma;
     m.close = GR_SEQ(b, o->space, rose_gr_text(b, "}"));
@@ -327,13 +402,14 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
     bool free_object = true;
     static const char *const keys[] = {"properties",        "required",      "additionalProperties",
                                        "patternProperties", "minProperties", "maxProperties",
-                                       "propertyNames"};
+                                       "propertyNames",     "dependencies",  "dependentRequired"};
     for (size_t i = 0; i < c->n; i++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
             free_object = free_object && rose_json_get(c->v[i], keys[k]) == NULL;
     if (free_object) return rose_gr_any_object(b);
     o.comma = GR_SEQ(b, o.space, rose_gr_text(b, ","), o.space);
     find_slots(&o);
+    link_slots(&o);
     const gr_dfa *names = allowed_names(&o);
     fill_slots(&o, names);
     for (size_t i = 0; i < o.n; i++)
@@ -342,7 +418,10 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
     count_layers(&o);
     if (o.min > o.max || o.min == GR_INF) return GR_NEVER;
     if (o.n == 0) return members(&o);
-    if (!b->opts.schema_order) return unordered(&o);
+    if (o.linked && o.min > 0 && (o.max != GR_INF || b->opts.schema_order))
+        rose_gr_schema_refuse(b, c->v[0], "minProperties", ROSE_E_UNSUPPORTED,
+                              "not supported together with properties that depend on others");
+    if (!b->opts.schema_order || o.linked) return unordered(&o);
     size_t n_rules = 3 * (o.n + 1) * o.layers;
     rose_gr_work(b, n_rules);
     o.rules = rose_gr_take(b, n_rules * sizeof *o.rules);

@@ -156,6 +156,7 @@ static void add_pairs(xml *x, const gr_conj *c)
         rose_json_each (rose_json_get(c->v[k], "properties"), name, s) {
             gr_conj value = {0};
             size_t n = x->pairs.n, i = 0;
+            rose_gr_work(b, n / 4);
             while (i < n && strcmp(words[i].bytes, name) != 0)
                 i++;
             if (i < n) continue; /* of an earlier schema, with this one's demands */
@@ -202,6 +203,11 @@ gr_node rose_gr_xml(gr_build *b, rose_json *schema, const char *name)
     if (c.n_groups > 0)
         rose_gr_schema_refuse(b, schema, "", ROSE_E_UNSUPPORTED,
                               "choices such as anyOf are not supported at the top of an XML style");
+    static const char *const needs[] = {"dependencies", "dependentRequired"};
+    for (size_t i = 0; i < 2 * c.n; i++)
+        if (rose_json_get(c.v[i / 2], needs[i % 2]) != NULL)
+            rose_gr_schema_refuse(b, c.v[i / 2], needs[i % 2], ROSE_E_UNSUPPORTED,
+                                  "not supported at the top of an XML style");
     for (size_t i = 0; i < c.n; i++)
         if (!(rose_gr_schema_types(c.v[i]) & TYPE_OBJECT))
             rose_gr_schema_refuse(b, c.v[i], "type", ROSE_E_INVAL, "an XML style needs an object");

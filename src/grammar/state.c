@@ -230,6 +230,61 @@ static bool at_open(rose_grammar *g, gr_item x, const gr_op *op)
     return push(g, op->a, f);
 }
 
+/* ---- members that need others, or come in an order (gr_keys.linked) ---- */
+
+enum { LINKED_WORDS = (GR_MAX_LINKED + 32) / 32 };
+
+static void read_marks(const rose_grammar *g, const gr_keys *k, uint32_t frame, uint32_t *marks)
+{
+    for (uint32_t i = 0; i < k->n_words; i++, frame = g->s.frames[frame].parent)
+        marks[i] = g->s.frames[frame].count;
+}
+
+/* How many members below `end` must be there because they are required or needed, and are not. */
+static uint32_t n_missing(rose_grammar *g, const gr_keys *k, const uint32_t *marks, uint32_t end)
+{
+    const uint32_t *t = g->p.targets;
+    uint32_t wanted[LINKED_WORDS], n = 0;
+    memcpy(wanted, t + k->required, k->n_words * sizeof *wanted);
+    for (uint32_t i = 0; i < k->n; i++) {
+        if (!(marks[i / 32] >> (i % 32) & 1) || t[k->needs + i] == 0) continue;
+        for (uint32_t j = 0; j < k->n_words; j++)
+            wanted[j] |= t[t[k->needs + i] + j];
+        g->steps++;
+    }
+    for (uint32_t i = 0; i * 32 < end; i++) {
+        const uint32_t below = end - i * 32 < 32 ? (UINT32_C(1) << (end - i * 32)) - 1 : UINT32_MAX;
+        n += (uint32_t)__builtin_popcount(wanted[i] & ~marks[i] & below);
+    }
+    return n;
+}
+
+/* May member i be the next one? n: one of the others. Then its mark is set. */
+static bool take_linked(rose_grammar *g, const gr_keys *k, uint32_t *marks, uint32_t i)
+{
+    const uint32_t bit = UINT32_C(1) << (i % 32);
+    if (i < k->n && (marks[i / 32] & bit)) return false;
+    if (k->ordered && i < k->n && marks[i / 32] >> (i % 32) != 0) return false;
+    for (uint32_t j = i / 32 + 1; k->ordered && j < k->n_words; j++)
+        if (marks[j] != 0) return false;
+    marks[i / 32] |= bit;
+    return !k->ordered || n_missing(g, k, marks, i) == 0;
+}
+
+/* Is there a member that may come next? */
+static bool more_linked(rose_grammar *g, const gr_keys *k, uint32_t frame)
+{
+    const uint32_t *able = g->p.targets + k->required + k->n_words;
+    uint32_t marks[LINKED_WORDS], then[LINKED_WORDS];
+    read_marks(g, k, frame, marks);
+    for (uint32_t i = 0; i <= k->n; i++) {
+        if (i < k->n ? !(able[i / 32] >> (i % 32) & 1) : !k->other) continue;
+        memcpy(then, marks, sizeof then);
+        if (take_linked(g, k, then, i)) return true;
+    }
+    return false;
+}
+
 /* How many members of this table of bits are not marked. */
 static uint32_t unmarked(const rose_grammar *g, uint32_t frame, const uint32_t *bits, uint32_t n)
 {
@@ -251,6 +306,7 @@ static bool at_more(rose_grammar *g, gr_item x, const gr_op *op)
     const gr_keys *k = &g->p.keys[op->b];
     const uint32_t *able = g->p.targets + k->required + k->n_words;
     if (!has_room(g, k, x.frame, 1)) return true;
+    if (k->linked && !more_linked(g, k, x.frame)) return true;
     if (!k->other && unmarked(g, x.frame, able, k->n_words) == 0) return true;
     return push(g, op->a, x.frame);
 }
@@ -265,12 +321,20 @@ static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
         if (count >= k->max) return true;
         if (f == GR_NONE) return false;
     }
-    if (op->bit != GR_NONE) {
+    uint32_t marks[LINKED_WORDS];
+    if (k->linked) {
+        read_marks(g, k, f, marks);
+        if (!take_linked(g, k, marks, op->bit)) return true;
+        f = with_word(g, f, op->bit / 32, marks[op->bit / 32]);
+        if (f == GR_NONE) return false;
+    } else if (op->bit != GR_NONE) {
         uint32_t old = word_at(g, f, op->bit / 32), bit = UINT32_C(1) << (op->bit % 32);
         if (old & bit) return true;
         if ((f = with_word(g, f, op->bit / 32, old | bit)) == GR_NONE) return false;
     }
-    if (!has_room(g, k, f, unmarked(g, f, g->p.targets + k->required, k->n_words))) return true;
+    const uint32_t missing = k->linked ? n_missing(g, k, marks, k->n)
+                                       : unmarked(g, f, g->p.targets + k->required, k->n_words);
+    if (!has_room(g, k, f, missing)) return true;
     return push(g, op->a, f);
 }
 
@@ -278,7 +342,11 @@ static bool at_close(rose_grammar *g, gr_item x, const gr_op *op)
 {
     const gr_keys *k = &g->p.keys[op->b];
     const uint32_t *required = g->p.targets + k->required;
-    uint32_t f = x.frame;
+    uint32_t f = x.frame, marks[LINKED_WORDS];
+    if (k->linked) {
+        read_marks(g, k, f, marks);
+        if (n_missing(g, k, marks, k->n) > 0) return true;
+    }
     for (uint32_t i = 0; i < k->n_words; i++, f = g->s.frames[f].parent)
         if ((g->s.frames[f].count & required[i]) != required[i]) return true;
     if (k->n_frames > k->n_words) {
