@@ -107,6 +107,8 @@ void rose_gr_schema_place(gr_build *b, const char **keyword, char *place, size_t
     for (; c->keyword != NULL; c++)
         if (c->n > most->n) most = c;
     *keyword = most->keyword != NULL ? most->keyword : "";
+    for (c = b->schema->choices; c->keyword != NULL; c++) /* a oneOf becomes `not` of the others */
+        if (strcmp(*keyword, "not") == 0 && strcmp(c->keyword, "oneOf") == 0) *keyword = "oneOf";
     if (find_path(b->schema->root, b->schema->at, &path, 200))
         snprintf(place, n, ", near #%s", path.len > 0 ? rose_buf_str(&path) : "");
     rose_buf_free(&path);
@@ -261,8 +263,9 @@ rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema)
 
 /* ---- the list of schemas ---- */
 
-static void add_group(gr_build *b, gr_conj *c, rose_json *list, const char *keyword)
+static void add_group(gr_build *b, gr_conj *c, struct gr_group g)
 {
+    rose_json *list = g.list;
     if (rose_json_count(list) == 1) {
         rose_gr_conj_add(b, c, rose_json_at(list, 0));
         return;
@@ -270,7 +273,7 @@ static void add_group(gr_build *b, gr_conj *c, rose_json *list, const char *keyw
     for (size_t i = 0; i < c->n_groups; i++)
         if (c->groups[i].list == list) return;
     c->groups = rose_gr_grown(b, c->groups, c->n_groups, &c->cap_groups, sizeof *c->groups);
-    c->groups[c->n_groups++] = (struct gr_group){list, keyword};
+    c->groups[c->n_groups++] = g;
 }
 
 /* oneOf is anyOf where no value can satisfy two of the schemas. Where two are not known to be
@@ -283,7 +286,7 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
     if (list == NULL) return;
     void **known = rose_gr_memo(b, schema, MEMO_ONE_OF);
     if (*known != NULL) {
-        add_group(b, c, *known, "oneOf");
+        add_group(b, c, (struct gr_group){.list = *known, .keyword = "oneOf"});
         return;
     }
     *known = made = rose_gr_keep(b, rose_json_array());
@@ -299,7 +302,7 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
                 rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         }
     }
-    add_group(b, c, made, "oneOf");
+    add_group(b, c, (struct gr_group){.list = made, .keyword = "oneOf"});
 }
 
 /* {"a": schema}: either no property a, or the schema holds as well. Lists of names are kept for
@@ -312,14 +315,14 @@ static void add_dependencies(gr_build *b, gr_conj *c, rose_json *schema, const c
         if (rose_json_is_array(x)) continue;
         void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
         if (*known != NULL) {
-            add_group(b, c, *known, keyword);
+            add_group(b, c, (struct gr_group){.list = *known, .keyword = keyword});
             continue;
         }
         rose_json *then =
             rose_json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required", key, "allOf", x);
         list = rose_json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
         *known = rose_gr_keep(b, list);
-        add_group(b, c, *known, keyword);
+        add_group(b, c, (struct gr_group){.list = *known, .keyword = keyword});
     }
 }
 
@@ -331,7 +334,7 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
     if (cond == NULL || (yes == NULL && no == NULL)) return;
     void **known = rose_gr_memo(b, schema, MEMO_IF);
     if (*known != NULL) {
-        add_group(b, c, *known, "if");
+        add_group(b, c, (struct gr_group){.list = *known, .keyword = "if"});
         return;
     }
     *known = list = rose_gr_keep(b, rose_json_array());
@@ -344,7 +347,7 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
         if (x == NULL || rose_json_append_new(list, x) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     }
-    add_group(b, c, list, "if");
+    add_group(b, c, (struct gr_group){.list = list, .keyword = "if"});
 }
 
 static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
@@ -356,9 +359,11 @@ static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
     list = rose_json_get(schema, "allOf");
     rose_json_each_item (list, i, x)
         rose_gr_conj_add(b, c, x);
-    if ((list = rose_json_get(schema, "anyOf")) != NULL) add_group(b, c, list, "anyOf");
+    if ((list = rose_json_get(schema, "anyOf")) != NULL)
+        add_group(b, c, (struct gr_group){.list = list, .keyword = "anyOf"});
     add_one_of(b, c, schema);
-    if ((x = rose_json_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x), "not");
+    if ((x = rose_json_get(schema, "not")) != NULL)
+        add_group(b, c, (struct gr_group){rose_gr_negated(b, x), "not", x});
     if (b->schema->draft >= 7) add_if(b, c, schema);
     add_dependencies(b, c, schema, "dependencies");
     if (b->schema->draft >= 2019) {
@@ -536,6 +541,64 @@ static void count_choices(gr_build *b, const struct gr_group *g)
     c->n += rose_json_count(g->list);
 }
 
+/* Does `required`, or a map of dependencies, hold this name? */
+static bool names(rose_json *schema, const char *keyword, const char *name)
+{
+    rose_json *x = rose_json_get(schema, keyword), *list;
+    const char *key;
+    size_t i;
+    for (i = 0; i < rose_json_count(x); i++)
+        if (strcmp(rose_json_text(rose_json_at(x, i)), name) == 0) return true;
+    rose_json_each (x, key, list) {
+        if (strcmp(key, name) == 0) return true;
+        for (i = 0; i < rose_json_count(list); i++)
+            if (strcmp(rose_json_text(rose_json_at(list, i)), name) == 0) return true;
+    }
+    return false;
+}
+
+static bool speaks_of(const gr_conj *c, const char *name)
+{
+    static const char *const lists[] = {"required", "dependencies", "dependentRequired"};
+    for (size_t i = 0; i < c->n; i++) {
+        if (rose_json_get(rose_json_get(c->v[i], "properties"), name) != NULL) return true;
+        for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++)
+            if (names(c->v[i], lists[k], name)) return true;
+    }
+    return false;
+}
+
+/* No value that c allows satisfies y: c has objects without a name that y requires. This makes a
+ * oneOf of many objects cheap, each of which requires a name of its own. */
+static bool lacks_required(gr_build *b, const gr_conj *c, rose_json *y)
+{
+    const rose_json *required = rose_json_get(y = rose_gr_schema_deref(b, y), "required");
+    unsigned types = rose_gr_schema_types(y);
+    for (size_t i = 0; i < c->n; i++)
+        types &= rose_gr_schema_types(c->v[i]);
+    rose_gr_work(b, c->n * 16);
+    if ((types & ~(unsigned)TYPE_OBJECT) != 0 || !rose_gr_conj_closed(b, c)) return false;
+    for (size_t i = 0; i < rose_json_count(required); i++) {
+        rose_gr_work(b, c->n * 8);
+        if (!speaks_of(c, rose_json_text(rose_json_at(required, i)))) return true;
+    }
+    return false;
+}
+
+/* Moves to the end a choice that c does not make needless; false: there is none. */
+static bool find_choice(gr_build *b, gr_conj *c)
+{
+    size_t i = c->n_groups;
+    while (i > 0 && c->groups[i - 1].negates != NULL &&
+           lacks_required(b, c, c->groups[i - 1].negates))
+        i--;
+    if (i == 0) return false;
+    const struct gr_group g = c->groups[i - 1];
+    c->groups[i - 1] = c->groups[c->n_groups - 1];
+    c->groups[c->n_groups - 1] = g;
+    return true;
+}
+
 /* Multiplies the choices out. */
 static gr_node choose(gr_build *b, gr_conj *c)
 {
@@ -543,7 +606,7 @@ static gr_node choose(gr_build *b, gr_conj *c)
     rose_json *x;
     size_t i;
     if (c->never) return GR_NEVER;
-    if (c->n_groups == 0) return c->n == 0 ? rose_gr_any_value(b) : plain_node(b, c);
+    if (!find_choice(b, c)) return c->n == 0 ? rose_gr_any_value(b) : plain_node(b, c);
     const struct gr_group group = c->groups[--c->n_groups];
     rose_json *list = group.list;
     const gr_cost outer = b->cost;

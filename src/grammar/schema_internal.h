@@ -23,6 +23,7 @@ typedef struct gr_conj {
     struct gr_group {
         rose_json *list;     /* an array of schemas; borrowed */
         const char *keyword; /* where it comes from */
+        rose_json *negates;  /* the schema whose negation the list is; NULL: another list */
     } * groups;
     size_t n_groups, cap_groups;
     bool never;
@@ -72,6 +73,8 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c); /* with quotes */
 gr_dfa *rose_gr_string_dfa(gr_build *b, const gr_conj *c);  /* without; NULL: any string */
 gr_node rose_gr_array_node(gr_build *b, const gr_conj *c);
 gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
+/* With opts.closed: the objects of c have only the names that c speaks of. */
+bool rose_gr_conj_closed(const gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
 const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
 gr_node rose_gr_json_literal(gr_build *b, const rose_json *value);

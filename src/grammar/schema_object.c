@@ -255,25 +255,25 @@ static void add_for_patterns(object *o, const pattern *p, size_t n, unsigned bit
     }
 }
 
-/* With opts.closed: whether the schema names properties and does not speak of further ones. */
-static bool is_closed(const object *o)
+/* Whether the schemas name properties and do not speak of further ones. */
+bool rose_gr_conj_closed(const gr_build *b, const gr_conj *c)
 {
     static const char *const further[] = {"additionalProperties", "patternProperties",
                                           "propertyNames"};
     bool named = false;
-    for (size_t i = 0; i < o->c->n; i++) {
-        named = named || rose_json_size(rose_json_get(o->c->v[i], "properties")) > 0;
+    for (size_t i = 0; i < c->n && b->opts.closed; i++) {
+        named = named || rose_json_size(rose_json_get(c->v[i], "properties")) > 0;
         for (size_t k = 0; k < sizeof further / sizeof further[0]; k++)
-            if (rose_json_get(o->c->v[i], further[k]) != NULL) return false;
+            if (rose_json_get(c->v[i], further[k]) != NULL) return false;
     }
-    return named && o->b->opts.closed;
+    return named;
 }
 
 static void fill_others(object *o, const gr_dfa *names)
 {
     gr_build *b = o->b;
     o->others = GR_NEVER;
-    if (is_closed(o)) return;
+    if (rose_gr_conj_closed(b, o->c)) return;
     pattern p[MAX_PATTERNS];
     size_t n = find_patterns(o, p);
     gr_list l = {0};

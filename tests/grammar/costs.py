@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Grammars that are made to be costly: the CPU time that the compiler spends on each, and whether it refuses.
 
-tests/grammar/costs.py TOKENIZER [--tool build/tests/tools/grammar_bench] [--only NAME]
+tests/grammar/costs.py TOKENIZER [--tool build/tests/tools/grammar_bench] [--only NAME] [--mode closed|ordered|open]
 
 TOKENIZER: a folder with GPT-2's encoder.json and vocab.bpe (or vocab.json and merges.txt).
 """
@@ -122,7 +122,7 @@ def main():
     p.add_argument("tokenizer")
     p.add_argument("--tool", default="build/tests/tools/grammar_bench")
     p.add_argument("--only", default="")
-    p.add_argument("--ordered", action="store_true")
+    p.add_argument("--mode", choices=["closed", "ordered", "open"], default="closed", help="closed: as the server compiles")
     args = p.parse_args()
     jobs = [c for c in cases() if args.only in c[0]]
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ def main():
             for name, kind, what in jobs:
                 f.write(json.dumps({"name": name, "kind": kind, "tests": [],
                                     "text": what if isinstance(what, str) else json.dumps(what)}) + "\n")
-        run = subprocess.run([args.tool, folder, f.name] + ["ordered"] * args.ordered, capture_output=True, text=True)
+        run = subprocess.run([args.tool, folder, f.name] + [args.mode] * (args.mode != "open"), capture_output=True, text=True)
     print(f"{'grammar':<42} {'compile ms':>10} {'first ms':>9} {'work':>9} {'MiB':>6}")
     worst = 0
     for line in run.stdout.splitlines()[1:]:

@@ -1,9 +1,9 @@
-/* build/tests/tools/grammar_bench TOKENIZER FILE [ordered]: for tests/grammar/maskbench.py. Each
- * line of FILE is
+/* build/tests/tools/grammar_bench TOKENIZER FILE [ordered|closed]: for tests/grammar/maskbench.py.
+ * Each line of FILE is
  * {"name", "schema", "tests": [[token ids], ...]}, or with "kind" and "text" in place of "schema"
  * (tests/grammar/costs.py); for each it prints one line of JSON: how long
  * compiling and the masks took, in nanoseconds of CPU time, and which texts the grammar allowed.
- * `ordered`: with schema_order. */
+ * `ordered`: with schema_order; `closed`: as the server compiles. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,14 +87,16 @@ static rose_json *run_one(const rose_json *job, rose_vocab_trie *v, rose_grammar
 
 int main(int argc, char **argv)
 {
-    rose_grammar_opts opts = {.schema_order = argc > 3};
+    rose_grammar_opts opts = {.schema_order = argc > 3 && strcmp(argv[3], "ordered") == 0,
+                              .closed = argc > 3 && strcmp(argv[3], "closed") == 0};
     rose_tokenizer *t;
     rose_vocab_trie *v;
     rose_err err = {""};
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
-    if (argc < 3) return fprintf(stderr, "usage: grammar_bench TOKENIZER FILE [ordered]\n"), 2;
+    if (argc < 3)
+        return fprintf(stderr, "usage: grammar_bench TOKENIZER FILE [ordered|closed]\n"), 2;
     FILE *f = fopen(argv[2], "r");
     if (f == NULL) return perror(argv[2]), 1;
     if (rose_tokenizer_open(&t, argv[1], &err) != ROSE_OK)
