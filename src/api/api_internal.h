@@ -20,6 +20,7 @@
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
+#include "api/turns.h"
 #include "base/json.h"
 #include "chat/calls.h"
 #include "tokenizer/stop.h"
@@ -382,8 +383,10 @@ struct rose_api_job {
     bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
     bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
                          * its grammar must be compiled, or its chat template takes long */
-    bool compiles;      /* in the queue: the job waits until it may compile a grammar or render
-                         * slowly; then: it has this right */
+    bool compiles;      /* the job has the right to compile a grammar or to render slowly: its turn
+                         * runs */
+    bool awaits;        /* with declined: the job waits for its turn */
+    rose_api_turn turn; /* its client, and the grammar that it needs */
     bool back;          /* the worker has handed it back */
     bool written;       /* a worker writes the reply, after the engine is done, or has written it */
     bool streaming;     /* params.stream, after a successful submit */
@@ -463,6 +466,10 @@ static inline uint64_t rose_api_mix64(uint64_t x)
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
 }
+
+/* keys.c: a number for the client of a request: of its API key if the server has keys, else of its
+ * address. Different clients have different numbers, except by chance. */
+uint64_t rose_api_client_of(const rose_api *a, const rose_http_req *r);
 
 /* job.c */
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind,
@@ -669,12 +676,15 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
  * was processed. */
 void rose_api_workers_write(rose_api_workers *w, rose_api_job *j);
 /* The thread that runs the job calls the first function before it compiles a grammar or renders a
- * slow template, and the second one after it. EMPTY: as many workers as may do so compile now. Set
+ * slow template, and the second one after it. It has set j->turn.text. EMPTY: others come before it
+ * (turns.h). Set
  * j->declined, and j goes back into the queue. FULL: j is refused, because too many jobs wait to
  * compile, and other jobs need room in the queue. w may be NULL: without workers a job may always
  * compile. */
 rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j);
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j);
+/* True if the clients of all jobs that need this job's grammar have left. Asked while compiling. */
+bool rose_api_workers_idle(void *job);
 /* Stops and joins the threads; jobs that no worker took are freed. Accepts NULL. */
 void rose_api_workers_destroy(rose_api_workers *w);
 

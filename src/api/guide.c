@@ -60,16 +60,41 @@ static rose_status get_cache(rose_api *a, rose_grammar_cache **out, rose_err *er
     return st;
 }
 
+/* In a quick turn *too_costly can become true: the grammar needs a costly one. */
 static rose_status compile(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
-                           const char *text, size_t len, rose_err *err)
+                           const char *text, size_t len, bool *too_costly, rose_err *err)
 {
     rose_grammar_cache *c;
+    uint64_t work = 0;
+    const bool quick = j->api->workers != NULL && !j->turn.costly;
+    const rose_grammar_opts own = {.max_work = quick ? ROSE_API_QUICK_STEPS : 0,
+                                   .work = &work,
+                                   .stop = rose_api_workers_idle,
+                                   .stop_arg = j};
     rose_status st = get_cache(j->api, &c, err);
     if (st != ROSE_OK) return st;
     const rose_prof_span span = rose_prof_begin("api.grammar");
-    st = rose_grammar_cache_get(&j->grammar, c, kind, schema_order, text, len, err);
+    st = rose_grammar_cache_get_within(&j->grammar, c, kind, schema_order, text, len, &own, err);
     rose_prof_end_with(&span, "bytes", len);
+    *too_costly = quick && st == ROSE_E_UNSUPPORTED && work > ROSE_API_QUICK_STEPS;
     return st;
+}
+
+/* Compiles as soon as it is this job's turn. EMPTY: later; FULL: never. */
+static rose_status compile_in_turn(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
+                                   const char *text, size_t len, rose_err *err)
+{
+    rose_api_workers *w = j->api->workers;
+    bool too_costly = false;
+    /* Other threads read the text of a turn that runs. */
+    if (!j->compiles) j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
+    rose_status st = rose_api_workers_may_compile(w, j);
+    if (st != ROSE_OK) return st;
+    st = compile(j, kind, schema_order, text, len, &too_costly, err);
+    rose_api_workers_compiled(w, j);
+    if (!too_costly) return st;
+    j->turn.costly = true;
+    return compile_in_turn(j, kind, schema_order, text, len, err);
 }
 
 bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
@@ -82,18 +107,17 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
         return false;
     }
     snprintf(j->guided_by, sizeof j->guided_by, "%s", param);
-    if (c != NULL &&
-        rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len) == ROSE_OK)
-        return true;
-    rose_status st = rose_api_workers_may_compile(j->api->workers, j);
+    rose_status st = ROSE_E_EMPTY;
+    if (c != NULL)
+        st = rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len, &err);
+    if (st == ROSE_E_EMPTY) st = compile_in_turn(j, kind, schema_order, text, len, &err);
     j->declined = st == ROSE_E_EMPTY;
-    if (st == ROSE_E_FULL)
+    if (st == ROSE_OK || st == ROSE_E_EMPTY) return st == ROSE_OK;
+    if (st == ROSE_E_FULL && err.msg[0] == '\0') {
         rose_api_fail_status(&j->err, st, NULL,
                              atomic_load_explicit(&j->api->engine, memory_order_acquire));
-    if (st != ROSE_OK) return false;
-    st = compile(j, kind, schema_order, text, len, &err);
-    rose_api_workers_compiled(j->api->workers, j);
-    if (st == ROSE_OK) return true;
+        return false;
+    }
     if (st == ROSE_E_FULL)
         return rose_api_fail(&j->err, 429, "rate_limit_exceeded", param, "%s", err.msg);
     rose_api_fail_status(&j->err, st, &err, NULL);

@@ -52,6 +52,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->kind = kind;
     j->dialect = d;
     j->created = rose_unix_time();
+    j->turn.client = rose_api_client_of(a, r);
     j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);

@@ -11,6 +11,7 @@
 #include "api/api_internal.h"
 #include "api/doors.h"
 #include "base/log.h"
+#include "base/siphash.h"
 
 typedef struct key {
     uint32_t len;
@@ -200,6 +201,22 @@ static bool header_holds(const rose_api_keys *k, const rose_http_req *r, const c
     if (rose_http_req_header_count(r, name) != 1) return false;
     if (bearer) value = rose_api_bearer(value);
     return value != NULL && rose_api_keys_hold(k, value, strlen(value));
+}
+
+uint64_t rose_api_client_of(const rose_api *a, const rose_http_req *r)
+{
+    static const uint64_t seed[2] = {0x726f7365636c6965, 0x6e74206f66206120};
+    char address[ROSE_HTTP_CLIENT];
+    const char *auth = rose_http_req_header(r, "Authorization"), *text = NULL;
+    if (a->o.keys != NULL) {
+        if (auth != NULL) text = rose_api_bearer(auth);
+        if (text == NULL) text = rose_http_req_header(r, "x-api-key");
+    }
+    if (text == NULL) {
+        rose_http_req_client(r, address);
+        text = address;
+    }
+    return rose_siphash_bytes(seed, text, strlen(text));
 }
 
 int rose_api_on_head(void *arg, const rose_http_req *r, const char **why, const char **headers)

@@ -1,6 +1,7 @@
 /* api/worker.c - tokenizer workers: a bounded queue of jobs and the threads that take them. A
  * mutex is fast enough, because this runs once per request, not per token. Jobs are limited in
  * number and in bytes, because each holds a copy of its body. */
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "api/api_internal.h"
@@ -21,11 +22,9 @@ struct rose_api_workers {
     pthread_cond_t more;
     rose_api_job *head, *tail;
     uint32_t n_jobs, max_jobs;
-    uint32_t n_long, max_long;           /* long bodies that workers have */
-    uint32_t n_compiling, max_compiling; /* workers that compile a grammar */
-    uint32_t n_grammars, max_grammars;   /* jobs in the queue that wait until they may compile; they
-                                          * are its first */
-    size_t long_bytes;                   /* of those in the queue */
+    uint32_t n_long, max_long; /* long bodies that workers have */
+    rose_api_turns turns;      /* jobs that wait until they may compile a grammar */
+    size_t long_bytes;         /* of those in the queue */
     bool stop;
     pthread_t *threads; /* owned */
     uint32_t n_threads; /* started */
@@ -37,18 +36,16 @@ static bool is_long(const rose_api_job *j)
     return j->body_len >= LONG_BODY || j->written;
 }
 
-static bool must_wait(const rose_api_workers *w, const rose_api_job *j)
+static rose_api_job *job_of(rose_api_turn *x)
 {
-    return (is_long(j) && w->n_long == w->max_long) ||
-           (j->compiles && w->n_compiling == w->max_compiling);
+    return (rose_api_job *)(void *)((char *)x - offsetof(rose_api_job, turn));
 }
 
-/* Takes the first job that may begin out of the queue; NULL: there is none. Called under the
- * lock. */
-static rose_api_job *pick(rose_api_workers *w)
+/* Takes the first job that may begin out of the queue; NULL: there is none. */
+static rose_api_job *pick_other(rose_api_workers *w)
 {
     rose_api_job *j = w->head, *before = NULL;
-    while (j != NULL && must_wait(w, j)) {
+    while (j != NULL && is_long(j) && w->n_long == w->max_long) {
         before = j;
         j = j->next;
     }
@@ -58,14 +55,21 @@ static rose_api_job *pick(rose_api_workers *w)
     else
         before->next = j->next;
     if (w->tail == j) w->tail = before;
+    return j;
+}
+
+/* Takes a job that may begin; NULL: there is none. One that may compile now comes first. Called
+ * under the lock. */
+static rose_api_job *pick(rose_api_workers *w)
+{
+    rose_api_turn *turn = rose_api_turns_next(&w->turns, w->n_long == w->max_long);
+    rose_api_job *j = turn != NULL ? job_of(turn) : pick_other(w);
+    if (j == NULL) return NULL;
+    j->compiles = turn != NULL;
     w->n_jobs--;
     if (is_long(j)) {
         w->long_bytes -= j->body_len;
         w->n_long++;
-    }
-    if (j->compiles) {
-        w->n_compiling++;
-        w->n_grammars--;
     }
     return j;
 }
@@ -85,18 +89,14 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
 
 rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
 {
-    rose_status st = ROSE_OK;
     if (w == NULL || j->compiles) return ROSE_OK;
+    j->turn.is_long = is_long(j);
+    j->turn.gone = &j->gone;
     pthread_mutex_lock(&w->lock);
-    if (w->n_grammars == w->max_grammars)
-        st = ROSE_E_FULL;
-    else if (w->n_grammars > 0 || w->n_compiling == w->max_compiling)
-        st = ROSE_E_EMPTY;
-    else
-        w->n_compiling++;
-    w->n_grammars += st == ROSE_E_EMPTY; /* it will be put back */
-    j->compiles = st != ROSE_E_FULL;
+    const rose_status st = rose_api_turns_ask(&w->turns, &j->turn);
     pthread_mutex_unlock(&w->lock);
+    j->compiles = st == ROSE_OK;
+    j->awaits = st == ROSE_E_EMPTY;
     return st;
 }
 
@@ -105,31 +105,44 @@ void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
     if (w == NULL || !j->compiles) return;
     j->compiles = false;
     pthread_mutex_lock(&w->lock);
-    w->n_compiling--;
+    rose_api_turns_end(&w->turns, &j->turn);
     pthread_cond_signal(&w->more);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Puts a job into the queue after those that wait until they may compile. With the lock. */
-static void put_first(rose_api_workers *w, rose_api_job *j)
+bool rose_api_workers_idle(void *job)
 {
-    rose_api_job **at = &w->head;
-    while (*at != NULL && (*at)->compiles)
-        at = &(*at)->next;
-    if (is_long(j)) w->long_bytes += j->body_len;
-    j->next = *at;
-    *at = j;
-    if (j->next == NULL) w->tail = j;
-    w->n_jobs++;
+    rose_api_job *j = job;
+    rose_api_workers *w = j->api->workers;
+    /* relaxed: only saves work */
+    if (w == NULL || !atomic_load_explicit(&j->gone, memory_order_relaxed)) return false;
+    pthread_mutex_lock(&w->lock);
+    const bool wanted = rose_api_turns_wanted(&w->turns, &j->turn);
+    pthread_mutex_unlock(&w->lock);
+    return !wanted;
 }
 
-/* Puts a job that may not compile now back into the queue. */
+/* Puts a job before all others. With the lock. */
+static void put_first(rose_api_workers *w, rose_api_job *j)
+{
+    j->next = w->head;
+    w->head = j;
+    if (j->next == NULL) w->tail = j;
+}
+
+/* Puts a job back into the queue that may not compile now. */
 static void put_back(rose_api_workers *w, rose_api_job *j)
 {
     j->declined = false;
     pthread_mutex_lock(&w->lock);
     w->n_long -= is_long(j);
-    put_first(w, j);
+    if (is_long(j)) w->long_bytes += j->body_len;
+    w->n_jobs++;
+    if (j->awaits)
+        rose_api_turns_wait(&w->turns, &j->turn);
+    else
+        put_first(w, j);
+    j->awaits = false;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -138,6 +151,7 @@ void rose_api_workers_write(rose_api_workers *w, rose_api_job *j)
     j->body_len = 0; /* the body is freed, and takes no room in the queue */
     pthread_mutex_lock(&w->lock);
     put_first(w, j);
+    w->n_jobs++;
     pthread_cond_signal(&w->more);
     pthread_mutex_unlock(&w->lock);
 }
@@ -175,14 +189,15 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Compiling keeps a CPU busy for up to a second, and on the CPU backend the steps of all requests
- * wait for the slowest CPU. So it gets one CPU of four, and at most half of n workers. */
+/* Compiling keeps a CPU busy for up to half a second, and on the CPU backend the steps of all
+ * requests wait for the slowest CPU. So it gets one CPU of four, and at most half of n workers; but
+ * two workers if it can, because one place is kept for grammars that take milliseconds. */
 static uint32_t most_compiling(uint32_t n)
 {
     int cpus[ROSE_MAX_CPUS];
     const uint32_t allowed = rose_cpus_allowed(cpus, ROSE_MAX_CPUS), quota = rose_cpus_quota();
-    const uint32_t most = (quota < allowed ? quota : allowed) / 4;
-    const uint32_t half = n / 2 < most ? n / 2 : most;
+    const uint32_t quarter = (quota < allowed ? quota : allowed) / 4;
+    const uint32_t most = quarter > 2 ? quarter : 2, half = n / 2 < most ? n / 2 : most;
     return half > 1 ? half : 1;
 }
 
@@ -198,8 +213,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
-    w->max_compiling = most_compiling(n);
-    w->max_grammars = max_jobs > 1 ? max_jobs / 2 : 1;
+    rose_api_turns_init(&w->turns, most_compiling(n), max_jobs > 1 ? max_jobs / 2 : 1);
     if ((w->threads = calloc(n, sizeof *w->threads)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
         goto done;
@@ -224,7 +238,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
     const size_t more = is_long(j) ? j->body_len : 0;
     bool room = w->n_jobs < w->max_jobs && (more == 0 || w->long_bytes + more <= MAX_LONG_BYTES);
     /* One body of any size may enter an empty queue. */
-    if (room || w->head == NULL) {
+    if (room || w->n_jobs == 0) {
         room = true;
         j->declined = false;
         j->next = NULL;
@@ -253,6 +267,11 @@ void rose_api_workers_destroy(rose_api_workers *w)
     while (w->head != NULL) {
         rose_api_job *j = w->head;
         w->head = j->next;
+        rose_api_job_free(j);
+    }
+    while (w->turns.first != NULL) {
+        rose_api_job *j = job_of(w->turns.first);
+        w->turns.first = j->turn.next;
         rose_api_job_free(j);
     }
     pthread_cond_destroy(&w->more);

@@ -1,5 +1,6 @@
 /* grammar/cache.c - see cache.h. Entries form one list from the most to the least recently used.
- * A text that is being compiled has an entry without a grammar, on which other threads wait. The
+ * A text that is being compiled has an entry that is not done, on which other threads wait. A done
+ * entry has a grammar or an error. The
  * bytes of a grammar grow while it is used, so they are measured again at each use and when room is
  * made. Few entries fit (a grammar takes about 100 KiB), so a list is searched, by hash first. */
 #include <pthread.h>
@@ -14,10 +15,11 @@ typedef struct entry {
     uint64_t hash;
     rose_grammar_kind kind;
     bool schema_order;
-    rose_grammar *g;  /* owned; NULL while it is compiled */
-    unsigned waiting; /* threads that wait for g */
-    bool failed;      /* out of the list; the last waiting thread frees it */
-    rose_status st;
+    rose_grammar *g;  /* owned; NULL while it is compiled, and with an error */
+    unsigned waiting; /* threads that wait until it is done */
+    bool done;
+    bool dropped;   /* out of the list; the last waiting thread frees it */
+    rose_status st; /* EMPTY: only the thread that compiled it must know why it failed */
     rose_err err;
     size_t len, bytes;
     char text[];
@@ -30,8 +32,11 @@ struct rose_grammar_cache {
     rose_grammar_opts opts;
     size_t max_bytes, bytes;
     entry *first, *last;
+    unsigned n_errors; /* entries of texts that were refused */
     rose_grammar_cache_stats stats;
 };
+
+enum { MAX_ERRORS = 64 };
 
 rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie *v,
                                       const rose_grammar_opts *opts, size_t max_bytes,
@@ -57,6 +62,7 @@ static void unlink_entry(rose_grammar_cache *c, entry *e)
     if (c->last == e) c->last = e->prev;
     e->prev = e->next = NULL;
     c->bytes -= e->bytes;
+    c->n_errors -= e->done && e->g == NULL;
 }
 
 static void push_first(rose_grammar_cache *c, entry *e)
@@ -81,6 +87,13 @@ static void free_entry(entry *e)
     free(e);
 }
 
+static void drop(rose_grammar_cache *c, entry *e)
+{
+    unlink_entry(c, e);
+    c->stats.evicted += e->g != NULL;
+    free_entry(e);
+}
+
 /* Drops the least recently used grammars until the rest fits. */
 static void make_room(rose_grammar_cache *c)
 {
@@ -90,17 +103,15 @@ static void make_room(rose_grammar_cache *c)
     for (e = c->first; e != NULL;
          e = next) { /* larger than the bound: it would push out all others */
         next = e->next;
-        if (e->g == NULL || e->waiting > 0 || e->bytes <= c->max_bytes) continue;
-        unlink_entry(c, e);
-        free_entry(e);
-        c->stats.evicted++;
+        if (e->done && e->waiting == 0 && e->bytes > c->max_bytes) drop(c, e);
     }
-    for (e = c->last; e != NULL && c->bytes > c->max_bytes; e = before) {
+    for (e = c->last; e != NULL && (c->bytes > c->max_bytes || c->n_errors > MAX_ERRORS);
+         e = before) {
         before = e->prev;
-        if (e->g == NULL || e->waiting > 0) continue; /* in use by another thread of this cache */
-        unlink_entry(c, e);
-        free_entry(e);
-        c->stats.evicted++;
+        /* one that is not done, or has waiting threads, is in use by another thread of this cache
+         */
+        const bool idle = e->done && e->waiting == 0;
+        if (idle && (c->bytes > c->max_bytes || e->g == NULL)) drop(c, e);
     }
 }
 
@@ -147,53 +158,78 @@ static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind
     return NULL;
 }
 
-/* With the lock: waits until e is compiled, and takes a reference or the error. */
+/* With the lock: waits until e is compiled, and takes a reference or the error. EMPTY: try again.
+ */
 static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
 {
-    c->stats.hits++;
     e->waiting++;
-    while (e->g == NULL && !e->failed)
+    while (!e->done)
         pthread_cond_wait(&c->done, &c->lock);
     e->waiting--;
-    if (e->failed) {
-        rose_status st = e->st;
-        if (err != NULL) *err = e->err;
+    const rose_status st = e->st;
+    c->stats.hits += st != ROSE_E_EMPTY;
+    if (st != ROSE_OK && err != NULL) *err = e->err;
+    if (st == ROSE_OK) {
+        rose_grammar_ref(e->g);
+        *out = e->g;
+    }
+    if (e->dropped) {
         if (e->waiting == 0) free(e);
         return st;
     }
-    rose_grammar_ref(e->g);
-    *out = e->g;
     if (e->waiting == 0 && e != c->first) {
         unlink_entry(c, e);
         push_first(c, e);
     }
     make_room(c);
-    return ROSE_OK;
+    return st;
+}
+
+/* What the bounds of one thread cause is no concern of others; nor is a lack of memory. */
+static bool is_lasting(rose_status st, const rose_grammar_opts *own)
+{
+    const bool bounded =
+        own != NULL && own->max_work > 0 && own->work != NULL && *own->work > own->max_work;
+    return st == ROSE_E_INVAL || (st == ROSE_E_UNSUPPORTED && !bounded);
 }
 
 /* With the lock, which is released while compiling. */
-static rose_status compile(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
+static rose_status compile(rose_grammar_cache *c, entry *e, const rose_grammar_opts *own,
+                           rose_grammar **out, rose_err *err)
 {
     rose_grammar_opts opts = c->opts;
-    rose_grammar *g;
+    uint64_t work = 0;
     opts.schema_order = e->schema_order;
+    opts.work = &work;
+    if (own != NULL) {
+        if (own->max_work > 0) opts.max_work = own->max_work;
+        if (own->work != NULL) opts.work = own->work;
+        opts.stop = own->stop;
+        opts.stop_arg = own->stop_arg;
+    }
     c->stats.misses++;
     push_first(c, e);
     pthread_mutex_unlock(&c->lock);
-    e->st = rose_grammar_compile(&g, e->kind, e->text, e->len, c->vocab, &opts, &e->err);
+    const rose_status st =
+        rose_grammar_compile(out, e->kind, e->text, e->len, c->vocab, &opts, &e->err);
     pthread_mutex_lock(&c->lock);
-    rose_status st = e->st;
-    if (st != ROSE_OK) {
-        if (err != NULL) *err = e->err;
+    e->g = *out;
+    if (st == ROSE_OK) rose_grammar_ref(e->g); /* the caller's */
+    if (st != ROSE_OK && err != NULL) *err = e->err;
+    e->st = st;
+    if (st != ROSE_OK && !is_lasting(st, own)) {
         unlink_entry(c, e);
-        e->failed = true;
-        if (e->waiting == 0) free(e);
-    } else {
-        rose_grammar_ref(g); /* the caller's */
-        e->g = *out = g;
-        make_room(c);
+        e->dropped = true;
+        if (st == ROSE_E_CLOSED || st == ROSE_E_UNSUPPORTED) e->st = ROSE_E_EMPTY;
     }
+    e->done = true;
     pthread_cond_broadcast(&c->done);
+    if (e->dropped) {
+        if (e->waiting == 0) free(e);
+        return st;
+    }
+    c->n_errors += st != ROSE_OK;
+    make_room(c);
     return st;
 }
 
@@ -204,9 +240,16 @@ static uint64_t hash_of(const char *text, size_t len)
     return rose_siphash_bytes(key, text, len);
 }
 
+uint64_t rose_grammar_cache_key(rose_grammar_kind kind, bool schema_order, const char *text,
+                                size_t len)
+{
+    if (kind == ROSE_GRAMMAR_JSON_OBJECT) len = 0; /* its text is ignored */
+    return hash_of(text, len) + 2 * (uint64_t)kind + schema_order;
+}
+
 rose_status rose_grammar_cache_find(rose_grammar **out, rose_grammar_cache *c,
                                     rose_grammar_kind kind, bool schema_order, const char *text,
-                                    size_t len)
+                                    size_t len, rose_err *err)
 {
     rose_status st = ROSE_E_EMPTY;
     *out = NULL;
@@ -214,7 +257,45 @@ rose_status rose_grammar_cache_find(rose_grammar **out, rose_grammar_cache *c,
     const uint64_t hash = hash_of(text, len);
     pthread_mutex_lock(&c->lock);
     entry *e = find(c, hash, kind, schema_order, text, len);
-    if (e != NULL && e->g != NULL) st = use(c, e, out, NULL);
+    if (e != NULL && e->done) st = use(c, e, out, err);
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+/* A new entry; NULL: out of memory. */
+static entry *new_entry(uint64_t hash, rose_grammar_kind kind, bool schema_order, const char *text,
+                        size_t len)
+{
+    entry *e = calloc(1, sizeof *e + len + 1);
+    if (e == NULL) return NULL;
+    e->hash = hash;
+    e->kind = kind;
+    e->schema_order = schema_order;
+    e->len = len;
+    if (len > 0) memcpy(e->text, text, len);
+    e->bytes = sizeof *e + len;
+    return e;
+}
+
+rose_status rose_grammar_cache_get_within(rose_grammar **out, rose_grammar_cache *c,
+                                          rose_grammar_kind kind, bool schema_order,
+                                          const char *text, size_t len,
+                                          const rose_grammar_opts *own, rose_err *err)
+{
+    rose_status st = ROSE_E_EMPTY;
+    *out = NULL;
+    if (kind == ROSE_GRAMMAR_JSON_OBJECT) len = 0; /* its text is ignored */
+    const uint64_t hash = hash_of(text, len);
+    pthread_mutex_lock(&c->lock);
+    while (st == ROSE_E_EMPTY) {
+        entry *e = find(c, hash, kind, schema_order, text, len);
+        if (e != NULL)
+            st = use(c, e, out, err);
+        else if ((e = new_entry(hash, kind, schema_order, text, len)) != NULL)
+            st = compile(c, e, own, out, err);
+        else
+            st = rose_fail(err, ROSE_E_NOMEM, "grammar cache: out of memory");
+    }
     pthread_mutex_unlock(&c->lock);
     return st;
 }
@@ -223,27 +304,7 @@ rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
                                    rose_grammar_kind kind, bool schema_order, const char *text,
                                    size_t len, rose_err *err)
 {
-    rose_status st;
-    *out = NULL;
-    if (kind == ROSE_GRAMMAR_JSON_OBJECT) len = 0; /* its text is ignored */
-    const uint64_t hash = hash_of(text, len);
-    pthread_mutex_lock(&c->lock);
-    entry *e = find(c, hash, kind, schema_order, text, len);
-    if (e != NULL) {
-        st = use(c, e, out, err);
-    } else if ((e = calloc(1, sizeof *e + len + 1)) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "grammar cache: out of memory");
-    } else {
-        e->hash = hash;
-        e->kind = kind;
-        e->schema_order = schema_order;
-        e->len = len;
-        if (len > 0) memcpy(e->text, text, len);
-        e->bytes = sizeof *e + len;
-        st = compile(c, e, out, err);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return st;
+    return rose_grammar_cache_get_within(out, c, kind, schema_order, text, len, NULL, err);
 }
 
 void rose_grammar_cache_read(rose_grammar_cache *c, rose_grammar_cache_stats *out)

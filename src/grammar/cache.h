@@ -3,7 +3,8 @@
  *
  * A cache belongs to one vocabulary. Its size is bounded in bytes: when it is full, the grammars
  * that were used longest ago leave it, and they end when their last matcher does. A grammar that
- * is larger than the whole bound is compiled for its request and not kept. Errors are not kept.
+ * is larger than the whole bound is compiled for its request and not kept. What is wrong with a
+ * text is kept for the last 64 texts that were refused, so that refusing one again costs nothing.
  *
  * Threads: any. A lock is held for a look-up, not while compiling. When several threads ask for a
  * text that is not there, one compiles it and the others wait for its result, so a burst of equal
@@ -37,11 +38,22 @@ rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
                                    rose_grammar_kind kind, bool schema_order, const char *text,
                                    size_t len, rose_err *err);
 
-/* The same if the grammar is there. ROSE_E_EMPTY: it is not, or it is being compiled; then *out is
- * NULL, nothing is counted, and a get may take long. */
+/* The same with bounds for this compile: max_work, work, stop and stop_arg of own, whose other
+ * fields do not count; own may be NULL. An error that these bounds cause is not kept. */
+rose_status rose_grammar_cache_get_within(rose_grammar **out, rose_grammar_cache *c,
+                                          rose_grammar_kind kind, bool schema_order,
+                                          const char *text, size_t len,
+                                          const rose_grammar_opts *own, rose_err *err);
+
+/* The same if the grammar, or an error, is there. ROSE_E_EMPTY: it is not, or it is being compiled;
+ * then *out is NULL, nothing is counted, and a get may take long. */
 rose_status rose_grammar_cache_find(rose_grammar **out, rose_grammar_cache *c,
                                     rose_grammar_kind kind, bool schema_order, const char *text,
-                                    size_t len);
+                                    size_t len, rose_err *err);
+
+/* A hash of what a look-up compares. */
+uint64_t rose_grammar_cache_key(rose_grammar_kind kind, bool schema_order, const char *text,
+                                size_t len);
 
 typedef struct rose_grammar_cache_stats {
     uint64_t hits, misses, evicted; /* a wait for another thread's compile is a hit */

@@ -566,15 +566,16 @@ static void cache(void **state)
     assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, &err),
                      ROSE_E_INVAL);
     assert_null(g);
-    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, false, "a*", 2),
+    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, false, "a*", 2, &err),
                      ROSE_E_EMPTY);
     assert_null(g);
-    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, true, "a+", 2),
+    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, true, "a+", 2, &err),
                      ROSE_E_EMPTY);
     rose_grammar_cache_read(c, &s);
     assert_int_equal(s.hits, 1);
     assert_int_equal(s.misses, 3);
-    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, false, "a+", 2), ROSE_OK);
+    assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, false, "a+", 2, &err),
+                     ROSE_OK);
     assert_ptr_equal(g, a);
     rose_grammar_unref(g);
     rose_grammar_cache_read(c, &s);
