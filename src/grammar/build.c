@@ -133,7 +133,9 @@ void rose_gr_work(gr_build *b, uint64_t n)
     b->spent[b->cost] += n + 1;
     if (b->work > b->opts.max_work) {
         char limit[48];
-        snprintf(limit, sizeof limit, "%llu steps", (unsigned long long)b->opts.max_work);
+        const unsigned long long most = b->opts.max_work, million = 1000000;
+        snprintf(limit, sizeof limit, most % million == 0 ? "%llu million steps" : "%llu steps",
+                 most % million == 0 ? most / million : most);
         fail_costly(b, limit);
     }
     if (b->opts.stop == NULL || b->work < b->next_check) return;

@@ -89,7 +89,7 @@ typedef struct rose_grammar_opts {
     uint32_t max_depth;       /* nesting of a schema or expression, in levels (default 200) */
     uint32_t max_stack;       /* nesting of the output, in frames (default 1,000): at the limit the
                                * mask forbids tokens that nest deeper */
-    uint64_t max_work;        /* steps of compiling (default 30,000,000: below a second) */
+    uint64_t max_work;        /* steps of compiling, of 5 to 20 ns each (default 30,000,000) */
     size_t max_compile_bytes; /* memory while compiling (default 256 MiB) */
     size_t max_run_bytes;     /* cached states and masks of one grammar (default 32 MiB) */
     size_t max_live_bytes;    /* all grammars of the vocabulary that live (default 2 GiB): beyond

@@ -38,9 +38,10 @@ enum {
     MEMO_NOT,
     MEMO_IF,
     MEMO_DEPENDENCIES,
-    MEMO_NUMBER,  /* gr_dfa of a schema's demands of a number */
-    MEMO_FORMAT,  /* gr_dfa of the expression of a format */
-    MEMO_STRINGS, /* the strings of an enum, sorted */
+    MEMO_NUMBER,      /* gr_dfa of a schema's demands of a number */
+    MEMO_FORMAT_NODE, /* its node */
+    MEMO_FORMAT,      /* gr_dfa of the expression of a format */
+    MEMO_STRINGS,     /* the strings of an enum, sorted */
     MEMO_PATTERN
 };
 gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern); /* of patternProperties */

@@ -33,6 +33,15 @@ static gr_node pattern_at(gr_build *b, rose_json *schema, const char *keyword)
     return rose_gr_pattern(b, rose_json_text(p), rose_json_text_len(p));
 }
 
+/* The node of the expression of a format, made once. */
+static gr_node format_node(gr_build *b, const char *regex)
+{
+    void **known = rose_gr_memo(b, regex, MEMO_FORMAT_NODE);
+    if (*known == NULL)
+        *known = (void *)(uintptr_t)rose_gr_regex(b, regex, strlen(regex)); /* never GR_NEVER */
+    return (gr_node)(uintptr_t)*known;
+}
+
 static void add_format(gr_build *b, rose_json *schema, demands *d)
 {
     const char *name = rose_json_text(rose_json_get(schema, "format"));
@@ -43,7 +52,7 @@ static void add_format(gr_build *b, rose_json *schema, demands *d)
     if (regex != NULL && max < d->format_max) d->format_max = max;
     if (regex != NULL && d->texts.n == 0) d->format = regex;
     if (regex != NULL)
-        rose_gr_push(b, &d->texts, rose_gr_regex(b, regex, strlen(regex)));
+        rose_gr_push(b, &d->texts, format_node(b, regex));
     else if (known)
         rose_gr_schema_refuse(b, schema, "format", ROSE_E_UNSUPPORTED,
                               "this format is not supported");

@@ -537,6 +537,109 @@ static void limits(void **state)
     }
 }
 
+/* ---- what compiling costs ---- */
+
+/* A text of n parts: head, then for each i the part with i in place of each %d, then tail. */
+static char *numbered(const char *head, const char *part, int n, const char *tail)
+{
+    char *text = malloc((strlen(part) + 60) * (size_t)n + strlen(head) + strlen(tail) + 1);
+    assert_non_null(text);
+    char *at = text + sprintf(text, "%s", head);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) *at++ = ',';
+        for (const char *c = part; *c != '\0'; c++)
+            if (c[0] == '%' && c[1] == 'd')
+                at += sprintf(at, "%d", i), c++;
+            else
+                *at++ = *c;
+    }
+    strcpy(at, tail);
+    return text;
+}
+
+static rose_status cost(rose_grammar_kind kind, const char *text, uint64_t *work, rose_err *err)
+{
+    rose_grammar *g;
+    const rose_grammar_opts opts = {.work = work, .closed = true};
+    const rose_status st = rose_grammar_compile(&g, kind, text, strlen(text), v, &opts, err);
+    rose_grammar_unref(g);
+    return st;
+}
+
+/* Grammars that took seconds are cheap, and what stays costly is refused with its cause. Steps are
+ * counted, not time. */
+static void costs(void **state)
+{
+    static const struct {
+        rose_grammar_kind kind;
+        const char *head, *part, *tail;
+        int n;
+        uint64_t most;     /* steps; 0: beyond the limit */
+        const char *cause; /* of the message */
+    } cases[] = {
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"dependentRequired\":{",
+         "\"p%d\":[\"q%d\",\"p0\"]", "}}", 100, 500000, NULL},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"oneOf\":[",
+         "{\"type\":\"object\",\"properties\":{\"a%d\":{\"type\":\"string\"},\"b%d\":{\"type\":"
+         "\"integer\"}},\"required\":[\"a%d\"]}",
+         "]}", 50, 5000000, NULL},
+        {ROSE_GRAMMAR_TAG, "{\"format\":{\"type\":\"any_text\",\"excludes\":[", "\"<word %d>\"",
+         "]}}", 2000, 2000000, NULL},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"minimum\":7,\"multipleOf\":7,\"enum\":[", "%d", "]}", 5000,
+         1000000, NULL},
+        {ROSE_GRAMMAR_REGEX, "", "\\p{L}\\p{Nd}%d", "", 100, 5000000, NULL},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"allOf\":[",
+         "{\"anyOf\":[{\"required\":[\"p%d\"]},{\"required\":[\"q%d\"]}]}", "]}", 30, 0,
+         "combinations of the choices that `anyOf` gives"},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"dependentSchemas\":{",
+         "\"p%d\":{\"properties\":{\"p0\":{\"type\":\"null\"},\"q%d\":{\"minLength\":1}}}", "}}",
+         60, 0, "combinations of the choices that `dependentSchemas` gives"},
+        {ROSE_GRAMMAR_JSON_SCHEMA,
+         "{\"properties\":{\"x\":{\"pattern\":\"a.{16}b\",\"maxLength\":99}", "", "}}", 0, 0,
+         "turning its patterns into automata, near #/properties/x"},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"not\":{\"enum\":[", "%d", "]}}", 2000,
+         0, "combining its patterns"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t work = 0;
+        rose_err err = {""};
+        char *text = numbered(cases[i].head, cases[i].part, cases[i].n, cases[i].tail);
+        const rose_status st = cost(cases[i].kind, text, &work, &err);
+        if (cases[i].most > 0 && (st != ROSE_OK || work > cases[i].most))
+            fail_msg("%.60s: %llu steps, %s", text, (unsigned long long)work, err.msg);
+        if (cases[i].most == 0 &&
+            (st != ROSE_E_UNSUPPORTED || strstr(err.msg, "too costly") == NULL ||
+             strstr(err.msg, cases[i].cause) == NULL))
+            fail_msg("%.60s: %llu steps, %s", text, (unsigned long long)work, err.msg);
+        free(text);
+    }
+}
+
+static bool stop_at_third(void *arg)
+{
+    return ++*(int *)arg >= 3;
+}
+
+/* A compile ends as soon as it is asked to. */
+static void stopped(void **state)
+{
+    char *text = numbered("{\"allOf\":[", "{\"anyOf\":[{\"required\":[\"p%d\"]},{}]}", 30, "]}");
+    int asked = 0;
+    uint64_t work = 0;
+    rose_err err = {""};
+    rose_grammar *g;
+    const rose_grammar_opts opts = {.work = &work, .stop = stop_at_third, .stop_arg = &asked};
+    (void)state;
+    assert_int_equal(
+        rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, text, strlen(text), v, &opts, &err),
+        ROSE_E_CLOSED);
+    assert_null(g);
+    assert_int_equal(asked, 3);
+    assert_true(work < 1000000);
+    free(text);
+}
+
 /* ---- the cache ---- */
 
 static rose_grammar *get(rose_grammar_cache *c, const char *regex)
@@ -593,6 +696,55 @@ static void cache(void **state)
     rose_grammar_unref(b);
     rose_grammar_cache_destroy(c);
     rose_grammar_cache_destroy(NULL);
+}
+
+/* Errors of a text are kept, those of one thread's bounds are not. */
+static void cache_errors(void **state)
+{
+    rose_grammar_cache *c;
+    rose_grammar_cache_stats s;
+    rose_grammar *g;
+    rose_err err = {""}, again = {""};
+    uint64_t work = 0;
+    int asked = 2;
+    char text[64];
+    const rose_grammar_kind regex = ROSE_GRAMMAR_REGEX;
+    const rose_grammar_opts little = {.max_work = 100, .work = &work};
+    const rose_grammar_opts stopping = {.work = &work, .stop = stop_at_third, .stop_arg = &asked};
+    static const char large[] = "(?=.*[a-f]{3}x)[0-9a-z]{30}(abc|abd|x[0-9])+";
+    (void)state;
+    assert_int_equal(rose_grammar_cache_create(&c, v, NULL, 10 << 20, &err), ROSE_OK);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, &err), ROSE_E_INVAL);
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "a**", 3, &again), ROSE_E_INVAL);
+    assert_string_equal(err.msg, again.msg);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, &again), ROSE_E_INVAL);
+    assert_null(g);
+    rose_grammar_cache_read(c, &s);
+    assert_int_equal(s.misses, 1);
+    assert_int_equal(s.hits, 2);
+    assert_int_equal(s.grammars, 0);
+    const size_t n = sizeof large - 1;
+    assert_int_equal(rose_grammar_cache_get_within(&g, c, regex, false, large, n, &little, &err),
+                     ROSE_E_UNSUPPORTED);
+    assert_true(work > 100);
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, large, n, &err), ROSE_E_EMPTY);
+    assert_int_equal(rose_grammar_cache_get_within(&g, c, regex, false, large, n, &stopping, &err),
+                     ROSE_E_CLOSED);
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, large, n, &err), ROSE_E_EMPTY);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, large, n, &err), ROSE_OK);
+    rose_grammar_unref(g);
+    for (int i = 0; i < 300; i++) { /* a flood of errors leaves the grammar there */
+        snprintf(text, sizeof text, "(%d", i);
+        assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, text, strlen(text), &err),
+                         ROSE_E_INVAL);
+    }
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "(299", 4, &err), ROSE_E_INVAL);
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "(1", 2, &err), ROSE_E_EMPTY);
+    assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, large, n, &err), ROSE_OK);
+    rose_grammar_unref(g);
+    assert_true(rose_grammar_cache_key(regex, false, "a", 1) !=
+                rose_grammar_cache_key(regex, true, "a", 1));
+    rose_grammar_cache_destroy(c);
 }
 
 /* A grammar that is larger than the bound leaves the cache alone. The text of json_object may be
@@ -731,6 +883,9 @@ int main(void)
         cmocka_unit_test(long_enums),
         cmocka_unit_test(doubling),
         cmocka_unit_test(limits),
+        cmocka_unit_test(costs),
+        cmocka_unit_test(stopped),
+        cmocka_unit_test(cache_errors),
         cmocka_unit_test(cache),
         cmocka_unit_test(large_grammar),
         cmocka_unit_test(threads),
