@@ -4,6 +4,8 @@
  * sets of strings can be intersected and subtracted as bytes (dfa.c). */
 #include <stdlib.h>
 
+#include <utf8proc.h>
+
 #include "grammar/grammar_internal.h"
 
 void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi)
@@ -44,6 +46,24 @@ void rose_gr_chars_invert(gr_build *b, gr_chars *c)
     }
     if (at <= 0x10ffff) rose_gr_chars_add(b, &out, at, 0x10ffff);
     *c = out;
+}
+
+void rose_gr_chars_fold(gr_build *b, gr_chars *c)
+{
+    enum { LAST_CASED = 0x1ffff }; /* no letter with two cases lies beyond */
+    const size_t n = c->n;
+    for (size_t i = 0; i < n; i++) {
+        const struct gr_span v = c->v[i];
+        const uint32_t end = v.hi < LAST_CASED ? v.hi : LAST_CASED;
+        if (v.lo <= end) rose_gr_work(b, (uint64_t)(end - v.lo + 1) * 2);
+        for (uint32_t cp = v.lo; cp <= end; cp++) {
+            const uint32_t lower = (uint32_t)utf8proc_tolower((int32_t)cp);
+            const uint32_t upper = (uint32_t)utf8proc_toupper((int32_t)cp);
+            if (lower != cp) rose_gr_chars_add(b, c, lower, lower);
+            if (upper != cp) rose_gr_chars_add(b, c, upper, upper);
+        }
+    }
+    rose_gr_chars_normal(c);
 }
 
 bool rose_gr_chars_has(const gr_chars *c, uint32_t cp)

@@ -276,13 +276,50 @@ static inline int rose_gr_hex(char c)
 size_t rose_gr_number(const char *s, size_t n, uint32_t *v, bool *fits);
 #define GR_COUNT_TOO_LARGE "a count beyond 4294967293 is not supported"
 
+/* ---- grammars as text: what ebnf.c and lark.c share (ebnf.c) ---- */
+
+enum { GR_SYMBOL_BUCKETS = 1024 };
+typedef struct gr_symbol {
+    const char *name;
+    size_t n;
+    gr_node rule;
+    uint32_t chain; /* the next symbol of the bucket, + 1 */
+} gr_symbol;
+
+typedef struct gr_source {
+    gr_build *b;
+    const char *s;
+    size_t n, at;
+    gr_symbol *symbols;
+    size_t n_symbols, cap_symbols;
+    uint32_t *buckets; /* [GR_SYMBOL_BUCKETS] 0, or a symbol + 1; NULL until the first rule */
+    bool lark;
+    gr_node ignore; /* lark.c: what may follow each token */
+} gr_source;
+
+/* Fails the build with the line and column of e->at. */
+_Noreturn void rose_gr_source_refuse(const gr_source *e, rose_status st, const char *why);
+gr_node rose_gr_source_rule(gr_source *e, const char *name, size_t n); /* made if it is new */
+void rose_gr_source_check_new(gr_source *e, gr_node rule); /* refuses a second definition */
+/* Defines a rule; direct left recursion becomes a repetition. */
+void rose_gr_source_define(gr_source *e, gr_node rule, gr_node body);
+gr_node rose_gr_source_start(gr_source *e, const char *name); /* refuses one without definition */
+/* One character of a literal or class that ends with `end`, escapes undone. */
+uint32_t rose_gr_source_char(gr_source *e, char end);
+
 /* ---- front ends. Each returns the node of the whole text. ---- */
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n);   /* all of the text matches */
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n); /* a part of it, as a schema */
-gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n);
+/* fold: upper and lower case are the same; dot_all: '.' is any character. */
+gr_node rose_gr_regex_with(gr_build *b, const char *text, size_t n, bool fold, bool dot_all);
+void rose_gr_chars_fold(gr_build *b, gr_chars *c); /* adds the other case of each character */
+gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n); /* or Lark, as the text says */
+gr_node rose_gr_lark(gr_build *b, const char *text, size_t n);
 gr_node rose_gr_schema(gr_build *b, rose_json *schema); /* borrowed while b lives */
 gr_node rose_gr_tag(gr_build *b, rose_json *tag);
+/* A schema within another text: sets plain_class and the state of the schema front end. */
+gr_node rose_gr_schema_within(gr_build *b, rose_json *schema, const char *style);
 gr_node rose_gr_xml(gr_build *b, rose_json *schema, const char *style); /* of a structural tag */
 gr_node rose_gr_text_without(gr_build *b, const char *end); /* any text, UTF-8 (tag.c) */
 

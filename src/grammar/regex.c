@@ -24,6 +24,7 @@ typedef struct reader {
     gr_build *b;
     const char *s;
     size_t n, at;
+    bool fold, dot_all; /* flags i and s */
 } reader;
 
 static _Noreturn void refuse(const reader *r, rose_status st, const char *why)
@@ -251,6 +252,12 @@ static uint32_t class_part(reader *r, gr_chars *out)
     return escape(r, out);
 }
 
+static void fold(const reader *r, gr_chars *c)
+{
+    if (r->fold) rose_gr_chars_fold(r->b, c);
+    rose_gr_chars_normal(c);
+}
+
 static rx *read_class(reader *r)
 {
     rx *x = new_rx(r, RX_CHARS);
@@ -268,7 +275,7 @@ static rx *read_class(reader *r)
         if (hi < lo) refuse(r, ROSE_E_INVAL, "a range of characters is upside down");
         rose_gr_chars_add(r->b, &x->chars, lo, hi);
     }
-    rose_gr_chars_normal(&x->chars);
+    fold(r, &x->chars);
     if (negative) rose_gr_chars_invert(r->b, &x->chars);
     return x;
 }
@@ -277,6 +284,7 @@ static rx *one_char(reader *r, uint32_t cp)
 {
     rx *x = new_rx(r, RX_CHARS);
     rose_gr_chars_add(r->b, &x->chars, cp, cp);
+    fold(r, &x->chars);
     return x;
 }
 
@@ -289,7 +297,7 @@ static rx *read_escape(reader *r)
         refuse(r, ROSE_E_UNSUPPORTED, "back-references are not supported");
     uint32_t cp = escape(r, &x->chars);
     if (cp != GR_NONE) rose_gr_chars_add(r->b, &x->chars, cp, cp);
-    rose_gr_chars_normal(&x->chars);
+    fold(r, &x->chars);
     return x;
 }
 
@@ -375,7 +383,8 @@ static rx *read_atom(reader *r)
     if (take(r, '^')) return new_rx(r, RX_START);
     if (take(r, '$')) return new_rx(r, RX_END);
     if (take(r, '.')) {
-        rx *x = one_char(r, '\n');
+        rx *x = new_rx(r, RX_CHARS);
+        if (!r->dot_all) rose_gr_chars_add(r->b, &x->chars, '\n', '\n');
         rose_gr_chars_invert(r->b, &x->chars);
         return x;
     }
@@ -478,20 +487,27 @@ static gr_node convert(reader *r, const rx *x, side left, side right)
     return right == ANY ? GR_SEQ(b, node, any_text(b)) : node;
 }
 
-static gr_node compile(gr_build *b, const char *text, size_t n, bool search)
+static gr_node compile(reader *r, bool search)
 {
-    reader r = {.b = b, .s = text, .n = n};
-    const rx *x = read_alt(&r);
-    if (more(&r)) refuse(&r, ROSE_E_INVAL, "a ')' has no '('");
-    return convert(&r, x, search ? ANY : EDGE, search ? ANY : EDGE);
+    const rx *x = read_alt(r);
+    if (more(r)) refuse(r, ROSE_E_INVAL, "a ')' has no '('");
+    return convert(r, x, search ? ANY : EDGE, search ? ANY : EDGE);
 }
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n)
 {
-    return compile(b, text, n, false);
+    reader r = {.b = b, .s = text, .n = n};
+    return compile(&r, false);
+}
+
+gr_node rose_gr_regex_with(gr_build *b, const char *text, size_t n, bool fold_case, bool dot_all)
+{
+    reader r = {.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all};
+    return compile(&r, false);
 }
 
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n)
 {
-    return compile(b, text, n, true);
+    reader r = {.b = b, .s = text, .n = n};
+    return compile(&r, true);
 }

@@ -130,21 +130,27 @@ static gr_node any_text(gr_build *b, rose_json *f, const stops *s)
 
 /* ---- regions ---- */
 
+gr_node rose_gr_schema_within(gr_build *b, rose_json *schema, const char *style)
+{
+    struct gr_schema *outer = b->schema;
+    const bool plain = b->plain_class;
+    b->plain_class = false;
+    const gr_node x = style == NULL || strcmp(style, "json") == 0 ? rose_gr_schema(b, schema)
+                                                                  : rose_gr_xml(b, schema, style);
+    b->schema = outer;
+    b->plain_class = plain;
+    return x;
+}
+
 static gr_node schema_node(gr_build *b, rose_json *f)
 {
     const rose_json *given = rose_json_get(f, "style");
     const char *style = rose_json_text(given);
     if (style == NULL && given != NULL && !rose_json_is_null(given))
         refuse(b, ROSE_E_INVAL, f, "style must be a string");
-    struct gr_schema *outer = b->schema;
-    bool plain = b->plain_class, order = b->opts.schema_order;
+    const bool order = b->opts.schema_order;
     if (flag(b, f, "any_order")) b->opts.schema_order = false;
-    b->plain_class = false;
-    rose_json *schema = member(b, f, "json_schema");
-    gr_node x = style == NULL || strcmp(style, "json") == 0 ? rose_gr_schema(b, schema)
-                                                            : rose_gr_xml(b, schema, style);
-    b->schema = outer;
-    b->plain_class = plain;
+    const gr_node x = rose_gr_schema_within(b, member(b, f, "json_schema"), style);
     b->opts.schema_order = order;
     return x;
 }
