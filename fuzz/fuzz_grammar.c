@@ -1,7 +1,7 @@
-/* libFuzzer target: a byte that says the kind and the order of properties, a grammar, a NUL byte,
- * and bytes that choose among the allowed tokens. Whatever they hold: a compile ends with a grammar
- * or a message; an allowed token is accepted and one that is not is refused, if it is a byte; a
- * copy allows the same; what a schema allows is JSON. */
+/* libFuzzer target: a byte that says the kind, the order of properties and whether objects are
+ * closed, a grammar, a NUL byte, and bytes that choose among the allowed tokens. Whatever they
+ * hold: a compile ends with a grammar or a message; an allowed token is accepted and one that is
+ * not is refused, if it is a byte; a copy allows the same; what a schema allows is JSON. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) return 0;
     rose_grammar_kind kind = (rose_grammar_kind)(data[0] % 6);
     opts.schema_order = data[0] / 6 % 2 == 1;
+    opts.closed = data[0] / 12 % 2 == 1;
     size_t n = strnlen((const char *)data + 1, size - 1);
     if (rose_grammar_compile(&g, kind, (const char *)data + 1, n, vocabulary(), &opts, &err) !=
         ROSE_OK) {

@@ -131,7 +131,7 @@ typedef enum rose_lib_structure {
     ROSE_LIB_JSON_SCHEMA, /* a JSON schema, drafts 4 to 2020-12 */
     ROSE_LIB_REGEX,       /* a regular expression that the whole text matches */
     ROSE_LIB_CHOICE,      /* a JSON list of strings, of which the text is one */
-    ROSE_LIB_GRAMMAR,     /* a grammar: GBNF, or XGrammar's EBNF with the rule `root` */
+    ROSE_LIB_GRAMMAR,     /* a grammar: GBNF, XGrammar's EBNF, or Lark */
     ROSE_LIB_TAG          /* a structural tag of XGrammar, in JSON */
 } rose_lib_structure;
 

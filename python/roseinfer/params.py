@@ -21,7 +21,7 @@ class StructuredOutputsParams:
     """What the text must obey; exactly one member is set.
 
     json: a JSON schema, as text or as a dict. json_object: any JSON object. regex: an expression that the whole text
-    matches. choice: the text is one of these strings. grammar: GBNF or XGrammar's EBNF. structural_tag: XGrammar's, as
+    matches. choice: the text is one of these strings. grammar: GBNF, XGrammar's EBNF or Lark. structural_tag: XGrammar's, as
     text or as a dict. ordered: the members of objects come in the order of the schema."""
 
     json: Optional[Schema] = None

@@ -7,7 +7,8 @@
  * 15 to 100 ms.
  *
  * An I/O thread never compiles a grammar. It hands the job to a worker instead. At most half of the
- * workers compile at a time (worker.c), so other requests find a free worker. */
+ * workers compile at a time (worker.c), so other requests find a free worker. Clients take turns
+ * (turns.h). */
 #ifndef ROSE_API_GUIDE_H
 #define ROSE_API_GUIDE_H
 

@@ -307,6 +307,12 @@ static bool is_lark(const gr_source *e)
     if (at.at < at.n && at.s[at.at] == '%') return true;
     if (at.at < at.n && (at.s[at.at] == '?' || at.s[at.at] == '!')) at.at++;
     at.at += name_length(&at);
+    const char close = at.at >= at.n        ? '\0'
+                       : at.s[at.at] == '{' ? '}'
+                       : at.s[at.at] == '[' ? ']'
+                                            : '\0';
+    while (close != '\0' && at.at < at.n && at.s[at.at++] != close)
+        ; /* parameters or attributes, which are refused later */
     skip_space(&at);
     return at.at < at.n && at.s[at.at] == ':' && !looking_at(&at, "::=");
 }

@@ -23,8 +23,9 @@
  * ambiguous come near.
  *
  * Formats: JSON Schema drafts 4 to 2020-12 (json-schema.org), as jsonschema-rs judges it; regular
- * expressions of ECMA-262 without back-references; EBNF of XGrammar and GBNF of llama.cpp;
- * structural tags of XGrammar (structural_tag in its documentation). */
+ * expressions of ECMA-262 without back-references; EBNF of XGrammar, GBNF of llama.cpp, the common
+ * subset of Lark and llguidance; structural tags of XGrammar (structural_tag in its documentation).
+ */
 #ifndef ROSE_GRAMMAR_GRAMMAR_H
 #define ROSE_GRAMMAR_GRAMMAR_H
 
@@ -70,8 +71,9 @@ typedef enum rose_grammar_kind {
     ROSE_GRAMMAR_JSON_SCHEMA, /* text: a JSON schema */
     ROSE_GRAMMAR_REGEX,       /* text: a regular expression; the whole output matches it */
     ROSE_GRAMMAR_CHOICE,      /* text: a JSON list of strings */
-    ROSE_GRAMMAR_EBNF,        /* text: GBNF or XGrammar's EBNF; the rule `root` is the start */
-    ROSE_GRAMMAR_TAG          /* text: a structural tag of XGrammar, in JSON */
+    ROSE_GRAMMAR_EBNF, /* text: GBNF or XGrammar's EBNF, the rule `root` is the start; or Lark,
+                        * the rule `start` is the start */
+    ROSE_GRAMMAR_TAG   /* text: a structural tag of XGrammar, in JSON */
 } rose_grammar_kind;
 
 /* Limits and style. Zero in a field means its default. Beyond max_states, max_depth, max_work or

@@ -1,13 +1,14 @@
 /* grammar/grammar_internal.h - what the files of this room share.
  *
  * compile.c runs a front end, which builds nodes (nodes.c): schema*.c and json.c, regex.c, ebnf.c,
- * tag.c. dfa.c and count.c intersect and subtract what strings must match. rules.c checks the
- * rules, and program.c writes the ops of one pushdown automaton. state.c follows bytes, mask.c
+ * lark.c, tag.c. dfa.c and count.c intersect and subtract what strings must match. rules.c checks
+ * the rules, and program.c writes the ops of one pushdown automaton. state.c follows bytes, mask.c
  * walks the trie of tokens (trie.c) from a state, matcher.c follows accepted ids.
  *
- * To add a keyword of JSON Schema: schema_*.c, by the type of value; what cannot be honoured is
- * refused with its JSON pointer (schema.c, check_keywords). To add a format: a row in
- * schema_format.c. tests/grammar/maskbench.py compares with llguidance and jsonschema-rs. */
+ * To add a keyword of JSON Schema: its form in schema_check.c, then schema_*.c, by the type of
+ * value; what cannot be honoured is refused with its JSON pointer (schema.c, check_keywords). To
+ * add a format: a row in schema_format.c. tests/grammar/maskbench.py compares with llguidance and
+ * jsonschema-rs. */
 #ifndef ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 #define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 

@@ -454,12 +454,24 @@ static void read_import(gr_source *e)
     if (many && !take(e, ")")) refuse(e, ROSE_E_INVAL, "%import: a ')' is missing");
 }
 
+/* %llguidance {}: options of llguidance, of which there must be none. */
+static void read_options(gr_source *e)
+{
+    skip_space(e);
+    const bool open = take(e, "{");
+    skip_space(e);
+    if (!open || !take(e, "}"))
+        refuse(e, ROSE_E_UNSUPPORTED, "options of %llguidance are not supported, {} is");
+}
+
 static void read_directive(gr_source *e, gr_list *ignored)
 {
     if (take(e, "%ignore"))
         rose_gr_push(e->b, ignored, read_alt(e, true));
     else if (take(e, "%import"))
         read_import(e);
+    else if (take(e, "%llguidance"))
+        read_options(e);
     else
         refuse(e, ROSE_E_UNSUPPORTED,
                "of the directives only %ignore, %import and %json are supported");
