@@ -115,7 +115,7 @@ static gr_node one_char(gr_source *e, uint32_t lo, uint32_t hi, bool fold)
     return rose_gr_chars_node(e->b, &c);
 }
 
-/* The characters of a string, behind its first quote. */
+/* The characters of a string, after its first quote. */
 static size_t read_chars(gr_source *e, uint32_t **out)
 {
     size_t n = 0, cap = 0;
@@ -152,7 +152,7 @@ static gr_node read_string(gr_source *e)
     return rose_gr_seq(e->b, l.v, l.n);
 }
 
-/* An expression, behind its first slash. */
+/* An expression, after its first slash. */
 static gr_node read_regex(gr_source *e)
 {
     const size_t from = e->at;

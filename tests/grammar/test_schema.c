@@ -329,7 +329,7 @@ static void refusals(void **state)
 static void malformed(void **state)
 {
     static const struct {
-        const char *key, *values[8], *path; /* path: behind the key */
+        const char *key, *values[8], *path; /* path: after the key */
     } cases[] = {
         {"required", {"\"a\"", "true", "null", "{}", "[1]", "[\"a\",null]"}, ""},
         {"$ref", {"5", "null", "{}", "[\"#\"]"}, ""},
