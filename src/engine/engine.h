@@ -148,8 +148,8 @@ typedef struct rose_guide_ops {
     /* Called once, while no other call runs: when submit fails; else when the consumer has released
      * the request and no call runs any more. Any thread. */
     void (*destroy)(void *g);
-    /* NULL, or tells that calls may take long. The calls of all such guides share one thread, so
-     * that other guides do not wait for them. */
+    /* NULL, or tells that calls may take long. The calls of all such guides share one thread, or a
+     * few where there are many CPUs, so that other guides do not wait for them. */
     bool (*is_slow)(void *g);
     /* May be NULL. Does advance and then mask, but only if both are quick (microseconds) and do
      * not fail. Otherwise returns false and changes nothing. The engine thread calls it. */

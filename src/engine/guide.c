@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/cpuinfo.h"
 #include "base/profile.h"
 #include "base/ring.h"
 #include "engine/request_internal.h"
 
-enum { N_SLOW = 1, N_QUICK = 2, N_WORKERS = N_SLOW + N_QUICK };
+enum { N_QUICK = 2, MAX_SLOW = 4, CPUS_A_SLOW = 8, MAX_WORKERS = MAX_SLOW + N_QUICK };
 
 /* ---- the guide of a request ---- */
 
@@ -119,7 +120,8 @@ typedef struct lane {
     rose_guides *w;
     rose_mpsc *jobs;      /* owned: rose_request *, started */
     pthread_mutex_t turn; /* of the workers: the ring has one consumer at a time */
-    sem_t n_jobs;         /* in the ring, or on their way into it */
+    rose_request *first;  /* with turn: jobs that were taken out of the ring, in order of arrival */
+    sem_t n_jobs;         /* in the ring, in the list, or on their way into the ring */
 } lane;
 
 struct rose_guides {
@@ -130,9 +132,17 @@ struct rose_guides {
     _Atomic bool stop;
     uint32_t max_guides;
     pthread_mutex_t start; /* guards the rest */
-    pthread_t threads[N_WORKERS];
-    uint32_t n_threads;
+    pthread_t threads[MAX_WORKERS];
+    uint32_t n_threads, n_slow; /* the first n_slow threads are those of slow guides */
 };
+
+static uint32_t slow_workers(void)
+{
+    int cpus[ROSE_MAX_CPUS];
+    const uint32_t allowed = rose_cpus_allowed(cpus, ROSE_MAX_CPUS), quota = rose_cpus_quota();
+    const uint32_t n = (quota < allowed ? quota : allowed) / CPUS_A_SLOW;
+    return n < 1 ? 1 : n > MAX_SLOW ? MAX_SLOW : n;
+}
 
 rose_guides *rose_guides_create(uint32_t max_guides, rose_port *port)
 {
@@ -149,9 +159,31 @@ rose_guides *rose_guides_create(uint32_t max_guides, rose_port *port)
     pthread_mutex_init(&w->start, NULL);
     w->port = port;
     w->max_guides = max_guides;
+    w->n_slow = slow_workers();
     if (ok) return w;
     rose_guides_destroy(w);
     return NULL;
+}
+
+rose_request **rose_guided_least(rose_request **list)
+{
+    rose_request **least = list;
+    for (rose_request **at = list; *at != NULL; at = &(*at)->guided->next)
+        if ((*at)->guided->spent_ns < (*least)->guided->spent_ns) least = at;
+    return least;
+}
+
+/* With the lane's turn: moves all jobs of the ring to the end of the list. */
+static void empty_ring(lane *l)
+{
+    rose_request **end = &l->first, *r;
+    while (*end != NULL)
+        end = &(*end)->guided->next;
+    while (rose_mpsc_pop(l->jobs, &r) == ROSE_OK) {
+        r->guided->next = NULL;
+        *end = r;
+        end = &r->guided->next;
+    }
 }
 
 /* Waits for a job. False: the workers stop. */
@@ -163,9 +195,16 @@ static bool await_job(lane *l, rose_request **r)
     pthread_mutex_lock(&l->turn);
     /* acquire: pairs with the release in destroy. The ring is empty only while a submitter is
      * within its push. */
-    while (!(stop = atomic_load_explicit(&l->w->stop, memory_order_acquire)) &&
-           rose_mpsc_pop(l->jobs, r) != ROSE_OK)
+    while (!(stop = atomic_load_explicit(&l->w->stop, memory_order_acquire))) {
+        empty_ring(l);
+        if (l->first != NULL) break;
         sched_yield();
+    }
+    if (!stop) {
+        rose_request **at = rose_guided_least(&l->first);
+        *r = *at;
+        *at = (*r)->guided->next;
+    }
     pthread_mutex_unlock(&l->turn);
     return !stop;
 }
@@ -192,7 +231,9 @@ static void *worker_main(void *arg)
         /* relaxed: an unused mask does no harm */
         if (!atomic_load_explicit(&r->guided->over, memory_order_relaxed)) {
             const rose_prof_span span = rose_prof_begin("guide.mask");
+            const uint64_t begin = rose_now_ns();
             rose_guided_work(r->guided);
+            r->guided->spent_ns += rose_now_ns() - begin;
             rose_prof_end(&span);
         }
         end_job(l->w, r);
@@ -207,15 +248,15 @@ static rose_status start_threads(rose_guides *w, rose_err *err)
     int rc = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (w->n_threads < N_WORKERS && rc == 0) {
-        lane *l = &w->lanes[w->n_threads < N_SLOW ? 1 : 0];
+    while (w->n_threads < w->n_slow + N_QUICK && rc == 0) {
+        lane *l = &w->lanes[w->n_threads < w->n_slow ? 1 : 0];
         rc = pthread_create(&w->threads[w->n_threads], NULL, worker_main, l);
         w->n_threads += rc == 0;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     /* one thread of each lane is enough to go on */
-    return w->n_threads > N_SLOW ? ROSE_OK
-                                 : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));
+    return w->n_threads > w->n_slow ? ROSE_OK
+                                    : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));
 }
 
 rose_status rose_guides_enter(rose_guides *w, rose_err *err)
@@ -225,7 +266,7 @@ rose_status rose_guides_enter(rose_guides *w, rose_err *err)
     rose_status st = before < w->max_guides ? ROSE_OK : ROSE_E_FULL;
     if (st == ROSE_OK) {
         pthread_mutex_lock(&w->start);
-        if (w->n_threads <= N_SLOW) st = start_threads(w, err);
+        if (w->n_threads <= w->n_slow) st = start_threads(w, err);
         pthread_mutex_unlock(&w->start);
     }
     if (st != ROSE_OK) rose_guides_leave(w);
@@ -270,9 +311,13 @@ void rose_guides_destroy(rose_guides *w)
             sem_post(&w->lanes[k].n_jobs);
     for (uint32_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
-    for (int k = 0; k < 2; k++)
-        while (w->lanes[k].jobs != NULL && rose_mpsc_pop(w->lanes[k].jobs, &r) == ROSE_OK)
+    for (int k = 0; k < 2; k++) {
+        if (w->lanes[k].jobs != NULL) empty_ring(&w->lanes[k]);
+        while ((r = w->lanes[k].first) != NULL) {
+            w->lanes[k].first = r->guided->next;
             rose_request_unref(r);
+        }
+    }
     for (rose_request *next, *q = rose_guides_take(w); q != NULL; q = next) {
         next = q->guided->next;
         rose_request_unref(q);

@@ -9,9 +9,12 @@
  * at most one job at a time. While a job runs, it owns the guide and the mask, and holds a
  * reference to the request. So a request can end without waiting for its job.
  *
- * Threads: three workers, which the first request with a guide starts. One runs the jobs of slow
- * guides, and two run the others. Jobs wait in two bounded rings, one for each kind. A worker puts
- * a finished job on a stack, which the engine thread empties, and wakes the engine thread.
+ * Threads: three workers or more, which the first request with a guide starts. Two run the jobs of
+ * quick guides. One for eight CPUs, at least one and at most four, run those of slow guides. Jobs
+ * wait in two bounded rings, one for each kind. Of those that wait, a worker takes the one whose
+ * request has had the least time on workers, so that a guide with costly masks does not delay the
+ * others again and again. A worker puts a finished job on a stack, which the engine thread empties,
+ * and wakes the engine thread.
  */
 #ifndef ROSE_ENGINE_GUIDE_INTERNAL_H
 #define ROSE_ENGINE_GUIDE_INTERNAL_H
@@ -36,8 +39,9 @@ typedef struct rose_guided {
     uint32_t n_generated, id; /* ids so far, the last of them */
     rose_status st;           /* what the guide said */
     bool slow;                /* likewise, at the end of the job before */
+    uint64_t spent_ns;        /* on workers, by all jobs so far */
     rose_err err;
-    struct rose_request *next; /* in the stack of ended jobs */
+    struct rose_request *next; /* among the jobs that wait, or in the stack of ended jobs */
     uint32_t *ends;            /* [n_eos + n_stop] within the block: ids that end the text, first
                                   those of the model */
     bool *cleared;             /* [n_eos + n_stop] scratch */
@@ -58,6 +62,10 @@ bool rose_guided_try(rose_guided *g);
 
 /* What a job does: calls the guide and forbids the ids that may not end the text yet. */
 void rose_guided_work(rose_guided *g);
+
+/* The link to the request of a list whose jobs have taken the least time; of equal ones the first.
+ * The list, linked by guided->next, is not empty. */
+struct rose_request **rose_guided_least(struct rose_request **list);
 
 /* ---- the workers ---- */
 

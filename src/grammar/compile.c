@@ -204,8 +204,9 @@ void rose_grammar_unref(rose_grammar *g)
 void rose_gr_unlock(rose_grammar *g)
 {
     note_bytes(g);
+    g->usual = g->usual - g->usual / 8 + g->steps / 8;
     /* relaxed: only a hint for the choice of a thread */
-    if (g->steps > SLOW_STEPS) atomic_store_explicit(&g->slow, true, memory_order_relaxed);
+    atomic_store_explicit(&g->slow, g->usual >= SLOW_STEPS / 8, memory_order_relaxed);
     pthread_mutex_unlock(&g->lock);
 }
 

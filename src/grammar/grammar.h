@@ -123,7 +123,8 @@ rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *e
 /* Makes a matcher that stands where m stands (a further choice of the same request). */
 rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err);
 void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
-/* True if a call for this grammar has taken more than about 3 ms. Others may take as long. */
+/* True after a call for this grammar that took more than about 3 ms, and until some calls were
+ * quick again. */
 bool rose_matcher_is_slow(const rose_matcher *m);
 void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 

@@ -181,7 +181,7 @@ struct rose_grammar {
     atomic_size_t bytes; /* written with the lock, read without: a figure, nothing depends on it */
     _Atomic(rose_matcher *) gone; /* matchers that were destroyed and not yet freed, linked by
                                    * next_gone */
-    atomic_bool slow;             /* a call has taken many steps */
+    atomic_bool slow;             /* the last calls have taken many steps */
     pthread_mutex_t lock;         /* of everything below */
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;
@@ -199,6 +199,7 @@ struct rose_grammar {
     uint8_t wild;
     uint32_t *walk; /* [max_token + 2] states along a path of the trie */
     uint32_t steps; /* of the closings of one call from outside */
+    uint32_t usual; /* steps of a call: each one moves it by an eighth of the difference */
     rose_status st; /* why the last GR_NONE came back */
 };
 

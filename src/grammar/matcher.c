@@ -82,6 +82,7 @@ void rose_matcher_destroy(rose_matcher *m)
     while (!atomic_compare_exchange_weak_explicit(&g->gone, &first, m, memory_order_release,
                                                   memory_order_relaxed));
     if (pthread_mutex_trylock(&g->lock) == 0) {
+        g->steps = 0;
         rose_gr_free_gone(g);
         rose_gr_unlock(g);
     }

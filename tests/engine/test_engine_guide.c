@@ -8,6 +8,7 @@
 #include "engine/ahead_cpu.h"
 #include "engine/engine_client.h"
 #include "engine/guide_internal.h"
+#include "engine/request_internal.h"
 
 #include "backend/cpu_fixture.h"
 
@@ -646,6 +647,34 @@ static void run_many_slow(int mode, uint32_t gate_from)
     bench_close(&b);
 }
 
+/* Of the jobs that wait, the one whose request has had the least time comes first; of equal ones
+ * the first. */
+static void test_least_time(void **state)
+{
+    enum { N = 5 };
+    static const uint64_t spent[N] = {700, 30, 900, 30, 50};
+    static const uint32_t order[N] = {1, 3, 4, 0, 2};
+    rose_request *r[N], *list = NULL;
+    (void)state;
+    for (uint32_t i = N; i-- > 0;) {
+        r[i] = calloc(1, sizeof *r[i]);
+        r[i]->guided = calloc(1, sizeof *r[i]->guided);
+        r[i]->guided->spent_ns = spent[i];
+        r[i]->guided->next = list;
+        list = r[i];
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        rose_request **at = rose_guided_least(&list);
+        assert_ptr_equal(*at, r[order[i]]);
+        *at = (*at)->guided->next;
+    }
+    assert_null(list);
+    for (uint32_t i = 0; i < N; i++) {
+        free(r[i]->guided);
+        free(r[i]);
+    }
+}
+
 static void test_slow(void **state)
 {
     (void)state;
@@ -1122,13 +1151,14 @@ static void test_with_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_same),     cmocka_unit_test(test_few),
-        cmocka_unit_test(test_slow),     cmocka_unit_test(test_failing),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_full),
-        cmocka_unit_test(test_cancel),   cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_close),    cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_backend),  cmocka_unit_test(test_with_rules),
+        cmocka_unit_test(test_threads),    cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_same),       cmocka_unit_test(test_few),
+        cmocka_unit_test(test_least_time), cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_failing),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full),       cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_bound),      cmocka_unit_test(test_close),
+        cmocka_unit_test(test_broken),     cmocka_unit_test(test_backend),
+        cmocka_unit_test(test_with_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
