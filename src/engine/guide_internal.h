@@ -11,7 +11,7 @@
  *
  * Threads: three workers or more, which the first request with a guide starts. Two run the jobs of
  * quick guides. One for eight CPUs, at least one and at most four, run those of slow guides. Jobs
- * wait in two bounded rings, one for each kind. Of those that wait, a worker takes the one whose
+ * wait in two bounded rings, one for each kind. A worker takes the waiting job whose
  * request has had the least time on workers, so that a guide with costly masks does not delay the
  * others again and again. A worker puts a finished job on a stack, which the engine thread empties,
  * and wakes the engine thread.

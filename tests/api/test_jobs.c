@@ -742,8 +742,8 @@ static void grammars_leave_a_worker(void **state)
     fake_arrival_ns = 1;
 }
 
-/* Jobs that wait for a compile fill at most half of the queue: here one compiles, two wait, and the
- * last is refused. */
+/* Jobs that wait for a compile fill at most half of the queue, and those of one client half of
+ * that: here one compiles, two wait, and the last is refused. */
 static void grammars_leave_room(void **state)
 {
     (void)state;
@@ -752,7 +752,7 @@ static void grammars_leave_room(void **state)
     rose_api_opts_default(&o);
     o.model_id = "m";
     o.n_workers = 2;
-    o.max_queued_jobs = 4;
+    o.max_queued_jobs = 8;
     o.inline_bytes = 0;
     fake_reset();
     fake.next = next_word;

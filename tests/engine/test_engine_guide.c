@@ -647,8 +647,8 @@ static void run_many_slow(int mode, uint32_t gate_from)
     bench_close(&b);
 }
 
-/* Of the jobs that wait, the one whose request has had the least time comes first; of equal ones
- * the first. */
+/* The waiting job comes first whose request has had the least time; of equal
+ * ones the first. */
 static void test_least_time(void **state)
 {
     enum { N = 5 };
