@@ -60,23 +60,23 @@ static rose_status get_cache(rose_api *a, rose_grammar_cache **out, rose_err *er
     return st;
 }
 
-/* In a quick turn *too_costly can become true: the grammar needs a costly one. */
+/* *too_costly becomes true if the grammar needs a turn with more steps. */
 static rose_status compile(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
                            const char *text, size_t len, bool *too_costly, rose_err *err)
 {
     rose_grammar_cache *c;
     uint64_t work = 0;
-    const bool quick = j->api->workers != NULL && !j->turn.costly;
-    const rose_grammar_opts own = {.max_work = quick ? ROSE_API_QUICK_STEPS : 0,
-                                   .work = &work,
-                                   .stop = rose_api_workers_idle,
-                                   .stop_arg = j};
+    static const uint64_t steps[ROSE_API_LAST_TURN + 1] = {ROSE_API_FIRST_STEPS,
+                                                           ROSE_API_SECOND_STEPS, 0};
+    const uint64_t most = j->api->workers != NULL ? steps[j->turn.nth] : 0;
+    const rose_grammar_opts own = {
+        .max_work = most, .work = &work, .stop = rose_api_workers_idle, .stop_arg = j};
     rose_status st = get_cache(j->api, &c, err);
     if (st != ROSE_OK) return st;
     const rose_prof_span span = rose_prof_begin("api.grammar");
     st = rose_grammar_cache_get_within(&j->grammar, c, kind, schema_order, text, len, &own, err);
     rose_prof_end_with(&span, "bytes", len);
-    *too_costly = quick && st == ROSE_E_UNSUPPORTED && work > ROSE_API_QUICK_STEPS;
+    *too_costly = most > 0 && st == ROSE_E_UNSUPPORTED && work > most;
     return st;
 }
 
@@ -93,7 +93,7 @@ static rose_status compile_in_turn(rose_api_job *j, rose_grammar_kind kind, bool
     st = compile(j, kind, schema_order, text, len, &too_costly, err);
     rose_api_workers_compiled(w, j);
     if (!too_costly) return st;
-    j->turn.costly = true;
+    j->turn.nth++;
     return compile_in_turn(j, kind, schema_order, text, len, err);
 }
 

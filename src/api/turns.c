@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-enum { QUICK_BEFORE_COSTLY = 8 };
+enum { MAX_PASSED = 8 };
 
 void rose_api_turns_init(rose_api_turns *t, uint32_t max_running, uint32_t max_waiting)
 {
@@ -26,10 +26,10 @@ static uint64_t *last_turn(rose_api_turns *t, const rose_api_turn *x)
 
 static bool may_begin(const rose_api_turns *t, const rose_api_turn *x)
 {
-    const uint32_t most_costly = t->max_running > 1 ? t->max_running - 1 : 1;
+    const uint32_t most_last = t->max_running > 1 ? t->max_running - 1 : 1;
     if (is_gone(x)) return t->n_running < ROSE_API_MAX_RUNNING;
     if (t->n_running >= t->max_running) return false;
-    if (x->costly && t->n_costly >= most_costly) return false;
+    if (x->nth == ROSE_API_LAST_TURN && t->n_last >= most_last) return false;
     for (uint32_t i = 0; i < t->n_running; i++)
         if (t->running[i]->text == x->text) return false;
     return true;
@@ -38,33 +38,31 @@ static bool may_begin(const rose_api_turns *t, const rose_api_turn *x)
 static void begin(rose_api_turns *t, rose_api_turn *x)
 {
     t->running[t->n_running++] = x;
-    t->n_costly += x->costly;
-    if (is_gone(x)) return;
-    *last_turn(t, x) = ++t->now;
-    if (x->costly) t->n_passed = 0;
+    t->n_last += x->nth == ROSE_API_LAST_TURN;
+    if (!is_gone(x)) *last_turn(t, x) = ++t->now;
 }
 
 /* Should x come before y, which arrived earlier? */
 static bool comes_before(rose_api_turns *t, const rose_api_turn *x, const rose_api_turn *y)
 {
-    const bool costly_first = t->n_passed >= QUICK_BEFORE_COSTLY;
+    const bool later_first = t->n_passed >= MAX_PASSED;
     if (is_gone(x) != is_gone(y)) return is_gone(x);
-    if (x->costly != y->costly) return x->costly == costly_first;
+    if (x->nth != y->nth) return (x->nth > y->nth) == later_first;
     return *last_turn(t, x) < *last_turn(t, y);
 }
 
-/* The place of the turn that should begin now; NULL: none may. passed: a costly one that could
- * begin stays. */
+/* The place of the turn that should begin now; NULL: none may. passed: a later one, which could
+ * begin as well, stays. */
 static rose_api_turn **find_next(rose_api_turns *t, bool no_long, bool *passed)
 {
     rose_api_turn **best = NULL;
-    bool costly = false;
+    uint32_t latest = 0;
     for (rose_api_turn **at = &t->first; *at != NULL; at = &(*at)->next) {
         if ((no_long && (*at)->is_long) || !may_begin(t, *at)) continue;
-        costly = costly || (*at)->costly;
+        if ((*at)->nth > latest) latest = (*at)->nth;
         if (best == NULL || comes_before(t, *at, *best)) best = at;
     }
-    *passed = best != NULL && costly && !(*best)->costly;
+    *passed = best != NULL && (*best)->nth < latest;
     return best;
 }
 
@@ -100,7 +98,7 @@ rose_api_turn *rose_api_turns_next(rose_api_turns *t, bool no_long)
     rose_api_turn *x = *at;
     *at = x->next;
     t->n_waiting--;
-    t->n_passed += passed;
+    t->n_passed = passed ? t->n_passed + 1 : 0;
     begin(t, x);
     return x;
 }
@@ -111,7 +109,7 @@ void rose_api_turns_end(rose_api_turns *t, rose_api_turn *x)
     while (t->running[i] != x)
         i++;
     t->running[i] = t->running[--t->n_running];
-    t->n_costly -= x->costly;
+    t->n_last -= x->nth == ROSE_API_LAST_TURN;
 }
 
 bool rose_api_turns_wanted(const rose_api_turns *t, const rose_api_turn *x)

@@ -2,11 +2,12 @@
  * only a few workers do it at a time, and one client must not delay the others.
  *
  * Each turn belongs to a client: its API key, or its address. Among those that wait, a turn whose
- * client has had its last turn longest ago comes first, then the one that arrived first. A turn
- * begins as a quick one, with a small bound of work. If the bound is too small, the grammar is a
- * costly one and takes a second turn, in which it is compiled again with the whole bound. Quick
- * turns come before costly ones, but for one in nine, and one place is always kept for them. So a
- * common grammar never waits for costly ones, if two may be compiled at a time.
+ * client has had its last turn longest ago comes first, then the one that arrived first. A
+ * grammar's first turn has a small bound of work. If the bound is too small, the grammar takes a
+ * second turn with a larger bound, and a third one without: it is compiled again each time, which
+ * costs an eighth more. First turns come before second ones, and these before third ones, but for
+ * one in nine. One place is always kept for first and second turns. So a common grammar never waits
+ * for costly ones, if two may be compiled at a time.
  *
  * While a text is compiled, other turns of the same text wait: then the cache has it.
  *
@@ -23,15 +24,16 @@
 
 #include "base/status.h"
 
-enum { ROSE_API_QUICK_STEPS = 2000000 }; /* of a quick turn: about 20 ms */
+/* Turns of one grammar, and the steps of the first and second: about 5 and 30 ms. */
+enum { ROSE_API_FIRST_STEPS = 500000, ROSE_API_SECOND_STEPS = 3000000, ROSE_API_LAST_TURN = 2 };
 enum { ROSE_API_MAX_RUNNING = 64, ROSE_API_CLIENTS = 1024 };
 
 typedef struct rose_api_turn {
     uint64_t client;         /* a hash of what identifies it */
     uint64_t text;           /* a hash of what is compiled */
     const atomic_bool *gone; /* borrowed: nobody waits for the result any more */
-    bool costly;
-    bool is_long; /* the job has a long body, of which not all workers may have one */
+    uint32_t nth;            /* 0: the first turn of the grammar; at most ROSE_API_LAST_TURN */
+    bool is_long;            /* the job has a long body, of which not all workers may have one */
     struct rose_api_turn *next;
 } rose_api_turn;
 
@@ -39,10 +41,10 @@ typedef struct rose_api_turns {
     rose_api_turn *first; /* those that wait, in order of arrival */
     uint32_t n_waiting, max_waiting;
     rose_api_turn *running[ROSE_API_MAX_RUNNING];
-    uint32_t n_running, n_costly, max_running; /* n_costly: of those that run */
-    uint32_t n_passed;                         /* quick turns since a costly one could have begun */
-    uint64_t now, served[ROSE_API_CLIENTS];    /* by client: the number of its last turn. Two
-                                                * clients may share a place; then they share turns */
+    uint32_t n_running, n_last, max_running; /* n_last: third turns that run */
+    uint32_t n_passed;                       /* turns since a later one could have begun */
+    uint64_t now, served[ROSE_API_CLIENTS];  /* by client: the number of its last turn. Two
+                                              * clients may share a place; then they share turns */
 } rose_api_turns;
 
 /* max_running: 1 .. ROSE_API_MAX_RUNNING. */

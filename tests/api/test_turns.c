@@ -17,8 +17,10 @@ static uint64_t n_texts;
 static rose_api_turn *turn(unsigned i, uint64_t client, bool costly)
 {
     atomic_store(&gone[i], false);
-    turns[i] = (rose_api_turn){
-        .client = client, .text = ++n_texts * 1000, .gone = &gone[i], .costly = costly};
+    turns[i] = (rose_api_turn){.client = client,
+                               .text = ++n_texts * 1000,
+                               .gone = &gone[i],
+                               .nth = costly ? ROSE_API_LAST_TURN : 0};
     return &turns[i];
 }
 
@@ -105,6 +107,23 @@ static void costly_do_not_starve(void **state)
     assert_int_equal(n_quick, 8);
 }
 
+/* Three kinds of turns wait: the first ones come first, but one in nine. */
+static void three_kinds(void **state)
+{
+    static const uint32_t nth[6] = {2, 1, 0, 2, 1, 0}, order[6] = {3, 6, 2, 5, 1, 4};
+    (void)state;
+    rose_api_turns_init(&t, 1, 100);
+    start(0, 9, false);
+    for (unsigned i = 1; i <= 6; i++) {
+        rose_api_turn *x = turn(i, 10 + i, false);
+        x->nth = nth[i - 1];
+        assert_int_equal(rose_api_turns_ask(&t, x), ROSE_E_EMPTY);
+        rose_api_turns_wait(&t, x);
+    }
+    for (unsigned i = 0; i < 6; i++)
+        end(i == 0 ? 0 : order[i - 1], order[i]);
+}
+
 static void same_text_waits(void **state)
 {
     (void)state;
@@ -164,9 +183,10 @@ static void one_client_leaves_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clients_take_turns),   cmocka_unit_test(quick_before_costly),
-        cmocka_unit_test(costly_do_not_starve), cmocka_unit_test(same_text_waits),
-        cmocka_unit_test(long_bodies),          cmocka_unit_test(one_client_leaves_room),
+        cmocka_unit_test(clients_take_turns),     cmocka_unit_test(quick_before_costly),
+        cmocka_unit_test(costly_do_not_starve),   cmocka_unit_test(three_kinds),
+        cmocka_unit_test(same_text_waits),        cmocka_unit_test(long_bodies),
+        cmocka_unit_test(one_client_leaves_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
