@@ -1,13 +1,22 @@
 /* grammar/rules.c - what is wrong with the rules of a grammar as a whole: a rule without a body, a
  * rule that never ends (its text would be endless), a rule that begins with itself (its stack
  * would be). Nodes stand after their kids in the list, so one pass over the list sees all nodes
- * but for rules, and passes are repeated until the rules no longer change. */
+ * but for rules, and passes are repeated until the rules no longer change. Their direction
+ * alternates: then a long chain of rules takes two passes, whichever end was written first. */
 #include "grammar/match_internal.h"
+
+/* The bit of a node; of a rule also that of its body. */
+static bool bit_of(const gr_build *b, const uint8_t *bits, gr_node x)
+{
+    const gr_node_data *d = &b->nodes[x];
+    if (bits[x] || d->kind != NODE_RULE) return bits[x];
+    return b->rules[d->a].body != GR_NONE && bits[b->rules[d->a].body];
+}
 
 static bool kid_bits(const gr_build *b, const gr_node_data *d, const uint8_t *bits, bool all)
 {
     for (uint32_t i = 0; i < d->n; i++)
-        if ((bits[b->kids[d->a + i]] != 0) != all) return !all;
+        if (bit_of(b, bits, b->kids[d->a + i]) != all) return !all;
     return all;
 }
 
@@ -42,10 +51,10 @@ static void by_kids(const gr_build *b, const gr_node_data *d, const uint8_t *can
         *answer = kid_bits(b, d, can, d->kind == NODE_SEQ);
         return;
     case NODE_REPEAT:
-        *answer = d->min == 0 || can[d->a];
+        *answer = d->min == 0 || bit_of(b, can, d->a);
         return;
     case NODE_RULE:
-        *answer = b->rules[d->a].body != GR_NONE && can[b->rules[d->a].body];
+        *answer = b->rules[d->a].body != GR_NONE && bit_of(b, can, b->rules[d->a].body);
         return;
     case NODE_NEVER:
     case NODE_EMPTY:
@@ -80,10 +89,13 @@ static uint8_t *fixpoint(gr_build *b,
                          bool (*f)(const gr_build *, const gr_node_data *, const uint8_t *))
 {
     uint8_t *can = rose_gr_take(b, b->n_nodes);
-    for (bool changed = true; changed;) {
+    const size_t n = b->n_nodes;
+    bool backward = false;
+    for (bool changed = true; changed; backward = !backward) {
         changed = false;
-        rose_gr_work(b, b->n_nodes * 2);
-        for (size_t i = 0; i < b->n_nodes; i++) {
+        rose_gr_work(b, n * 2);
+        for (size_t k = 0; k < n; k++) {
+            const size_t i = backward ? n - 1 - k : k;
             if (can[i] || !f(b, &b->nodes[i], can)) continue;
             can[i] = 1;
             changed = true;
