@@ -95,7 +95,7 @@ static bool render(rose_template_text *out, const rose_api_params *p, const rose
 static bool may_be_slow(rose_api_job *j, rose_api_error *err)
 {
     if (!j->compiles) {
-        j->turn.costly = true;
+        j->turn.nth = ROSE_API_LAST_TURN;
         j->turn.text = (uintptr_t)j; /* no cache has it, so it waits for no other turn's result */
     }
     const rose_status st = rose_api_workers_may_compile(j->api->workers, j);

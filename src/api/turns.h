@@ -1,5 +1,6 @@
-/* api/turns.h - who may compile a grammar next. Compiling takes up to half a second of CPU time, so
- * only a few workers do it at a time, and one client must not delay the others.
+/* api/turns.h - who may compile a grammar, or render a slow chat template, next. Compiling takes up
+ * to half a second of CPU time, so only a few workers do it at a time, and one client must not
+ * delay the others.
  *
  * Each turn belongs to a client: its API key, or its address. Among those that wait, a turn whose
  * client has had its last turn longest ago comes first, then the one that arrived first. A
@@ -10,6 +11,8 @@
  * for costly ones, if two may be compiled at a time.
  *
  * While a text is compiled, other turns of the same text wait: then the cache has it.
+ *
+ * A chat template that takes long has a third turn of its own, because no cache has its result.
  *
  * The queue is bounded. A client may have as many waiting turns as there are free places, so a
  * single client gets half of them, and others find room.

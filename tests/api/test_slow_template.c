@@ -34,7 +34,7 @@ static void begin(room *m, uint32_t n_workers, bool async)
     o.n_workers = n_workers;
     o.async_admit = async;
     o.chat = o.trusted = m->chat;
-    o.max_queued_jobs = 4;
+    o.max_queued_jobs = 8;
     fake_reset();
     fake.next = fake_next_script;
     fake_script = script;
@@ -115,7 +115,7 @@ static void long_templates_wait(void **state)
     end(&m);
 }
 
-/* With 4 places in the queue two jobs may wait for the right. */
+/* With 8 places in the queue four jobs may wait for the right, and two of one client. */
 static void too_many(void **state)
 {
     room m;
