@@ -42,7 +42,10 @@ static void render(const rose_template *t, const rose_json *q)
                               .tokens = rose_json_get(q, "tokens"),
                               .now_s = 1790000000,
                               .utc = true,
-                              .limits = {200000, (size_t)32 << 20, OUTPUT, 200}};
+                              .limits = {.steps = 200000,
+                                         .memory_bytes = (size_t)32 << 20,
+                                         .output_bytes = OUTPUT,
+                                         .depth = 200}};
     rose_template_text out;
     rose_err err = {""};
     in.add_generation_prompt = rose_json_is_true(rose_json_get(q, "add_generation_prompt"));
