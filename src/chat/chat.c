@@ -233,6 +233,7 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
     rose_template_input x = *in;
     x.messages = messages;
     x.tokens = c->tokens;
+    x.null_content = true; /* rose_chat_messages leaves null only where the template takes it */
     if (rose_json_count(x.tools) == 0) x.tools = NULL;
     const bool tool_use = x.tools != NULL && c->tool_use != NULL;
     st = rose_template_render(text, tool_use ? c->tool_use : c->main, &x, err);

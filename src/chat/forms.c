@@ -20,7 +20,8 @@ static rose_status try_call(bool *shown, const rose_template *t, const rose_json
     rose_json *tools =
         rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
                        "f", "description", "x", "parameters", "type", "object", "properties");
-    const rose_template_input in = {.messages = messages, .tools = tools, .tokens = tokens};
+    const rose_template_input in = {
+        .messages = messages, .tools = tools, .tokens = tokens, .null_content = true};
     const bool ok = messages != NULL && tools != NULL;
     const rose_status st = ok ? rose_chat_trial(&text, t, &in, limits) : ROSE_E_NOMEM;
     *shown = text.bytes != NULL && strstr(text.bytes, needle) != NULL &&

@@ -29,12 +29,12 @@ static bool is(const tpl_pair *p, const char *key)
     return p->key.u.str->n == strlen(key) && memcmp(p->key.u.str->s, key, strlen(key)) == 0;
 }
 
-static tpl_value prepare(rose_tpl *t, tpl_value message)
+static tpl_value prepare(rose_tpl *t, tpl_value message, bool null_content)
 {
     tpl_value out = rose_tpl_dict_new(t, message.mark);
     for (size_t i = 0; i < message.u.dict->n; i++) {
         const tpl_pair *p = &message.u.dict->pairs[i];
-        if (p->value.kind != TPL_NONE || is(p, "content"))
+        if (p->value.kind != TPL_NONE || (null_content && is(p, "content")))
             rose_tpl_dict_put(t, out.u.dict, p->key,
                               is(p, "role") ? mark_role(t, p->value) : p->value);
     }
@@ -60,15 +60,15 @@ static tpl_value alias_reasoning(rose_tpl *t, tpl_value message)
     return out;
 }
 
-static tpl_value make_messages(rose_tpl *t, const rose_json *messages)
+static tpl_value make_messages(rose_tpl *t, const rose_template_input *in)
 {
-    tpl_value out = rose_tpl_from_json(t, messages, TPL_MESSAGE);
+    tpl_value out = rose_tpl_from_json(t, in->messages, TPL_MESSAGE);
     if (out.kind != TPL_LIST || out.u.seq->n == 0)
         rose_tpl_fail(t, "messages must be a list of at least one message");
     for (size_t i = 0; i < out.u.seq->n; i++) {
         if (out.u.seq->items[i].kind != TPL_DICT)
             rose_tpl_fail(t, "messages[%zu] must be an object", i);
-        out.u.seq->items[i] = alias_reasoning(t, prepare(t, out.u.seq->items[i]));
+        out.u.seq->items[i] = alias_reasoning(t, prepare(t, out.u.seq->items[i], in->null_content));
     }
     return out;
 }
@@ -157,7 +157,7 @@ static const tpl_text *run(rose_tpl *t, const rose_template *tpl, const rose_tem
     rose_tpl_functions_add(t, t->scope);
     set_all(t, in->tokens, TPL_TEMPLATE);
     set_all(t, in->kwargs, TPL_MESSAGE);
-    tpl_value messages = make_messages(t, in->messages);
+    tpl_value messages = make_messages(t, in);
     if (in->continue_final_message && in->add_generation_prompt)
         rose_tpl_fail(t, "continue_final_message and add_generation_prompt exclude each other");
     if (in->continue_final_message) final = tag_final(t, tpl, messages);

@@ -44,6 +44,7 @@ typedef struct rose_template_input {
     const rose_json *tokens; /* borrowed: object such as bos_token and eos_token, or NULL; template
                               * bytes. kwargs of the same name take precedence. */
     bool add_generation_prompt;
+    bool null_content; /* a `content` that is null stays, for templates that ask for none */
     bool continue_final_message; /* the text ends with the last message's content, so that the model
                                   * continues it; not with add_generation_prompt */
     int64_t now_s;               /* the clock of strftime_now: seconds since 1970 */
@@ -69,11 +70,11 @@ typedef struct rose_template_text {
  * NULL. */
 rose_status rose_template_compile(rose_template **out, const char *text, size_t n, rose_err *err);
 
-/* Render. Members of a message whose value is null are dropped first, but for `content`, and
- * reasoning_content, thinking and reasoning are aliases, both as in transformers. On success *out
- * is owned by the caller. Errors: ROSE_E_INVAL (the template raised an exception, an expression
- * fails, a limit; the message names the line and the cause), ROSE_E_CLOSED (stopped),
- * ROSE_E_NOMEM; then *out is zero. */
+/* Render. Members of a message whose value is null are dropped first, and reasoning_content,
+ * thinking and reasoning are aliases, both as in transformers. On success *out is owned by the
+ * caller. Errors: ROSE_E_INVAL (the template raised an exception, an expression fails, a limit;
+ * the message names the line and the cause), ROSE_E_CLOSED (stopped), ROSE_E_NOMEM; then *out is
+ * zero. */
 rose_status rose_template_render(rose_template_text *out, const rose_template *t,
                                  const rose_template_input *in, rose_err *err);
 
