@@ -67,7 +67,7 @@ static void parse(log *l, rose_calls_opts o, const char *text, size_t n, unsigne
         if (rose_calls_push(p, text + at, piece) != ROSE_OK) abort();
         at += piece;
     }
-    if (rose_calls_finish(p) != ROSE_OK || rose_calls_count(p) != l->n_calls) abort();
+    if (rose_calls_finish(p, false) != ROSE_OK || rose_calls_count(p) != l->n_calls) abort();
     rose_calls_destroy(p);
 }
 
