@@ -295,6 +295,16 @@ int rose_json_append(rose_json *v, rose_json *value)
     return rose_json_append_new(v, rose_json_incref(value));
 }
 
+int rose_json_replace_new(rose_json *v, size_t at, rose_json *value)
+{
+    array *a = as_array(v);
+    const bool ok = value != NULL && a != NULL && value != v && at < a->n;
+    rose_json *gone = ok ? a->v[at] : value;
+    if (ok) a->v[at] = value;
+    rose_json_decref(gone);
+    return ok ? 0 : -1;
+}
+
 int rose_json_remove(rose_json *v, size_t at)
 {
     array *a = as_array(v);

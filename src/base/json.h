@@ -178,6 +178,7 @@ int rose_json_update_missing(rose_json *to, const rose_json *from);
 int rose_json_append(rose_json *array, rose_json *value);
 int rose_json_append_new(rose_json *array, rose_json *value);
 int rose_json_insert_new(rose_json *array, size_t at, rose_json *value);
+int rose_json_replace_new(rose_json *array, size_t at, rose_json *value);
 int rose_json_remove(rose_json *array, size_t at);
 int rose_json_extend(rose_json *array, const rose_json *more);
 

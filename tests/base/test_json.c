@@ -326,6 +326,9 @@ static void changes(void **state)
     rose_json_each_item (a, i, v)
         assert_int_equal(rose_json_int(v), i);
     assert_int_equal(i, 4);
+    assert_int_equal(rose_json_replace_new(a, 0, rose_json_integer(7)), 0);
+    assert_int_equal(rose_json_int(rose_json_at(a, 0)), 7);
+    assert_int_equal(rose_json_replace_new(a, 4, rose_json_integer(7)), -1);
     assert_int_equal(rose_json_remove(a, 4), -1);
     assert_int_equal(rose_json_remove(a, 1), 0);
     assert_int_equal(rose_json_int(rose_json_at(a, 1)), 2);
