@@ -52,14 +52,13 @@ static bool add_content(rose_api_translation *t, rose_json *message, const rose_
     return true;
 }
 
-/* The role of a message for the template; NULL: there is no such role. Few templates know the
- * developer, who has the place of the system. */
-static const char *role_of(const rose_json *role)
+static bool is_role(const rose_json *role)
 {
-    if (rose_api_json_is(role, "user")) return "user";
-    if (rose_api_json_is(role, "assistant")) return "assistant";
-    return rose_api_json_is(role, "system") || rose_api_json_is(role, "developer") ? "system"
-                                                                                   : NULL;
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        if (rose_api_json_is(role, roles[i])) return true;
+    }
+    return false;
 }
 
 static rose_json *last_message(const rose_api_translation *t)
@@ -68,24 +67,14 @@ static rose_json *last_message(const rose_api_translation *t)
     return n == 0 ? NULL : rose_json_at(t->messages, n - 1);
 }
 
-/* Returns the message that goes on with this role, or a new one. Instructions and system messages
- * at the start are one message, because many templates take one system message alone. */
-static rose_json *message_for(rose_api_translation *t, const char *role)
-{
-    rose_json *last = last_message(t);
-    const bool first = rose_json_count(t->messages) == 1 && strcmp(role, "system") == 0;
-    if (first && rose_api_json_is(rose_json_get(last, "role"), role)) return last;
-    return rose_api_translate_message(t, role);
-}
-
 static bool add_message(rose_api_translation *t, const rose_json *item, size_t i)
 {
-    const char *role = role_of(rose_json_get(item, "role"));
-    if (role == NULL)
+    const rose_json *role = rose_json_get(item, "role");
+    if (!is_role(role))
         return wrong_member(t, i, "role", "'user', 'assistant', 'system' or 'developer'");
-    rose_json *m = message_for(t, role);
+    rose_json *m = rose_api_translate_message(t, rose_json_text(role));
     const rose_json *content = rose_json_get(item, "content");
-    if (strcmp(role, "assistant") == 0 && (content == NULL || rose_json_is_null(content)))
+    if (rose_api_json_is(role, "assistant") && (content == NULL || rose_json_is_null(content)))
         return m != NULL; /* a reply without text */
     return m != NULL && add_content(t, m, content, i, "content");
 }

@@ -9,6 +9,7 @@ struct rose_chat {
     rose_template *tool_use; /* owned; NULL = main also serves tools */
     rose_json *tokens;       /* owned: an object */
     rose_chat_forms forms;
+    rose_chat_places places, tool_use_places;
     rose_calls_format calls;
     rose_reasoning_format reasoning;
     rose_buf text; /* owned: what main was compiled from; empty after rose_chat_derive */
@@ -113,15 +114,32 @@ static rose_status try_forms(rose_chat *c, const rose_template_limits *limits)
     return st;
 }
 
+static rose_json *probe_tools(void)
+{
+    return rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function",
+                          "name", needle, "description", "x", "parameters", "type", "object",
+                          "properties");
+}
+
+/* Finds out where the templates show instructions. */
+static rose_status try_places(rose_chat *c)
+{
+    rose_json *tools = probe_tools();
+    if (tools == NULL) return ROSE_E_NOMEM;
+    rose_status st = rose_chat_places_find(&c->places, c->main, c->forms, c->tokens, tools);
+    if (st == ROSE_OK && c->tool_use != NULL)
+        st = rose_chat_places_find(&c->tool_use_places, c->tool_use, c->forms, c->tokens, tools);
+    rose_json_decref(tools);
+    return st;
+}
+
 /* A template may speak of calls and still not show the tools of a request, because it expects them
  * in a variable of its own. Then the model would not know them. */
 static rose_status try_tools(rose_chat *c, const rose_template_limits *limits)
 {
     rose_template_text text = {0};
     rose_json *messages = rose_json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
-    rose_json *tools =
-        rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
-                       needle, "description", "x", "parameters", "type", "object", "properties");
+    rose_json *tools = probe_tools();
     const rose_template_input in = {
         .messages = messages, .tools = tools, .tokens = c->tokens, .add_generation_prompt = true};
     const bool ok = messages != NULL && tools != NULL;
@@ -138,6 +156,7 @@ static rose_status try_tools(rose_chat *c, const rose_template_limits *limits)
 static rose_status try_all(rose_chat *c, const rose_template_limits *limits, rose_err *err)
 {
     rose_status st = try_forms(c, limits);
+    if (st == ROSE_OK) st = try_places(c);
     if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE) st = try_tools(c, limits);
     if (st == ROSE_OK) return st;
     return rose_fail(err, st, "chat template: %s",
@@ -223,20 +242,103 @@ void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a
 
 /* ---- a request ---- */
 
+/* One way to render: a template, and what it shows. */
+typedef struct way {
+    const rose_template *t;
+    const rose_chat_places *places;
+    rose_chat_forms forms;
+    const rose_template_input *in; /* all but the messages counts */
+    bool head;                     /* instructions move to the start */
+} way;
+
+static rose_status no_memory(rose_err *err)
+{
+    return rose_fail(err, ROSE_E_NOMEM, "messages: out of memory");
+}
+
+static rose_status render_placed(const way *w, const rose_json *messages, rose_template_text *text,
+                                 rose_err *err)
+{
+    rose_template_input x = *w->in;
+    rose_json *placed = NULL;
+    rose_status st = rose_chat_places_apply(&placed, messages, w->places, w->forms, w->head);
+    if (st != ROSE_OK) return no_memory(err);
+    x.messages = placed;
+    st = rose_template_render(text, w->t, &x, err);
+    rose_json_decref(placed);
+    return st;
+}
+
+/* Checks that the text shows each message that must not vanish. */
+static rose_status check_shown(const way *w, const rose_json *messages,
+                               const rose_template_text *text, rose_err *err)
+{
+    rose_template_text other = {0};
+    const size_t from = rose_chat_places_unseen(messages, text), n = rose_json_count(messages);
+    size_t lost = n;
+    if (from == n) return ROSE_OK;
+    rose_json *needles = rose_chat_places_needles(messages, from);
+    if (needles == NULL) return no_memory(err);
+    rose_status st = render_placed(w, needles, &other, err);
+    if (st == ROSE_OK && rose_chat_places_lost(&lost, needles, from, &other) != ROSE_OK)
+        st = no_memory(err);
+    if (lost < n)
+        st = rose_fail(err, ROSE_E_INVAL,
+                       "messages[%zu]: the chat template does not show this message of the role "
+                       "'%.40s', so the model would not read it; send its text as the role 'user'",
+                       lost, rose_json_text(rose_json_get(rose_json_at(messages, lost), "role")));
+    rose_template_text_free(&other);
+    rose_json_decref(needles);
+    return st;
+}
+
+static rose_status render_checked(const way *w, const rose_json *messages, rose_template_text *text,
+                                  rose_err *err)
+{
+    rose_status st = render_placed(w, messages, text, err);
+    if (st == ROSE_OK && (st = check_shown(w, messages, text, err)) != ROSE_OK)
+        rose_template_text_free(text);
+    return st;
+}
+
+/* Tells whether moving the instructions to the start changes anything. */
+static rose_status head_differs(bool *differs, const way *w, const rose_json *messages)
+{
+    rose_json *here = NULL, *head = NULL;
+    rose_status st = rose_chat_places_apply(&here, messages, w->places, w->forms, false);
+    if (st == ROSE_OK) st = rose_chat_places_apply(&head, messages, w->places, w->forms, true);
+    *differs = st == ROSE_OK && !rose_json_equal(here, head);
+    rose_json_decref(here);
+    rose_json_decref(head);
+    return st;
+}
+
 rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
     rose_json *messages = NULL;
+    rose_err other = {{0}};
+    bool differs;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
     if (st != ROSE_OK) return st;
     rose_template_input x = *in;
-    x.messages = messages;
     x.tokens = c->tokens;
     x.null_content = true; /* rose_chat_messages leaves null only where the template takes it */
     if (rose_json_count(x.tools) == 0) x.tools = NULL;
     const bool tool_use = x.tools != NULL && c->tool_use != NULL;
-    st = rose_template_render(text, tool_use ? c->tool_use : c->main, &x, err);
+    way w = {.t = tool_use ? c->tool_use : c->main,
+             .places = tool_use ? &c->tool_use_places : &c->places,
+             .forms = c->forms,
+             .in = &x};
+    st = render_checked(&w, messages, text, err);
+    if (st == ROSE_E_INVAL) {
+        rose_status again = head_differs(&differs, &w, messages);
+        w.head = true;
+        if (again == ROSE_OK && differs) again = render_checked(&w, messages, text, &other);
+        if (again == ROSE_E_NOMEM) st = no_memory(err);
+        if (again == ROSE_OK && differs) st = ROSE_OK; /* else the first error says why */
+    }
     rose_json_decref(messages);
     return st;
 }

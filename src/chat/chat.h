@@ -57,9 +57,11 @@ void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a
 /* Checks and renders messages in OpenAI's form. The caller fills `in` but for tokens, which are the
  * model's. Content in text parts becomes a string where the template takes strings, and a string
  * becomes a part where it takes only parts. Arguments of tool calls, which OpenAI's API has as JSON
- * text, become the objects that templates want.
- * Errors: INVAL (a message is malformed, or the template fails or raises an exception; the message
- * says which), UNSUPPORTED (a part that is no text, by name), NOMEM; then *text is zero. */
+ * text, become the objects that templates want. Messages of the roles system and developer that the
+ * template does not show at their place become marked messages of a user, or join a neighbour.
+ * Errors: INVAL (a message is malformed, or the template fails, raises an exception or drops a
+ * message; the message says which), UNSUPPORTED (a part that is no text, by name), NOMEM; then
+ * *text is zero. */
 rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err);
 

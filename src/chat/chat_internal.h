@@ -44,6 +44,36 @@ rose_status rose_chat_forms_calls(rose_chat_forms *forms, const rose_template *t
 rose_status rose_chat_messages(rose_json **out, const rose_json *messages, rose_chat_forms forms,
                                rose_err *err);
 
+/* places.c: where a template shows instructions, which are messages of the roles system and
+ * developer. `first`: only instructions stand before the message; `later`: other messages do. */
+typedef struct rose_chat_places {
+    bool system_first, developer_first;
+    bool system_later, developer_later;
+    bool leads; /* several instructions may stand at the start */
+    bool users; /* a user message may follow another one */
+} rose_chat_places;
+
+/* Tries the template, with these tools if it fails without. Errors: NOMEM. */
+rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
+                                  rose_chat_forms forms, const rose_json *tokens,
+                                  const rose_json *tools);
+
+/* *out: the messages, which rose_chat_messages has checked, with each instruction where the
+ * template shows it; a new reference. It takes the role system, becomes a marked user message, or
+ * joins a neighbour. head: all instructions move to the start. Errors: NOMEM. */
+rose_status rose_chat_places_apply(rose_json **out, const rose_json *messages,
+                                   const rose_chat_places *places, rose_chat_forms forms,
+                                   bool head);
+
+/* The first message that must not vanish and whose content, as written, is not in the rendered
+ * text; rose_json_count(messages): there is none. A template may have changed a content. So the
+ * caller then renders rose_chat_places_needles (a new reference; NULL: no memory), in which such
+ * messages have other contents, and rose_chat_places_lost looks for these (NOMEM). */
+size_t rose_chat_places_unseen(const rose_json *messages, const rose_template_text *text);
+rose_json *rose_chat_places_needles(const rose_json *messages, size_t from);
+rose_status rose_chat_places_lost(size_t *lost, const rose_json *messages, size_t from,
+                                  const rose_template_text *text);
+
 /* ---- calls.c, calls_json.c, calls_convert.c: the parser of calls.h, an automaton over bytes ----
  */
 

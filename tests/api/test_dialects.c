@@ -55,8 +55,8 @@ static const sample responses[] = {
      ""},
     {"{'input':[{'role':'developer','content':'b'},{'role':'user','content':[{'type':'input_text',"
      "'text':'c'}]},{'role':'system','content':'d'}],'instructions':'a'}",
-     "{'messages':[{'content':[{'text':'a','type':'text'},{'text':'b','type':'text'}],'role':"
-     "'system'},{'content':'c','role':'user'},{'content':'d','role':'system'}]}",
+     "{'messages':[{'content':'a','role':'system'},{'content':'b','role':'developer'},{'content':"
+     "'c','role':'user'},{'content':'d','role':'system'}]}",
      ""},
     {"{'input':[{'type':'message','role':'user','content':'a'},{'type':'reasoning','id':'r',"
      "'summary':[]},{'type':'message','id':'m','status':'completed','role':'assistant','content':"

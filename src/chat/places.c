@@ -1,0 +1,507 @@
+/* chat/places.c - where a template shows instructions, and what becomes of those that it would not
+ * show.
+ *
+ * Instructions are messages of the roles system and developer. Many templates show a system message
+ * only as the first message. They drop it elsewhere, or raise an exception, and few know the role
+ * developer. So each template is tried when it is opened: short conversations, whose contents are
+ * needles, are rendered, and a role is shown at a place if all needles are there in their order.
+ *
+ * A message that the template does not show becomes a user message at its place, in a mark:
+ * <system>, the text, </system>. The text before it stays the same, and so does the prefix cache.
+ * Where the template takes no second message of a user in a row, the neighbour takes the text up:
+ * the user or the tool before it, else the user after it. This file decides nothing by the messages
+ * that follow, except for that neighbour: a message must not change when the conversation grows. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chat/chat_internal.h"
+
+#define NEEDLE "ROSE-NEEDLE-"
+
+/* ---- probes ---- */
+
+typedef struct probe {
+    const rose_template *t;
+    const rose_json *tokens, *tools;
+    rose_chat_forms forms;
+    bool oom;
+} probe;
+
+static const char *role_name(char c)
+{
+    switch (c) {
+    case 'S':
+        return "system";
+    case 'D':
+        return "developer";
+    case 'A':
+        return "assistant";
+    case 'X':
+        return "developes"; /* a role that no template knows, as long as developer */
+    default:
+        return "user";
+    }
+}
+
+/* One message for each letter of `roles`; its content is a needle with the message's number. NULL:
+ * no memory. */
+static rose_json *make_messages(const probe *p, const char *roles)
+{
+    rose_json *list = rose_json_array();
+    for (size_t i = 0; list != NULL && roles[i] != '\0'; i++) {
+        char needle[48];
+        snprintf(needle, sizeof needle, NEEDLE "%zu;", i);
+        rose_json *content = p->forms.wrap
+                                 ? rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle)
+                                 : rose_json_string(needle);
+        rose_json *m = rose_json_pack("{s:s,s:o}", "role", role_name(roles[i]), "content", content);
+        if (rose_json_append_new(list, m) == 0) continue;
+        rose_json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+/* Renders the conversation; text->bytes is NULL where the template fails on it. */
+static void render(probe *p, rose_template_text *text, const char *roles, bool prompt)
+{
+    *text = (rose_template_text){0};
+    rose_json *messages = make_messages(p, roles);
+    const rose_template_input in = {.messages = messages,
+                                    .tools = p->tools,
+                                    .tokens = p->tokens,
+                                    .add_generation_prompt = prompt,
+                                    .limits = {.steps = 1000000}};
+    if (messages == NULL || rose_template_render(text, p->t, &in, NULL) == ROSE_E_NOMEM)
+        p->oom = true;
+    rose_json_decref(messages);
+}
+
+/* Whether the text has needles 0 .. n-1, each once and in this order. */
+static bool in_order(const char *text, size_t n)
+{
+    size_t seen = 0;
+    for (; text != NULL && (text = strstr(text, NEEDLE)) != NULL; seen++) {
+        text += sizeof NEEDLE - 1;
+        if (seen == n || strtoul(text, NULL, 10) != seen) return false;
+    }
+    return seen == n;
+}
+
+/* Whether the template shows the whole conversation. */
+static bool shows(probe *p, const char *roles)
+{
+    rose_template_text text;
+    render(p, &text, roles, false);
+    const bool ok = in_order(text.bytes, strlen(roles));
+    rose_template_text_free(&text);
+    return ok;
+}
+
+/* Whether the conversation and the one with another role for message `at` give the same text. */
+static bool same(probe *p, const char *roles, size_t at, char other)
+{
+    rose_template_text a, b;
+    char changed[16];
+    snprintf(changed, sizeof changed, "%s", roles);
+    changed[at] = other;
+    render(p, &a, roles, false);
+    render(p, &b, changed, false);
+    if (other == 'X' && b.bytes != NULL) { /* apart from the name of the role */
+        for (char *s = b.bytes; (s = strcasestr(s, "developes")) != NULL; s++)
+            s[8]--; /* s to r, in either case */
+    }
+    const bool equal = a.bytes != NULL && b.bytes != NULL && strcmp(a.bytes, b.bytes) == 0;
+    rose_template_text_free(&a);
+    rose_template_text_free(&b);
+    return equal;
+}
+
+/* Whether the template shows message `at`, and not only because it copies the name of any role into
+ * the text: such a template does not know the developer. */
+static bool shows_role(probe *p, const char *roles, size_t at)
+{
+    return shows(p, roles) && (roles[at] != 'D' || !same(p, roles, at, 'X'));
+}
+
+/* Whether it shows instructions in the middle, and not as a turn of another role. */
+static bool shows_inside(probe *p, const char *roles, size_t at)
+{
+    return shows_role(p, roles, at) && !same(p, roles, at, 'A') && !same(p, roles, at, 'U');
+}
+
+/* Whether a conversation that ends with this message still gets its generation prompt: the bytes
+ * that add_generation_prompt adds to one that ends with a user. */
+static bool prompts_after(probe *p, const char *roles)
+{
+    rose_template_text without, with, text;
+    render(p, &without, "U", false);
+    render(p, &with, "U", true);
+    render(p, &text, roles, true);
+    bool ok = in_order(text.bytes, strlen(roles));
+    if (ok && without.bytes != NULL && with.bytes != NULL && with.len >= without.len &&
+        memcmp(with.bytes, without.bytes, without.len) == 0) {
+        const size_t n = with.len - without.len;
+        ok = text.len >= n && memcmp(text.bytes + text.len - n, with.bytes + without.len, n) == 0;
+    }
+    rose_template_text_free(&without);
+    rose_template_text_free(&with);
+    rose_template_text_free(&text);
+    return ok;
+}
+
+/* Whether the template shows a message of this role after the first turn, wherever it is. */
+static bool shows_later(probe *p, char role, bool system_first)
+{
+    static const char *const shapes[] = {"U?AU", "UA?U", "SU?AU"};
+    char roles[16];
+    for (size_t i = 0; i < (system_first ? 3 : 2); i++) {
+        snprintf(roles, sizeof roles, "%s", shapes[i]);
+        char *at = strchr(roles, '?');
+        *at = role;
+        /* Two turns of a user in a row are a question of the whole conversation alone. */
+        if (role == 'U' ? !shows(p, roles) : !shows_inside(p, roles, (size_t)(at - roles)))
+            return false;
+    }
+    snprintf(roles, sizeof roles, "U%c", role);
+    return prompts_after(p, roles);
+}
+
+rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
+                                  rose_chat_forms forms, const rose_json *tokens,
+                                  const rose_json *tools)
+{
+    probe p = {.t = t, .tokens = tokens, .forms = forms};
+    if (!shows(&p, "U")) p.tools = tools; /* there are templates for requests with tools alone */
+    /* A template that does not even show a user is for something else: it gets what comes. */
+    *out = (rose_chat_places){true, true, true, true, true, true};
+    if (shows(&p, "U")) {
+        out->system_first = shows_role(&p, "SU", 0);
+        out->developer_first = shows_role(&p, "DU", 0);
+        out->leads =
+            shows(&p, "SSU") &&
+            (!out->developer_first || (shows(&p, "SDU") && shows(&p, "DSU") && shows(&p, "DDU")));
+        out->system_later = shows_later(&p, 'S', out->system_first);
+        out->developer_later = shows_later(&p, 'D', out->system_first);
+        out->users = shows_later(&p, 'U', out->system_first);
+    }
+    return p.oom ? ROSE_E_NOMEM : ROSE_OK;
+}
+
+/* ---- texts ---- */
+
+static bool is_role(const rose_json *m, const char *role)
+{
+    const char *name = rose_json_text(rose_json_get(m, "role"));
+    return name != NULL && strcmp(name, role) == 0;
+}
+
+static bool is_instruction(const rose_json *m)
+{
+    return is_role(m, "system") || is_role(m, "developer");
+}
+
+/* The number of texts of a content, and each of them. */
+static size_t n_texts(const rose_json *content)
+{
+    return rose_json_is_array(content) ? rose_json_count(content) : rose_json_is_string(content);
+}
+
+static const rose_json *text_at(const rose_json *content, size_t k)
+{
+    return rose_json_is_array(content) ? rose_json_get(rose_json_at(content, k), "text") : content;
+}
+
+static bool is_empty(const rose_json *content)
+{
+    for (size_t k = 0; k < n_texts(content); k++) {
+        if (rose_json_text_len(text_at(content, k)) > 0) return false;
+    }
+    return true;
+}
+
+/* ---- placing ---- */
+
+typedef struct placing {
+    const rose_chat_places *places;
+    bool wrap; /* a content is a list of parts */
+    bool oom;
+    rose_json *out;
+    rose_buf after;  /* text for the end of the last message of `out` */
+    rose_buf before; /* marked texts for the front of the next message of a user */
+} placing;
+
+static void add(placing *p, rose_buf *b, const char *bytes, size_t n)
+{
+    if (rose_buf_add(b, bytes, n) != ROSE_OK) p->oom = true;
+}
+
+/* Appends the texts of a content, with a newline between two parts. */
+static void add_content(placing *p, rose_buf *b, const rose_json *content)
+{
+    for (size_t k = 0; k < n_texts(content); k++) {
+        const rose_json *text = text_at(content, k);
+        if (k > 0) add(p, b, "\n", 1);
+        add(p, b, rose_json_text(text), rose_json_text_len(text));
+    }
+}
+
+/* Appends a content, in the mark if asked, after an empty line if something is there already. */
+static void add_block(placing *p, rose_buf *b, const rose_json *content, bool marked)
+{
+    if (b->len > 0) add(p, b, "\n\n", 2);
+    if (marked) add(p, b, "<system>\n", 9);
+    add_content(p, b, content);
+    if (marked) add(p, b, "\n</system>", 10);
+}
+
+static rose_json *last_of(const placing *p)
+{
+    const size_t n = rose_json_count(p->out);
+    return n == 0 ? NULL : rose_json_at(p->out, n - 1);
+}
+
+/* A content of this text; b becomes empty. */
+static rose_json *take_content(const placing *p, rose_buf *b)
+{
+    rose_json *text = rose_json_stringn(b->len > 0 ? b->data : "", b->len);
+    b->len = 0;
+    return p->wrap ? rose_json_pack("[{s:s,s:o}]", "type", "text", "text", text) : text;
+}
+
+/* A copy of a message with another value of a member; takes v. NULL: no memory. */
+static rose_json *copy_with(const rose_json *m, const char *key, rose_json *v)
+{
+    rose_json *copy = rose_json_object();
+    if (copy != NULL && rose_json_update(copy, m) == 0) {
+        if (rose_json_set_new(copy, key, v) == 0) return copy;
+    } else {
+        rose_json_decref(v);
+    }
+    rose_json_decref(copy);
+    return NULL;
+}
+
+/* Adds `after` to the last message. It gathers first, because a long list of instructions would
+ * otherwise be copied once for each of them. */
+static void flush_after(placing *p)
+{
+    rose_buf b = {0};
+    rose_json *last = last_of(p);
+    if (p->after.len == 0) return;
+    add_content(p, &b, rose_json_get(last, "content"));
+    if (b.len > 0) add(p, &b, "\n\n", 2);
+    add(p, &b, p->after.data, p->after.len);
+    p->after.len = 0;
+    rose_json *m = copy_with(last, "content", take_content(p, &b));
+    if (rose_json_replace_new(p->out, rose_json_count(p->out) - 1, m) != 0) p->oom = true;
+    rose_buf_free(&b);
+}
+
+static void append(placing *p, rose_json *m)
+{
+    flush_after(p);
+    if (rose_json_append_new(p->out, m) != 0) p->oom = true;
+}
+
+static void append_text(placing *p, const char *role, rose_buf *b)
+{
+    append(p, rose_json_pack("{s:s,s:o}", "role", role, "content", take_content(p, b)));
+}
+
+/* Instructions that the template does not show where they are. */
+static void place_marked(placing *p, const rose_json *content)
+{
+    rose_buf b = {0};
+    if (p->places->users) {
+        add_block(p, &b, content, true);
+        append_text(p, "user", &b);
+        rose_buf_free(&b);
+    } else {
+        const bool joins =
+            p->before.len == 0 && (is_role(last_of(p), "user") || is_role(last_of(p), "tool"));
+        add_block(p, joins ? &p->after : &p->before, content, true);
+    }
+}
+
+/* lead: only instructions stand before the message. */
+static void place_instruction(placing *p, const rose_json *m, bool lead)
+{
+    const rose_chat_places *x = p->places;
+    const rose_json *content = rose_json_get(m, "content");
+    const bool joins = lead && is_instruction(last_of(p)) && !x->leads;
+    if (!joins && is_role(m, "developer") && (lead ? x->developer_first : x->developer_later))
+        append(p, rose_json_incref(m));
+    else if (!joins && (lead ? x->system_first : x->system_later))
+        append(p, copy_with(m, "role", rose_json_string("system")));
+    else if (is_empty(content))
+        return; /* nothing is lost */
+    else if (joins)
+        add_block(p, &p->after, content, false);
+    else
+        place_marked(p, content);
+}
+
+static void place_other(placing *p, const rose_json *m)
+{
+    if (p->after.len > 0 && is_role(m, "user") && is_role(last_of(p), "user")) {
+        /* Instructions stand between two messages of a user: all three are one turn. */
+        add_block(p, &p->after, rose_json_get(m, "content"), false);
+        return;
+    }
+    if (p->before.len > 0 && is_role(m, "user")) {
+        add_block(p, &p->before, rose_json_get(m, "content"), false);
+        append(p, copy_with(m, "content", take_content(p, &p->before)));
+        return;
+    }
+    if (p->before.len > 0) append_text(p, "user", &p->before);
+    append(p, rose_json_incref(m));
+}
+
+static void place_all(placing *p, const rose_json *messages)
+{
+    bool lead = true;
+    for (size_t i = 0; i < rose_json_count(messages); i++) {
+        const rose_json *m = rose_json_at(messages, i);
+        if (is_instruction(m)) {
+            place_instruction(p, m, lead);
+        } else {
+            place_other(p, m);
+            lead = false;
+        }
+    }
+}
+
+/* Gathers the texts of all instructions in the first system message. Where the template shows none,
+ * or no other message follows, they stand at the front of the first message of a user. */
+static void place_head(placing *p, const rose_json *messages)
+{
+    bool system = false;
+    for (size_t i = 0; i < rose_json_count(messages) && p->places->system_first; i++)
+        system = system || !is_instruction(rose_json_at(messages, i));
+    for (size_t i = 0; i < rose_json_count(messages); i++) {
+        const rose_json *m = rose_json_at(messages, i), *content = rose_json_get(m, "content");
+        if (is_instruction(m) && !is_empty(content)) add_block(p, &p->before, content, !system);
+    }
+    if (system && p->before.len > 0) append_text(p, "system", &p->before);
+    for (size_t i = 0; i < rose_json_count(messages); i++) {
+        const rose_json *m = rose_json_at(messages, i);
+        if (!is_instruction(m)) place_other(p, m);
+    }
+}
+
+rose_status rose_chat_places_apply(rose_json **out, const rose_json *messages,
+                                   const rose_chat_places *places, rose_chat_forms forms, bool head)
+{
+    placing p = {.places = places, .wrap = forms.wrap, .out = rose_json_array()};
+    *out = NULL;
+    if (p.out == NULL) return ROSE_E_NOMEM;
+    if (head)
+        place_head(&p, messages);
+    else
+        place_all(&p, messages);
+    if (p.before.len > 0) append_text(&p, "user", &p.before);
+    flush_after(&p);
+    if (rose_json_count(p.out) == 0) /* only empty instructions */
+        append(&p, rose_json_incref(rose_json_at(messages, 0)));
+    rose_buf_free(&p.before);
+    rose_buf_free(&p.after);
+    if (!p.oom) {
+        *out = p.out;
+        return ROSE_OK;
+    }
+    rose_json_decref(p.out);
+    return ROSE_E_NOMEM;
+}
+
+/* ---- what a rendered text shows ---- */
+
+/* Roles whose messages the template may leave out for reasons of its own: old reasoning, a
+ * conversation whose last turn counts alone, results of tools. */
+static bool may_vanish(const rose_json *m)
+{
+    return is_role(m, "user") || is_role(m, "assistant") || is_role(m, "tool");
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Finds the texts of a content in the text from *at on, without the white space round them, which
+ * templates trim; *at becomes the end of the last. */
+static bool find_content(const rose_json *content, const rose_template_text *text, size_t *at)
+{
+    for (size_t k = 0; k < n_texts(content); k++) {
+        const char *s = rose_json_text(text_at(content, k));
+        size_t n = rose_json_text_len(text_at(content, k));
+        for (; n > 0 && is_space(*s); n--)
+            s++;
+        while (n > 0 && is_space(s[n - 1]))
+            n--;
+        if (n == 0) continue;
+        const char *found = memmem(text->bytes + *at, text->len - *at, s, n);
+        if (found == NULL) return false;
+        *at = (size_t)(found - text->bytes) + n;
+    }
+    return true;
+}
+
+size_t rose_chat_places_unseen(const rose_json *messages, const rose_template_text *text)
+{
+    size_t at = 0;
+    const size_t n = rose_json_count(messages);
+    for (size_t i = 0; i < n; i++) {
+        const rose_json *m = rose_json_at(messages, i);
+        if (!may_vanish(m) && !find_content(rose_json_get(m, "content"), text, &at)) return i;
+    }
+    return n;
+}
+
+/* A copy of the message with a needle as its content. NULL: no memory. */
+static rose_json *with_needle(const rose_json *m, size_t i)
+{
+    char needle[48];
+    snprintf(needle, sizeof needle, NEEDLE "%zu;", i);
+    const bool parts = rose_json_is_array(rose_json_get(m, "content"));
+    return copy_with(m, "content",
+                     parts ? rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle)
+                           : rose_json_string(needle));
+}
+
+static bool wants_needle(const rose_json *m)
+{
+    return !may_vanish(m) && !is_empty(rose_json_get(m, "content"));
+}
+
+rose_json *rose_chat_places_needles(const rose_json *messages, size_t from)
+{
+    rose_json *list = rose_json_array();
+    for (size_t i = 0; list != NULL && i < rose_json_count(messages); i++) {
+        rose_json *m = rose_json_at(messages, i);
+        m = i >= from && wants_needle(m) ? with_needle(m, i) : rose_json_incref(m);
+        if (rose_json_append_new(list, m) == 0) continue;
+        rose_json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+rose_status rose_chat_places_lost(size_t *lost, const rose_json *messages, size_t from,
+                                  const rose_template_text *text)
+{
+    const size_t n = rose_json_count(messages);
+    bool *seen = calloc(n + 1, sizeof *seen);
+    if (seen == NULL) return ROSE_E_NOMEM;
+    for (const char *s = text->bytes; (s = strstr(s, NEEDLE)) != NULL;) {
+        s += sizeof NEEDLE - 1;
+        const unsigned long i = strtoul(s, NULL, 10);
+        if (i < n) seen[i] = true;
+    }
+    for (*lost = from; *lost < n; ++*lost) {
+        if (wants_needle(rose_json_at(messages, *lost)) && !seen[*lost]) break;
+    }
+    free(seen);
+    return ROSE_OK;
+}

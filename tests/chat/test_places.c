@@ -1,0 +1,362 @@
+/* Instructions are never lost: messages of the roles system and developer, wherever they are, reach
+ * the prompt once and in their order, as what the template shows there. */
+#include "tokenizer/tok_fixture.h"
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "chat/chat.h"
+
+/* ---- conversations ---- */
+
+/* One message for each letter: S system, D developer, U user, A assistant, C a call, T its result,
+ * F a function, and E a system message without text. Message i says "<letter>i.". */
+static rose_json *conversation(const char *roles)
+{
+    rose_json *list = rose_json_array();
+    for (size_t i = 0; roles[i] != '\0'; i++) {
+        const char c = roles[i];
+        const char *role = c == 'S' || c == 'E' ? "system"
+                           : c == 'D'           ? "developer"
+                           : c == 'U'           ? "user"
+                           : c == 'T'           ? "tool"
+                           : c == 'F'           ? "function"
+                                                : "assistant";
+        char text[32];
+        snprintf(text, sizeof text, c == 'E' || c == 'C' ? "" : "%c%zu.", c, i);
+        rose_json *m = rose_json_pack("{s:s,s:s}", "role", role, "content", text);
+        if (c == 'C')
+            rose_json_set_new(m, "tool_calls",
+                              rose_json_pack("[{s:s,s:s,s:{s:s,s:s}}]", "id", "abcdefghi", "type",
+                                             "function", "function", "name", "f", "arguments",
+                                             "{}"));
+        rose_json_append_new(list, m);
+    }
+    return list;
+}
+
+static rose_status render_list(const rose_chat *chat, rose_json *messages, bool prompt,
+                               rose_template_text *text, rose_err *err)
+{
+    const rose_template_input in = {
+        .messages = messages, .add_generation_prompt = prompt, .now_s = 1790000000, .utc = true};
+    const rose_status st = rose_chat_render(chat, &in, text, err);
+    rose_json_decref(messages);
+    return st;
+}
+
+static rose_status render(const rose_chat *chat, const char *roles, bool prompt,
+                          rose_template_text *text, rose_err *err)
+{
+    return render_list(chat, conversation(roles), prompt, text, err);
+}
+
+static rose_chat *open_template(const char *template)
+{
+    rose_chat *chat = NULL;
+    rose_err err = {""};
+    if (rose_chat_derive(&chat, NULL, template, strlen(template), &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
+    return chat;
+}
+
+/* ---- templates of our own ---- */
+
+#define GENERATION "{% if add_generation_prompt %}[assistant]{% endif %}"
+static const char echo[] =
+    "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}" GENERATION;
+/* Qwen 3.5: a system message elsewhere than at the start is an error; so is a conversation without
+ * a user */
+static const char strict[] =
+    "{% if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}"
+    "{{ raise_exception('No user query') }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "{% if m.role in ['system', 'user', 'assistant', 'tool'] %}[{{ m.role }}]{{ m.content }}"
+    "{% endif %}{% endfor %}" GENERATION;
+/* gpt-oss: the first message may be the system's or the developer's; others are dropped */
+static const char harmony[] =
+    "{% if messages[0].role in ['system', 'developer'] %}[developer]{{ messages[0].content }}"
+    "{% endif %}{% for m in messages %}{% if m.role in ['user', 'assistant'] %}[{{ m.role }}]"
+    "{{ m.content }}{% endif %}{% endfor %}" GENERATION;
+/* Gemma: no system message, roles alternate */
+#define ALTERNATE                                                                                  \
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"                 \
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}[{{ m.role }}]"          \
+    "{{ m.content }}{% endfor %}" GENERATION
+static const char alternate[] = ALTERNATE;
+/* Llama 2: one system message, inside of the first user's turn */
+static const char merged[] =
+    "{% if messages[0].role == 'system' %}{% set s = messages[0].content + '~' %}"
+    "{% set messages = messages[1:] %}{% else %}{% set s = '' %}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}[{{ m.role }}]"
+    "{% if loop.first %}{{ s }}{% endif %}{{ m.content }}{% endfor %}" GENERATION;
+/* DeepSeek R1: the last system message, at the start; Mistral: only users are told apart */
+static const char last_counts[] =
+    "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}"
+    "{% set ns.s = m.content %}{% endif %}{% endfor %}{{ ns.s }}{% for m in messages %}"
+    "{% if m.role != 'system' %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}" GENERATION;
+static const char two_kinds[] =
+    "{% for m in messages %}{% if m.role == 'user' %}[user]{{ m.content }}{% else %}[reply]"
+    "{{ m.content }}{% endif %}{% endfor %}";
+static const char in_parts[] =
+    "{% for m in messages %}{% if m.role != 'developer' and (loop.first or m.role != 'system') %}"
+    "[{{ m.role }}]{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
+
+#define MARK(text) "<system>\n" text "\n</system>"
+static const struct {
+    const char *template, *roles, *want;
+} samples[] = {
+    /* shown where they are */
+    {echo, "SUAU", "[system]S0.[user]U1.[assistant]A2.[user]U3."},
+    {echo, "USAUS", "[user]U0.[system]S1.[assistant]A2.[user]U3.[system]S4."},
+    {echo, "SSU", "[system]S0.[system]S1.[user]U2."},
+    {echo, "DU", "[system]D0.[user]U1."}, /* copying a role's name is not knowing it */
+    {echo, "UDAEU", "[user]U0.[system]D1.[assistant]A2.[system][user]U4."},
+    {echo, "FU", "[function]F0.[user]U1."},
+    {last_counts, "SU", "S0.[user]U1."},
+    {harmony, "DU", "[developer]D0.[user]U1."},
+    {two_kinds, "SU", "[reply]S0.[user]U1."},
+    /* several at the start are one */
+    {strict, "SSU", "[system]S0.\n\nS1.[user]U2."},
+    {strict, "SDSU", "[system]S0.\n\nD1.\n\nS2.[user]U3."},
+    {strict, "DEU", "[system]D0.[user]U2."},
+    {harmony, "SDU", "[developer]S0.\n\nD1.[user]U2."},
+    {merged, "SDUA", "[user]S0.\n\nD1.~U2.[assistant]A3."},
+    {in_parts, "SDU", "[system]S0.\n\nD1.[user]U2."},
+    {last_counts, "SSU", "S0.\n\nS1.[user]U2."},
+    /* a marked user message at their place */
+    {strict, "SUSAU", "[system]S0.[user]U1.[user]" MARK("S2.") "[assistant]A3.[user]U4."},
+    {strict, "UD", "[user]U0.[user]" MARK("D1.")},
+    {strict, "UCTS", "[user]U0.[assistant][tool]T2.[user]" MARK("S3.")},
+    {strict, "UEAU", "[user]U0.[assistant]A2.[user]U3."},
+    {harmony, "SUDAU", "[developer]S0.[user]U1.[user]" MARK("D2.") "[assistant]A3.[user]U4."},
+    {last_counts, "SUS", "S0.[user]U1.[user]" MARK("S2.")},
+    {two_kinds, "USAU", "[user]U0.[user]" MARK("S1.") "[reply]A2.[user]U3."},
+    {in_parts, "USAU", "[user]U0.[user]" MARK("S1.") "[assistant]A2.[user]U3."},
+    /* within the turn of a neighbour */
+    {alternate, "SU", "[user]" MARK("S0.") "\n\nU1."},
+    {alternate, "SDU", "[user]" MARK("S0.") "\n\n" MARK("D1.") "\n\nU2."},
+    {alternate, "USAU", "[user]U0.\n\n" MARK("S1.") "[assistant]A2.[user]U3."},
+    {alternate, "USSDAU",
+     "[user]U0.\n\n" MARK("S1.") "\n\n" MARK("S2.") "\n\n" MARK("D3.") "[assistant]A4.[user]U5."},
+    {alternate, "UASU", "[user]U0.[assistant]A1.[user]" MARK("S2.") "\n\nU3."},
+    {alternate, "UAS", "[user]U0.[assistant]A1.[user]" MARK("S2.")},
+    {alternate, "USAUS", "[user]U0.\n\n" MARK("S1.") "[assistant]A2.[user]U3.\n\n" MARK("S4.")},
+    {alternate, "USUA", "[user]U0.\n\n" MARK("S1.") "\n\nU2.[assistant]A3."},
+    {merged, "SUSA", "[user]S0.~U1.\n\n" MARK("S2.") "[assistant]A3."},
+    {merged, "UASU", "[user]U0.[assistant]A1.[user]" MARK("S2.") "\n\nU3."},
+    /* nothing but instructions */
+    {strict, "S", "[user]" MARK("S0.")},
+    {alternate, "SS", "[user]" MARK("S0.") "\n\n" MARK("S1.")},
+};
+
+static void instructions_keep_their_place(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        rose_template_text text;
+        rose_err err = {""};
+        rose_chat *chat = open_template(samples[i].template);
+        if (render(chat, samples[i].roles, false, &text, &err) != ROSE_OK)
+            fail_msg("sample %zu, %s: %s", i, samples[i].roles, err.msg);
+        if (strcmp(text.bytes, samples[i].want) != 0)
+            fail_msg("sample %zu, %s: %s, not %s", i, samples[i].roles, text.bytes,
+                     samples[i].want);
+        rose_template_text_free(&text);
+        rose_chat_close(chat);
+    }
+}
+
+/* ---- every template, every conversation ---- */
+
+/* The text of each message stands in the prompt once, and all of them in their order. Mistral's
+ * template has the system message at the start in the last turn of the user. */
+static void expect_in_order(const char *name, const char *roles, const char *text)
+{
+    const char *from = text;
+    const bool late = strcmp(name, "mistral") == 0;
+    for (size_t i = 0; roles[i] != '\0'; i++) {
+        char says[32];
+        if (roles[i] == 'C') continue;
+        snprintf(says, sizeof says, "%c%zu.", roles[i], i);
+        const bool moves = late && i < strcspn(roles, "U");
+        const char *at = strstr(moves ? text : from, says);
+        if (moves && at != NULL && strstr(at + 1, says) == NULL) continue;
+        if (at == NULL || strstr(text, says) != at)
+            fail_msg("%s, %s: message %zu is not there once and in order: %s", name, roles, i,
+                     text);
+        from = at + strlen(says);
+    }
+}
+
+static void check_all(const char *name, const char *template)
+{
+    static const char *const all[] = {"SU",     "DU",     "SSU",   "SDU",   "DSU",  "DDU",
+                                      "UDAU",   "UADU",   "USAU",  "UASU",  "US",   "UD",
+                                      "SUSAU",  "SUDAU",  "SUAUS", "SUAUD", "SUAS", "SUASU",
+                                      "SUSASU", "SDUDAU", "SUSSU", "UAUSAU"};
+    rose_chat *chat = open_template(template);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        for (int prompt = 0; prompt < 2; prompt++) {
+            rose_template_text text;
+            rose_err err = {""};
+            if (render(chat, all[i], prompt != 0, &text, &err) != ROSE_OK)
+                fail_msg("%s, %s: %s", name, all[i], err.msg);
+            expect_in_order(name, all[i], text.bytes);
+            rose_template_text_free(&text);
+        }
+    }
+    rose_chat_close(chat);
+}
+
+static void read_file(rose_buf *b, const char *path)
+{
+    char piece[4096];
+    size_t n;
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) fail_msg("%s is missing", path);
+    while ((n = fread(piece, 1, sizeof piece, f)) > 0)
+        assert_int_equal(rose_buf_add(b, piece, n), ROSE_OK);
+    fclose(f);
+    assert_non_null(rose_buf_str(b));
+}
+
+static void every_template_shows_them(void **state)
+{
+    static const char *const files[] = {"chatml", "gemma",   "llama3",  "mistral",
+                                        "phi3",   "smollm2", "smollm3", "thinking"};
+    static const char *const ours[] = {echo,   strict,      harmony,   alternate,
+                                       merged, last_counts, two_kinds, in_parts};
+    (void)state;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        check_all(ours[i], ours[i]);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[512];
+        static const char tokens[] = "{% set bos_token = '<s>' %}{% set eos_token = '</s>' %}";
+        rose_buf b = {0};
+        assert_int_equal(rose_buf_add(&b, tokens, sizeof tokens - 1), ROSE_OK);
+        snprintf(path, sizeof path, "%s/tests/template/data/%s.jinja", repo_root(), files[i]);
+        read_file(&b, path);
+        check_all(files[i], b.data);
+        rose_buf_free(&b);
+    }
+}
+
+/* The prompt of a conversation begins with the prompt of its beginning, so the prefix cache has
+ * it: what becomes of a message does not depend on the messages after it. */
+static void the_head_stays(void **state)
+{
+    static const char *const ours[] = {echo, strict, harmony, alternate, merged, two_kinds};
+    (void)state;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        rose_chat *chat = open_template(ours[i]);
+        char roles[] = "SUSAUDASUSA";
+        rose_template_text whole, part;
+        rose_err err = {""};
+        assert_int_equal(render(chat, roles, false, &whole, &err), ROSE_OK);
+        for (size_t n = strlen(roles) - 1; n >= 2; n--) {
+            /* a message that ends the conversation after a reply may still move into the next turn
+             */
+            const bool open = roles[n - 1] == 'S' && roles[n - 2] == 'A';
+            roles[n] = '\0';
+            assert_int_equal(render(chat, roles, false, &part, &err), ROSE_OK);
+            if (!open && strncmp(whole.bytes, part.bytes, part.len) != 0)
+                fail_msg("%s: %s does not begin with %s", roles, whole.bytes, part.bytes);
+            rose_template_text_free(&part);
+        }
+        rose_template_text_free(&whole);
+        rose_chat_close(chat);
+    }
+}
+
+/* ---- what is checked when a request is rendered ---- */
+
+static rose_json *message(const char *role, rose_json *content)
+{
+    return rose_json_pack("{s:s,s:o}", "role", role, "content", content);
+}
+
+static void expect_shown(const char *template, rose_json *messages, const char *want)
+{
+    rose_template_text text;
+    rose_err err = {""};
+    rose_chat *chat = open_template(template);
+    if (render_list(chat, messages, false, &text, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    assert_string_equal(text.bytes, want);
+    rose_template_text_free(&text);
+    rose_chat_close(chat);
+}
+
+static void expect_lost(const char *template, const char *roles, const char *says)
+{
+    rose_template_text text;
+    rose_err err = {""};
+    rose_chat *chat = open_template(template);
+    assert_int_equal(render(chat, roles, false, &text, &err), ROSE_E_INVAL);
+    if (strstr(err.msg, says) == NULL) fail_msg("'%s' says nothing of '%s'", err.msg, says);
+    assert_null(text.bytes);
+    rose_chat_close(chat);
+}
+
+/* A template may change the text of a message, which is then not lost. */
+static void changed_texts_are_not_lost(void **state)
+{
+    static const char changes[] =
+        "{% for m in messages %}[{{ m.role }}]{{ m.content | replace('a', "
+        "'4') }}{% endfor %}";
+    (void)state;
+    expect_shown(changes,
+                 rose_json_pack("[o,o]", message("system", rose_json_string("banana")),
+                                message("user", rose_json_string("x"))),
+                 "[system]b4n4n4[user]x");
+    expect_shown(echo,
+                 rose_json_pack("[o,o]", message("system", rose_json_string(" \n")),
+                                message("user", rose_json_string("x"))),
+                 "[system][user]x");
+    /* parts, which the template gets as one text */
+    expect_shown(
+        strict,
+        rose_json_pack("[o,o]", message("user", rose_json_string("x")),
+                       message("system", rose_json_pack("[{s:s,s:s},{s:s,s:s}]", "type", "text",
+                                                        "text", "a", "type", "text", "text", "b"))),
+        "[user]x[user]" MARK("a\nb"));
+}
+
+static void what_vanishes_is_refused(void **state)
+{
+    /* Tools change the template's mind, which no probe has seen. */
+    static const char moody[] =
+        "{% for m in messages %}{% if m.role != 'system' or messages | length < 6 %}"
+        "[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}";
+    static const char first_only[] =
+        "{% if messages[0].role == 'system' %}[system]{{ messages[0].content }}{% endif %}"
+        "{% for m in messages %}{% if m.role == 'assistant' or m.role == 'user' and "
+        "(messages | length < 6 or '<system>' not in m.content) %}[{{ m.role }}]{{ m.content }}"
+        "{% endif %}{% endfor %}";
+    rose_template_text text;
+    rose_err err = {""};
+    (void)state;
+    expect_lost(strict, "UFA", "messages[1]");
+    expect_lost(strict, "UFA", "'function'");
+    expect_lost(moody, "SUAUAU", "messages[0]");
+    /* the first system message takes what is not shown at its place */
+    rose_chat *chat = open_template(first_only);
+    assert_int_equal(render(chat, "SUAUASU", false, &text, &err), ROSE_OK);
+    assert_string_equal(
+        text.bytes, "[system]S0.\n\nS5.[user]U1.[assistant]A2.[user]U3.[assistant]A4.[user]U6.");
+    rose_template_text_free(&text);
+    rose_chat_close(chat);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(instructions_keep_their_place),
+        cmocka_unit_test(every_template_shows_them),
+        cmocka_unit_test(the_head_stays),
+        cmocka_unit_test(changed_texts_are_not_lost),
+        cmocka_unit_test(what_vanishes_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
