@@ -31,6 +31,7 @@ void rose_api_opts_default(rose_api_opts *o)
         .fast_sse = true,
         .web = true,
         .stream_interval = 1,
+        .sse_ping_s = 10.0f,
         .max_n = 128,
         .max_stop = 64,
         .tool_call_parser = "auto",
@@ -52,7 +53,7 @@ static rose_status check_opts(const rose_api_opts *o, rose_err *err)
                          o->n_workers);
     if (o->max_queued_jobs < 1 || o->max_n < 1 || o->max_n > ROSE_API_MAX_LIVE ||
         o->max_stop > 1024 || o->inline_bytes > ROSE_API_MAX_INLINE || o->stream_interval < 1 ||
-        o->stream_interval > 65536)
+        o->stream_interval > 65536 || !(o->sse_ping_s >= 0 && o->sse_ping_s <= 86400))
         return rose_fail(err, ROSE_E_INVAL, "api: a limit is out of range");
     return ROSE_OK;
 }

@@ -57,9 +57,12 @@ typedef struct rose_api_opts {
     bool fast_sse;         /* write stream chunks from prebuilt bytes; off = generic JSON writer */
     uint32_t stream_interval; /* tokens of each stream chunk after the first, 1 .. 65536; the last
                                  chunk is never delayed (--stream-interval) */
-    bool web;                 /* serve the page at / (--web) */
-    bool strict_fields;       /* refuse request fields that are otherwise ignored
-                               * (--strict-fields) */
+    float sse_ping_s;   /* seconds between two signs of life in a stream that waits for its first
+                         * token, 0 .. 86400; 0 = the head comes with the first token
+                         * (--sse-ping-s) */
+    bool web;           /* serve the page at / (--web) */
+    bool strict_fields; /* refuse request fields that are otherwise ignored
+                         * (--strict-fields) */
     uint64_t grammar_cache_bytes; /* most bytes of compiled grammars that are kept for further
                                    * requests (--grammar-cache-bytes) */
     uint32_t template_ms; /* most CPU time of one run of a chat template (--template-timeout-ms) */

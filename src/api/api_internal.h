@@ -14,6 +14,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "api/api.h"
 #include "api/guide.h"
@@ -197,11 +198,15 @@ bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_e
 
 /* ---- jobs ---- */
 
+typedef struct rose_api_job rose_api_job;
+
 typedef struct rose_api_io {
     rose_api *api;
     uint32_t thread;
-    rose_wakeq *sink;      /* engine requests with events */
-    rose_wakeq *done;      /* jobs back from the workers */
+    rose_wakeq *sink;                                  /* engine requests with events */
+    rose_wakeq *done;                                  /* jobs back from the workers */
+    LIST_HEAD(rose_api_waiting, rose_api_job) waiting; /* streams that wait for their first token */
+    rose_http_timer *look; /* the timer that looks at them; NULL: none waits */
     rose_encoder *encoder; /* encoder for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */
@@ -213,8 +218,6 @@ typedef struct rose_api_io {
     rose_api_out out;          /* scratch: bytes to write */
     rose_api_out tail;         /* scratch: header lines */
 } rose_api_io;
-
-typedef struct rose_api_job rose_api_job;
 
 /* extra.c: JSON pieces of a choice that asked for more than text. */
 typedef struct rose_api_extra {
@@ -337,6 +340,7 @@ typedef struct rose_api_dialect {
     /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
     bool (*translate)(rose_api_translation *t);
     const rose_api_rename *renames; /* NULL: there is nothing to rename */
+    const char *ping;               /* Stream: a sign of life, which clients pass over */
     /* Worker: prepares bytes that the job keeps for its stream and its reply. NULL: none. */
     void (*head)(rose_api_out *head, const rose_api_job *j, const rose_api_params *p);
     /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
@@ -349,6 +353,8 @@ typedef struct rose_api_dialect {
     /* Writes the body of an error reply. */
     void (*error)(rose_api_out *o, const rose_api_error *e);
 } rose_api_dialect;
+
+#define ROSE_API_PING ": ping\n\n" /* a comment of server-sent events */
 
 /* completion and chat: stream.c; responses and messages: blocks.c; the others: pooled.c */
 extern const rose_api_dialect rose_api_dialect_completion, rose_api_dialect_chat,
@@ -391,11 +397,14 @@ struct rose_api_job {
     bool written;       /* a worker writes the reply, after the engine is done, or has written it */
     bool streaming;     /* params.stream, after a successful submit */
     bool begun;         /* stream_begin was called */
+    bool waits;         /* in io->waiting */
     uint32_t n_events;  /* responses: events in the stream so far */
     bool usage;         /* stream_options.include_usage */
     bool chunk_usage;   /* stream_options.continuous_usage_stats */
     rose_api_job *next; /* in the workers' queue */
-    char *body;         /* owned; NULL after parsing */
+    LIST_ENTRY(rose_api_job) wait_link; /* in io->waiting */
+    uint64_t ping_ns;                   /* likewise: when the next sign of life is due */
+    char *body;                         /* owned; NULL after parsing */
     size_t body_len;
     rose_api_error err; /* status != 0: the answer */
     rose_api_out reply; /* the answer, unless it is streamed */

@@ -338,14 +338,19 @@ static void put_response_event(rose_api_out *o, rose_api_job *j, const char *typ
     end_event(o);
 }
 
+/* The events with which every stream begins. */
+static void begin_response(rose_api_out *o, rose_api_choice *c)
+{
+    if (c->begun) return;
+    put_response_event(o, c->job, "response.created", "in_progress", false);
+    put_response_event(o, c->job, "response.in_progress", "in_progress", false);
+    c->begun = true;
+}
+
 static void responses_event(rose_api_out *o, rose_api_choice *c, bool last)
 {
     rose_api_piece p;
-    if (!c->begun) {
-        put_response_event(o, c->job, "response.created", "in_progress", false);
-        put_response_event(o, c->job, "response.in_progress", "in_progress", false);
-        c->begun = true;
-    }
+    begin_response(o, c);
     while (rose_api_piece_next(c, &p)) {
         if (!continues(c, &p)) {
             close_item(o, c, false);
@@ -367,6 +372,7 @@ static const char *response_status(const rose_api_job *j)
 static void responses_end(rose_api_out *o, rose_api_job *j)
 {
     char type[40];
+    begin_response(o, &j->choices[0]); /* the stream may have failed before its first token */
     snprintf(type, sizeof type, "response.%s", response_status(j));
     put_response_event(o, j, type, response_status(j), true);
 }
@@ -387,6 +393,7 @@ static const rose_api_rename responses_renames[] = {{"max_completion_tokens", "m
 const rose_api_dialect rose_api_dialect_responses = {.id = "resp_",
                                                      .translate = rose_api_responses_translate,
                                                      .renames = responses_renames,
+                                                     .ping = ROSE_API_PING,
                                                      .head = responses_head,
                                                      .event = responses_event,
                                                      .end = responses_end,
@@ -394,6 +401,8 @@ const rose_api_dialect rose_api_dialect_responses = {.id = "resp_",
                                                      .error = rose_api_error_json};
 
 /* ---- messages ---- */
+
+static const char messages_ping[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 /* Cached tokens of the prompt are not part of input_tokens. */
 static void put_message_usage(rose_api_out *o, const rose_api_choice *c)
@@ -554,7 +563,8 @@ static void messages_event(rose_api_out *o, rose_api_choice *c, bool last)
         begin_message(o, c->job);
         PUT(o, "],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
         put_message_usage(o, c);
-        PUT(o, "}}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n");
+        PUT(o, "}}\n\n");
+        PUT(o, messages_ping);
         c->begun = true;
     }
     while (rose_api_piece_next(c, &p)) {
@@ -613,6 +623,7 @@ const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
                                                     .shortens = true,
                                                     .translate = rose_api_anthropic_translate,
                                                     .renames = messages_renames,
+                                                    .ping = messages_ping,
                                                     .event = messages_event,
                                                     .end = messages_end,
                                                     .whole = messages_whole,

@@ -50,6 +50,17 @@ static rose_http_req *take_req(rose_api_job *j)
     return r;
 }
 
+/* Takes a job out of the list of streams that wait for their first token. */
+static void end_wait(rose_api_job *j)
+{
+    if (!j->waits) return;
+    j->waits = false;
+    LIST_REMOVE(j, wait_link);
+    if (!LIST_EMPTY(&j->io->waiting)) return;
+    rose_http_timer_cancel(j->io->look);
+    j->io->look = NULL;
+}
+
 static void lose(rose_api_job *j)
 {
     rose_api_fail_nomem(&j->err);
@@ -275,20 +286,93 @@ static const char *make_headers(const rose_api_job *j, const char *fixed)
     return o->oom ? NULL : headers;
 }
 
+/* Sends the head of the response. False: the client has left. */
+static bool begin_stream(rose_api_job *j)
+{
+    static const char fixed[] = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+    if (j->begun) return j->r != NULL;
+    j->begun = true;
+    rose_api_count_http(j->io, j->r, 200);
+    const char *headers = make_headers(j, fixed);
+    return rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
+                                  headers == NULL ? fixed : headers) &&
+           j->r != NULL;
+}
+
 static void write_stream(rose_api_job *j)
 {
-    rose_api_io *io = j->io;
-    if (!j->begun) {
-        static const char fixed[] = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
-        j->begun = true;
-        rose_api_count_http(io, j->r, 200);
-        const char *headers = make_headers(j, fixed);
-        if (!rose_http_stream_begin(j->r, 200, "text/event-stream; charset=utf-8",
-                                    headers == NULL ? fixed : headers))
-            return;
+    const rose_api_out *out = &j->io->out;
+    end_wait(j);
+    if (begin_stream(j) && out->b.len > 0) rose_http_stream_write(j->r, out->b.data, out->b.len);
+}
+
+/* ---- streams that wait for their first token ----
+ *
+ * Proxies and clients give up on a response that stays silent. So the head of a stream is sent when
+ * the engine begins with its prompt, and signs of life follow until the first token. Before that,
+ * an error is a response with its own status. One timer of the thread looks at all of its waiting
+ * streams. It does nothing to a stream whose first token comes within the time of a look. */
+
+enum { LOOK_MS = 100 };
+
+static uint64_t ping_ns(const rose_api *a)
+{
+    return (uint64_t)((double)a->o.sse_ping_s * 1e9);
+}
+
+/* Whether the engine computes the prompt, or will do so after the step that it is busy with. */
+static bool has_begun(const rose_api_job *j)
+{
+    if (rose_engine_has_room(engine_of(j))) return true;
+    for (uint32_t i = 0; i < j->n_submitted; i++) {
+        const rose_request *req = j->choices[i].req;
+        if (req != NULL && rose_request_has_begun(req)) return true;
     }
-    if (j->r != NULL && io->out.b.len > 0)
-        rose_http_stream_write(j->r, io->out.b.data, io->out.b.len);
+    return false;
+}
+
+/* Sends what is due: the head, a sign of life. */
+static void look_at(rose_api_job *j, uint64_t now)
+{
+    const bool due = now >= j->ping_ns, old = now >= j->t_complete + LOOK_MS * UINT64_C(1000000);
+    if (!due && (j->begun || !old || !has_begun(j))) return;
+    j->ping_ns = now + ping_ns(j->api);
+    if (begin_stream(j) && due)
+        rose_http_stream_write(j->r, j->dialect->ping, strlen(j->dialect->ping));
+}
+
+static void look_later(rose_api_io *io);
+
+static void on_look(void *arg)
+{
+    rose_api_io *io = arg;
+    rose_api_job *j = LIST_FIRST(&io->waiting), *next;
+    const uint64_t now = rose_now_ns();
+    io->look = NULL;
+    for (; j != NULL; j = next) { /* a write may end other waits, but it frees no job */
+        next = LIST_NEXT(j, wait_link);
+        if (j->waits && wanted(j)) look_at(j, now);
+    }
+    look_later(io);
+}
+
+static void look_later(rose_api_io *io)
+{
+    const uint64_t ping_ms = ping_ns(io->api) / 1000000;
+    const uint32_t ms = ping_ms < LOOK_MS ? (uint32_t)ping_ms + 1 : LOOK_MS;
+    if (io->look != NULL || LIST_EMPTY(&io->waiting)) return;
+    /* Without memory for the timer the streams stay silent until another one waits. */
+    io->look = rose_http_timer_start(io->api->http, io->thread, ms, on_look, io);
+}
+
+static void begin_wait(rose_api_job *j)
+{
+    const uint64_t ping = ping_ns(j->api);
+    if (!j->streaming || j->begun || ping == 0 || !wanted(j)) return;
+    j->waits = true;
+    j->ping_ns = rose_now_ns() + ping;
+    LIST_INSERT_HEAD(&j->io->waiting, j, wait_link);
+    look_later(j->io);
 }
 
 static void end_stream(rose_api_job *j)
@@ -322,6 +406,7 @@ static void reply_whole(rose_api_job *j)
 
 static void answer(rose_api_job *j)
 {
+    end_wait(j);
     if (j->r != NULL) {
         if (j->begun)
             end_stream(j);
@@ -443,10 +528,12 @@ void rose_api_job_back(rose_api_job *j)
     for (uint32_t i = 0; i < n; i++) { /* events that came before the job did */
         if (j->choices[i].pending && pump(&j->choices[i])) return;
     }
+    begin_wait(j);
 }
 
 void rose_api_job_gone(rose_api_job *j)
 {
+    end_wait(j);
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
     if (j->back) rose_api_note_job(j);

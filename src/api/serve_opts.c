@@ -126,6 +126,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_U32("stream-interval", &f->api.stream_interval, "N", 1, 65536,
                      "number of tokens in each event of a stream; the first token is always sent "
                      "alone and at once"),
+        ROSE_ROW_FLOAT("sse-ping-s", &f->api.sse_ping_s, "S", 0, 86400,
+                       "seconds between two signs of life in a stream that waits for its first "
+                       "token, so that proxies keep the connection. The response of a request in "
+                       "the queue begins after this time. 0: it begins with the first token"),
         ROSE_ROW_BOOL("fast-sse", &f->api.fast_sse,
                       "build the events of a stream from prepared bytes instead of by the general "
                       "JSON writer"),

@@ -243,12 +243,14 @@ static void put_end(rose_api_out *o, rose_api_job *j)
 }
 
 const rose_api_dialect rose_api_dialect_completion = {.id = "cmpl-",
+                                                      .ping = ROSE_API_PING,
                                                       .head = put_head,
                                                       .event = put_event,
                                                       .end = put_end,
                                                       .whole = rose_api_reply_json,
                                                       .error = rose_api_error_json};
 const rose_api_dialect rose_api_dialect_chat = {.id = "chatcmpl-",
+                                                .ping = ROSE_API_PING,
                                                 .head = put_head,
                                                 .event = put_event,
                                                 .end = put_end,

@@ -376,6 +376,7 @@ static void note_admissions(rose_engine *e, const rose_sched_plan *p, uint64_t t
     for (uint32_t i = 0; i < p->n_admitted; i++) {
         rose_request *r = e->by_seq[p->admitted[i]];
         r->times.admitted = t_ns;
+        atomic_store_explicit(&r->begun, true, memory_order_relaxed); /* a flag by itself */
         rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
         r->n_cached = rose_sched_cached_tokens(e->sched, r->seq);
         bump(&e->stats.prompt_tokens, r->n_prompt);

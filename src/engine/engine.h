@@ -230,6 +230,10 @@ bool rose_engine_expect(rose_engine *e);
 enum { ROSE_MAX_RETRY_S = 600 };
 uint32_t rose_engine_retry_after_s(const rose_engine *e);
 
+/* Tells whether a request that waits now is sure to begin: there are places for all that wait, and
+ * none can be refused as LATE. The engine may still be busy with a step. Any thread. */
+bool rose_engine_has_room(const rose_engine *e);
+
 /* Cancels a request; any thread, any time before release. It takes effect at the next step
  * boundary. Then the request's pages are free and its finish event arrives: CANCELLED, or an end
  * that came first. A sample from a step in flight is not delivered. */
@@ -248,6 +252,10 @@ typedef struct rose_request_times {
     uint64_t submitted, admitted, first_token, finished;
 } rose_request_times;
 rose_request_times rose_request_get_times(const rose_request *r);
+
+/* Whether the request has left the queue: it was admitted, and its prompt is being computed or is
+ * done. It stays true after a preemption. Consumer thread, any time before release. */
+bool rose_request_has_begun(const rose_request *r);
 
 /* Prompt tokens that were not computed because their prefix was cached. Consumer thread, valid
  * once an event was polled. */

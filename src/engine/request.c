@@ -123,6 +123,7 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     r->seq = UINT32_MAX;
     atomic_init(&r->refs, 1);
     atomic_init(&r->cancel_state, ROSE_CANCEL_NO);
+    atomic_init(&r->begun, false);
     atomic_init(&r->word, 0);
     /* relaxed: the engine holds a reference while any thread submits */
     atomic_fetch_add_explicit(&port->refs, 1, memory_order_relaxed);
@@ -214,6 +215,11 @@ void *rose_request_user(const rose_request *r)
 uint32_t rose_request_cached_tokens(const rose_request *r)
 {
     return r->n_cached;
+}
+
+bool rose_request_has_begun(const rose_request *r)
+{
+    return atomic_load_explicit(&r->begun, memory_order_relaxed); /* a flag by itself */
 }
 
 rose_request_times rose_request_get_times(const rose_request *r)

@@ -79,6 +79,7 @@ struct rose_request {
      * guide and a step in flight while they hold the request */
     alignas(64) _Atomic uint32_t refs;
     _Atomic uint32_t cancel_state;
+    atomic_bool begun;                /* a step has computed for it, or will do so next */
     struct rose_request *cancel_next; /* in the stack */
     /* engine -> consumer */
     alignas(64) _Atomic uint64_t word;

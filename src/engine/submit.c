@@ -252,6 +252,13 @@ uint32_t rose_engine_retry_after_s(const rose_engine *e)
     return rose_load_drain_s(&e->load, atomic_load_explicit(&e->n_queued, memory_order_relaxed));
 }
 
+bool rose_engine_has_room(const rose_engine *e)
+{
+    const uint32_t running = atomic_load_explicit(&e->stats.running, memory_order_relaxed);
+    const uint32_t waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed);
+    return e->load.ttft_slo_ns == 0 && running + waiting <= e->max_active;
+}
+
 const rose_memory_plan *rose_engine_plan(const rose_engine *e)
 {
     return &e->plan;

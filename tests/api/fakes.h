@@ -428,6 +428,19 @@ uint32_t rose_engine_retry_after_s(const rose_engine *e)
     return fake.retry_after_s;
 }
 
+static bool fake_no_room; /* requests that have not begun stay in the queue */
+
+bool rose_engine_has_room(const rose_engine *e)
+{
+    (void)e;
+    return !fake_no_room;
+}
+
+bool rose_request_has_begun(const rose_request *r)
+{
+    return r->times.admitted != 0;
+}
+
 uint32_t rose_request_cached_tokens(const rose_request *r)
 {
     return r->n_cached;
@@ -612,19 +625,24 @@ struct rose_http_timer {
 };
 
 static rose_http_timer *fake_timer;
-static uint32_t fake_n_timers;
+static uint32_t fake_n_timers; /* without fake_look_timer */
+/* The timer of at most 100 ms that looks at waiting streams is kept apart. */
+static rose_http_timer *fake_look_timer;
 
 rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
                                        void (*fn)(void *arg), void *arg)
 {
     (void)h;
     (void)thread;
-    (void)ms;
     FAKE_ALLOC_BEGIN();
     rose_http_timer *t = malloc(sizeof *t);
     FAKE_ALLOC_END();
     if (t == NULL) abort();
     *t = (rose_http_timer){fn, arg};
+    if (ms <= 100) {
+        if (fake_look_timer != NULL) abort();
+        return fake_look_timer = t;
+    }
     fake_timer = t;
     fake_n_timers++;
     return t;
@@ -633,8 +651,22 @@ rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t m
 void rose_http_timer_cancel(rose_http_timer *t)
 {
     if (t == NULL) return;
-    fake_n_timers--;
+    if (fake_http_stopped) abort();
+    if (fake_look_timer == t)
+        fake_look_timer = NULL;
+    else
+        fake_n_timers--;
     if (fake_timer == t) fake_timer = NULL;
+    FAKE_ALLOC_BEGIN();
+    free(t);
+    FAKE_ALLOC_END();
+}
+
+static inline void fake_look(void)
+{
+    rose_http_timer *t = fake_look_timer;
+    fake_look_timer = NULL;
+    t->fn(t->arg);
     free(t);
 }
 
