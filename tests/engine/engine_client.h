@@ -180,6 +180,7 @@ static inline bool rec_poll(rec *x, rose_request *r)
     while (rose_request_poll(r, &ev) == ROSE_OK) {
         assert_true(x->finish == ROSE_FINISH_NONE);
         if (ev.has_token) {
+            assert_true(rose_request_has_begun(r));
             assert_true(x->n_got < MAX_LEN);
             if (x->has_reports) rec_report(x, rose_request_logprobs(r, x->n_got), ev.id);
             x->got[x->n_got++] = ev.id;
