@@ -106,8 +106,8 @@ typedef enum rose_api_kind {
     ROSE_API_DETOKENIZE = 8,
     ROSE_API_PROFILE_START = 16,
     ROSE_API_PROFILE_STOP = 32,
-    ROSE_API_APPLY = 64, /* /apply-template, /v1/messages/count_tokens: the fields are those of
-                          * ROSE_API_CHAT */
+    ROSE_API_APPLY = 64, /* /apply-template, and the paths that count the tokens of a prompt: the
+                          * fields are those of ROSE_API_CHAT */
     ROSE_API_EMBED = 1 << 10,
     ROSE_API_RERANK = 1 << 11,
     ROSE_API_SCORE = 1 << 12,
@@ -340,7 +340,10 @@ typedef struct rose_api_dialect {
     /* Worker: fills t->chat. False: t->err says why. NULL: the body needs no translation. */
     bool (*translate)(rose_api_translation *t);
     const rose_api_rename *renames; /* NULL: there is nothing to rename */
-    const char *ping;               /* Stream: a sign of life, which clients pass over */
+    /* Says that a prompt has n tokens and may have `most`. NULL: OpenAI's words. */
+    bool (*overflow)(rose_api_error *e, uint64_t n, uint32_t most);
+    const char *count; /* the reply with the number of a prompt's tokens, up to that number */
+    const char *ping;  /* Stream: a sign of life, which clients pass over */
     /* Worker: prepares bytes that the job keeps for its stream and its reply. NULL: none. */
     void (*head)(rose_api_out *head, const rose_api_job *j, const rose_api_params *p);
     /* Stream: writes the pieces that are not out yet. If last, the choice has ended with
@@ -520,6 +523,10 @@ bool rose_api_ids_load(rose_ids *out, const rose_json *list, const char *param, 
                        rose_api_error *err);
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
+
+/* Whether a text of len bytes may fit the context; false: it has at least len / rose_detok_cap
+ * tokens. */
+bool rose_api_may_fit(size_t len, const rose_api_prompt_ctx *c);
 
 /* As rose_api_encode, for the text of a chat. */
 bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,

@@ -393,6 +393,9 @@ static const rose_api_rename responses_renames[] = {{"max_completion_tokens", "m
 const rose_api_dialect rose_api_dialect_responses = {.id = "resp_",
                                                      .translate = rose_api_responses_translate,
                                                      .renames = responses_renames,
+                                                     .count =
+                                                         "{\"object\":\"response.input_tokens\","
+                                                         "\"input_tokens\":",
                                                      .ping = ROSE_API_PING,
                                                      .head = responses_head,
                                                      .event = responses_event,
@@ -612,6 +615,14 @@ static void messages_end(rose_api_out *o, rose_api_job *j)
     }
 }
 
+/* Clients find these words and numbers in the message, and then shorten the conversation. */
+static bool messages_overflow(rose_api_error *e, uint64_t n, uint32_t most)
+{
+    return rose_api_fail(e, 400, "context_length_exceeded", "messages",
+                         "prompt is too long: %llu tokens > %u maximum", (unsigned long long)n,
+                         most);
+}
+
 static const rose_api_rename messages_renames[] = {{"stop", "stop_sequences"},
                                                    {"response_format", "output_config.format"},
                                                    {"reasoning_effort", "output_config.effort"},
@@ -623,6 +634,8 @@ const rose_api_dialect rose_api_dialect_messages = {.id = "msg_",
                                                     .shortens = true,
                                                     .translate = rose_api_anthropic_translate,
                                                     .renames = messages_renames,
+                                                    .overflow = messages_overflow,
+                                                    .count = "{\"input_tokens\":",
                                                     .ping = messages_ping,
                                                     .event = messages_event,
                                                     .end = messages_end,

@@ -127,6 +127,8 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
     const char *param = j->kind == ROSE_API_CHAT ? "messages" : "prompt";
     if (longest < limit && want > 1) /* with one token it would fit */
         param = p->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
+    if (longest >= limit && j->dialect->overflow != NULL)
+        return j->dialect->overflow(&j->err, longest, limit - 1);
     if (longest + want > limit)
         return rose_api_fail(
             &j->err, 400, "context_length_exceeded", param,
@@ -342,6 +344,9 @@ static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompt
     prompts->n = 1;
     if (text->bytes == NULL && !rose_api_messages_render(text, p, c, &j->err)) return false;
     rose_api_tools_prompt(j, text);
+    if (j->dialect->overflow != NULL && !rose_api_may_fit(text->len, c))
+        return j->dialect->overflow(&j->err, text->len / rose_detok_cap(c->tok),
+                                    c->max_model_len - 1);
     if (!rose_api_encode_chat(&prompts->v[0], text, c, &j->err)) return false;
     if (prompts->v[0].len > 0) return true;
     return rose_api_fail(&j->err, 400, NULL, "messages", "the chat template gives an empty prompt");
@@ -415,7 +420,7 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
         rose_api_tokenize_run(j, p, c);
     else if (j->kind == ROSE_API_DETOKENIZE)
         rose_api_detokenize_run(j, p, c);
-    else if (j->dialect == &rose_api_dialect_messages)
+    else if (j->dialect->count != NULL)
         rose_api_count_run(j, p, c);
     else
         rose_api_apply_run(j, p, c);

@@ -28,7 +28,7 @@ typedef enum rose_api_rejection {
 } rose_api_rejection;
 
 enum {
-    ROSE_METRIC_ROUTES = 32,  /* number of counters: one for each row of the route table, and one
+    ROSE_METRIC_ROUTES = 40,  /* number of counters: one for each row of the route table, and one
                                * for unknown paths */
     ROSE_METRIC_METHODS = 4,  /* GET HEAD POST other */
     ROSE_METRIC_STATUSES = 22 /* number of counters: one for each HTTP status that this server

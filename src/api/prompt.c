@@ -39,11 +39,17 @@ bool rose_api_ids_load(rose_ids *out, const rose_json *list, const char *param, 
 
 /* No token has more than `cap` bytes, so a text that is longer than the context times `cap` cannot
  * fit: save the work. */
+bool rose_api_may_fit(size_t len, const rose_api_prompt_ctx *c)
+{
+    const size_t cap = rose_detok_cap(c->tok);
+    return cap == 0 || c->max_model_len == 0 || len / cap <= c->max_model_len;
+}
+
 static bool may_fit(size_t len, const rose_api_prompt_ctx *c, const char *param,
                     rose_api_error *err)
 {
-    size_t cap = rose_detok_cap(c->tok);
-    if (cap == 0 || c->max_model_len == 0 || len / cap <= c->max_model_len) return true;
+    if (rose_api_may_fit(len, c)) return true;
+    const size_t cap = rose_detok_cap(c->tok);
     return rose_api_fail(err, 400, "context_length_exceeded", param,
                          "This model's maximum context length is %u tokens. However, '%s' has %zu "
                          "bytes, which are more than %zu tokens.",

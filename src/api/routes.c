@@ -425,6 +425,11 @@ static void post_responses(rose_api_io *io, rose_http_req *r)
     start(io, r, ROSE_API_CHAT, &rose_api_dialect_responses, false);
 }
 
+static void post_input_tokens(rose_api_io *io, rose_http_req *r)
+{
+    start(io, r, ROSE_API_APPLY, &rose_api_dialect_responses, false);
+}
+
 static void post_messages(rose_api_io *io, rose_http_req *r)
 {
     start(io, r, ROSE_API_CHAT, &rose_api_dialect_messages, false);
@@ -480,6 +485,7 @@ static const route routes[] = {
     {"/v1/completions", true, false, post_completions},
     {"/v1/chat/completions", true, false, post_chat},
     {"/v1/responses", true, false, post_responses},
+    {"/v1/responses/input_tokens", true, false, post_input_tokens},
     {"/v1/messages", true, false, post_messages},
     {"/v1/messages/count_tokens", true, false, post_count_tokens},
     {"/v1/completions/render", true, false, post_render},
@@ -548,11 +554,37 @@ const char *rose_api_route_name(uint32_t index)
     return index < sizeof routes / sizeof *routes ? routes[index].path : "none";
 }
 
+enum { MAX_GUESS = 256 };
+
+/* Writes the path with a single /v1 in front and without double slashes, which undoes what a
+ * wrong base URL does to a path. */
+static void guess_path(char out[MAX_GUESS], const char *path)
+{
+    size_t n = 3;
+    memcpy(out, "/v1", 3);
+    while (*path != '\0' && n < MAX_GUESS - 1) {
+        if (path[0] == '/' && path[1] == '/')
+            path++;
+        else if (strncmp(path, "/v1/", 4) == 0 && n == 3)
+            path += 3;
+        else
+            out[n++] = *path++;
+    }
+    out[n] = '\0';
+}
+
+/* Whether the path is `at`, or begins with it and a slash. */
+static bool is_under(const char *path, const char *at)
+{
+    const size_t n = strlen(at);
+    return strncmp(path, at, n) == 0 && (path[n] == '\0' || path[n] == '/');
+}
+
 const rose_api_dialect *rose_api_route_dialect(const char *path)
 {
-    const route *rt = find_route(path);
-    const bool messages = rt != NULL && (rt->run == post_messages || rt->run == post_count_tokens);
-    return messages ? &rose_api_dialect_messages : &rose_api_dialect_chat;
+    char guess[MAX_GUESS];
+    guess_path(guess, path);
+    return is_under(guess, "/v1/messages") ? &rose_api_dialect_messages : &rose_api_dialect_chat;
 }
 
 static bool method_fits(const route *rt, const char *method)
@@ -573,29 +605,9 @@ static const char *const absent[] = {
 static bool is_absent(const char *path)
 {
     for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
-        size_t n = strlen(absent[i]);
-        if (strncmp(path, absent[i], n) == 0 && (path[n] == '\0' || path[n] == '/')) return true;
+        if (is_under(path, absent[i])) return true;
     }
     return false;
-}
-
-enum { MAX_GUESS = 256 };
-
-/* Writes the path with a single /v1 in front and without double slashes, which undoes what a
- * wrong base URL does to a path. */
-static void guess_path(char out[MAX_GUESS], const char *path)
-{
-    size_t n = 3;
-    memcpy(out, "/v1", 3);
-    while (*path != '\0' && n < MAX_GUESS - 1) {
-        if (path[0] == '/' && path[1] == '/')
-            path++;
-        else if (strncmp(path, "/v1/", 4) == 0 && n == 3)
-            path += 3;
-        else
-            out[n++] = *path++;
-    }
-    out[n] = '\0';
 }
 
 static void nothing_there(rose_api_error *e, const char *path)

@@ -55,7 +55,7 @@ void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_ap
     any_length.max_model_len = 0;
     if (rose_api_messages_render(&text, p, c, &j->err) &&
         rose_api_encode_chat(&ids, &text, &any_length, &j->err))
-        rose_api_putf(&j->reply, "{\"input_tokens\":%zu}", ids.len);
+        rose_api_putf(&j->reply, "%s%zu}", j->dialect->count, ids.len);
     if (j->reply.oom) rose_api_fail_nomem(&j->err);
     rose_ids_free(&ids);
     rose_template_text_free(&text);

@@ -526,6 +526,9 @@ static void messages_failure(void **state)
     forget(r, a);
 }
 
+#define NOT_FOUND "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\",\"message\":\""
+#define S50       "01234567890123456789012345678901234567890123456789"
+
 static void errors_and_counts(void **state)
 {
     static const struct {
@@ -555,6 +558,27 @@ static void errors_and_counts(void **state)
          "\"param\":\"max_output_tokens\",\"code\":\"context_length_exceeded\""},
         {"/v1/responses", "{\"input\":\"x\",\"stream\":1}", 400, "\"param\":\"stream\""},
         {"/v1/responses/r_1", NULL, 404, "is not implemented by this server"},
+        {"/v1/responses/input_tokens", "{\"input\":\"x\"}", 200,
+         "{\"object\":\"response.input_tokens\",\"input_tokens\":18}"},
+        {"/v1/responses/input_tokens", "{\"input\":7}", 400, "\"param\":\"input\""},
+        {"/v1/responses/input_tokens", NULL, 405, "{\"error\":{\"message\":"},
+        {"/v1/messages/batches", "{}", 404, NOT_FOUND},
+        {"/v1/messages/batches/b_1/results", NULL, 404, NOT_FOUND},
+        {"/v1/messages/count_tokens", NULL, 405, "{\"type\":\"error\""},
+        {"/v1/v1/messages", "{}", 404, NOT_FOUND},
+        {"/messages", "{}", 404, NOT_FOUND},
+        {"/v1/messagesx", "{}", 404, "{\"error\":{\"message\":"},
+        {"/v1/messages",
+         "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"" S50 "\"}]}", 400,
+         "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt "
+         "is "
+         "too long: 67 tokens > 63 maximum\"}}"},
+        {"/v1/messages",
+         "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"" S50 S50 S50 S50 S50 S50
+             S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50
+                 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 S50 "\"}]}",
+         400, "\"prompt is too long: 69 tokens > 63 maximum\""},
+        {"/v1/responses", "{\"input\":\"" S50 "\"}", 400, "maximum context length is 64 tokens"},
     };
     rose_api_opts o;
     (void)state;
@@ -571,6 +595,38 @@ static void errors_and_counts(void **state)
         if (strstr(fake_text(r), cases[i].want) == NULL)
             fail_msg("%s %s: %s", cases[i].path, body, fake_text(r));
         fake_free(r);
+    }
+    fake_stop(a);
+}
+
+/* What the HTTP server refuses by itself has the form of the path's API, too. */
+static void early_errors(void **state)
+{
+    static const struct {
+        const char *path;
+        int status;
+        const char *want;
+    } cases[] = {
+        {"/v1/messages", 401, "{\"type\":\"error\",\"error\":{\"type\":\"authentication_error\""},
+        {"/v1/messages/batches", 413,
+         "{\"type\":\"error\",\"error\":{\"type\":\"request_too_large\""},
+        {"/v1/messages/", 403, "{\"type\":\"error\",\"error\":{\"type\":\"permission_error\""},
+        {"/v1/messages/x", 429, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\""},
+        {"/v1/messages", 503, "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""},
+        {"/v1/responses", 413, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\""},
+        {"", 413, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\""},
+    };
+    rose_api_opts o;
+    (void)state;
+    rose_api_opts_default(&o);
+    fake_reset();
+    rose_api *a = fake_start(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rose_buf b = {0};
+        fake_http.cb.error_body(fake_http.cb.arg, cases[i].path, cases[i].status, "no", &b);
+        if (strncmp(rose_buf_str(&b), cases[i].want, strlen(cases[i].want)) != 0)
+            fail_msg("%s: %s", cases[i].path, b.data);
+        rose_buf_free(&b);
     }
     fake_stop(a);
 }
@@ -846,14 +902,15 @@ static void broken_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(translations),       cmocka_unit_test(names_of_errors),
-        cmocka_unit_test(responses_stream),   cmocka_unit_test(responses_cut),
-        cmocka_unit_test(responses_empty),    cmocka_unit_test(responses_failure),
-        cmocka_unit_test(messages_stream),    cmocka_unit_test(messages_whole),
-        cmocka_unit_test(messages_cached),    cmocka_unit_test(messages_failure),
-        cmocka_unit_test(errors_and_counts),  cmocka_unit_test(cancelled),
-        cmocka_unit_test(parts_in_responses), cmocka_unit_test(logprobs_of_parts),
-        cmocka_unit_test(parts_in_messages),  cmocka_unit_test(broken_arguments),
+        cmocka_unit_test(translations),      cmocka_unit_test(names_of_errors),
+        cmocka_unit_test(responses_stream),  cmocka_unit_test(responses_cut),
+        cmocka_unit_test(responses_empty),   cmocka_unit_test(responses_failure),
+        cmocka_unit_test(messages_stream),   cmocka_unit_test(messages_whole),
+        cmocka_unit_test(messages_cached),   cmocka_unit_test(messages_failure),
+        cmocka_unit_test(errors_and_counts), cmocka_unit_test(early_errors),
+        cmocka_unit_test(cancelled),         cmocka_unit_test(parts_in_responses),
+        cmocka_unit_test(logprobs_of_parts), cmocka_unit_test(parts_in_messages),
+        cmocka_unit_test(broken_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
