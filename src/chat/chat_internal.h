@@ -65,10 +65,11 @@ rose_status rose_chat_places_apply(rose_json **out, const rose_json *messages,
                                    const rose_chat_places *places, rose_chat_forms forms,
                                    bool head);
 
-/* The first message that must not vanish and whose content, as written, is not in the rendered
- * text; rose_json_count(messages): there is none. A template may have changed a content. So the
- * caller then renders rose_chat_places_needles (a new reference; NULL: no memory), in which such
- * messages have other contents, and rose_chat_places_lost looks for these (NOMEM). */
+/* The first message that must not vanish and that is not known to be in the rendered text: its
+ * content, as written, is not there, or no probe has tried its role. rose_json_count(messages):
+ * there is none. A template may have changed a content. So the caller then renders
+ * rose_chat_places_needles (a new reference; NULL: no memory), in which such messages have other
+ * contents, and rose_chat_places_lost looks for these (NOMEM). */
 size_t rose_chat_places_unseen(const rose_json *messages, const rose_template_text *text);
 rose_json *rose_chat_places_needles(const rose_json *messages, size_t from);
 rose_status rose_chat_places_lost(size_t *lost, const rose_json *messages, size_t from,

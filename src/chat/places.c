@@ -454,7 +454,8 @@ size_t rose_chat_places_unseen(const rose_json *messages, const rose_template_te
     const size_t n = rose_json_count(messages);
     for (size_t i = 0; i < n; i++) {
         const rose_json *m = rose_json_at(messages, i);
-        if (!may_vanish(m) && !find_content(rose_json_get(m, "content"), text, &at)) return i;
+        if (may_vanish(m)) continue;
+        if (!is_instruction(m) || !find_content(rose_json_get(m, "content"), text, &at)) return i;
     }
     return n;
 }

@@ -225,6 +225,13 @@ static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
     if (f->n_encoding > 0 && !f->chunked)
         return *why = "unsupported Transfer-Encoding, use chunked", 501;
     if (p->method == HTTP_CONNECT) return *why = "CONNECT is not supported", 501;
+    return 0;
+}
+
+/* Likewise what the head says of a body. By then the path is known, so that the answer has the form
+ * that the path's clients expect. */
+static int judge_body(const rose_http_conn *c, const head_facts *f, const char **why)
+{
     if (f->n_length > 0 && c->content_length > c->io->h->opts.max_body_bytes)
         return *why = "request body over the limit", 413;
     if (f->expect_unknown) return *why = "unknown Expect", 417;
@@ -270,7 +277,7 @@ static int read_head(rose_http_conn *c, head_facts *f, const char **why)
     if (status != 0) return status;
     if (used != c->head.len || !c->head_done || !request_line_is_exact(c) || !slice_head(c))
         return malformed(c, "malformed request", why);
-    return 0;
+    return judge_body(c, f, why);
 }
 
 /* Checks the name that the client asks for: that of an absolute URI, else that of the Host

@@ -5,6 +5,7 @@ Drives the server with the official packages openai and anthropic. What these AP
 completion that they stand for, and streams with replies that are not streamed.
 """
 import json
+import re
 import sys
 import typing
 
@@ -165,6 +166,15 @@ def test_responses_errors(s):
 
 # ---- messages ----
 
+def test_input_tokens(s):
+    for kw in ({"input": ASK}, {"input": [{"role": "developer", "content": "a"}, {"role": "user", "content": ASK}], "instructions": "Be brief."}):
+        n = s.client.responses.input_tokens.count(model=NAME, **kw)
+        r = respond(s, **kw)
+        check("responses: input_tokens", n.object == "response.input_tokens" and n.input_tokens == r.usage.input_tokens, (n, r.usage))
+    e = raised(openai.BadRequestError, lambda: s.client.responses.input_tokens.count(model=NAME, input=[]))
+    check("responses: input_tokens checks the body", e is not None and e.param == "input", e)
+
+
 def test_messages(s):
     c = claude(s)
     m = message(c)
@@ -244,7 +254,7 @@ def test_messages_errors(s):
                      ({"messages": [{"role": "user", "content": [{"type": "image", "source": {
                          "type": "base64", "media_type": "image/png", "data": ""}}]}]}, "'image'"),
                      ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
-                     ({"messages": [{"role": "user", "content": "word " * 3000}]}, "maximum context length"),
+                     ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long: "),
                      ({"extra_body": {"container": "c"}}, "container")):
         e = raised(anthropic.BadRequestError, lambda kw=kw: message(c, **kw))
         check(f"messages: {text} is refused by name", e is not None and text in e.body["error"]["message"] and
@@ -255,6 +265,19 @@ def test_messages_errors(s):
     check("messages: max_tokens is required", r.status_code == 400 and "'max_tokens' is required" in r.text, r.text)
     r = httpx.post(s.url + "/v1/messages", content="{}", headers={"Content-Type": "text/plain"})
     check("messages: content type", r.status_code == 415 and r.json()["type"] == "error", r.text)
+    e = raised(anthropic.NotFoundError, c.messages.batches.list)
+    check("messages: a path that is not there", e is not None and e.body["error"]["type"] == "not_found_error", e)
+    r = httpx.get(s.url + "/v1/messages")
+    check("messages: method", r.status_code == 405 and r.json()["type"] == "error" and r.headers["allow"] == "POST", r.text)
+    r = httpx.post(s.url + "/v1/messages", content=b"x" * ((1 << 25) + 1), headers={"Content-Type": "application/json"})
+    check("messages: a body that is too long", r.status_code == 413 and r.json()["error"]["type"] == "request_too_large", r.text[:200])
+    r = httpx.post(s.url + "/v1/messages", content="{}", headers={"Content-Type": "application/json", "Host": "elsewhere.example"})
+    check("messages: a foreign host", r.status_code == 403 and r.json()["error"]["type"] == "permission_error", r.text)
+    # the words hold numbers: what the prompt has, and what it may have
+    r = s.post("/v1/messages", {"messages": [{"role": "user", "content": "word " * 600}], "max_tokens": 1})
+    found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", r.json().get("error", {}).get("message", ""))
+    n = c.messages.count_tokens(model=NAME, messages=[{"role": "user", "content": "word " * 600}]).input_tokens
+    check("messages: how much too long", found and int(found[1]) == n and n > int(found[2]) == s.client.models.retrieve(NAME).max_model_len - 1, (r.text, n))
 
 
 def test_cancel(s):
@@ -350,7 +373,7 @@ def test_reasoning(s):
 def main():
     base = ("--generation-config", "none")
     with Server(*base) as s:
-        for test in (test_responses, test_responses_stream, test_responses_logprobs, test_responses_errors, test_messages,
+        for test in (test_responses, test_responses_stream, test_responses_logprobs, test_responses_errors, test_input_tokens, test_messages,
                      test_messages_stream, test_messages_nonce, test_messages_errors, test_cancel, test_formats):
             if not test_openai.ONLY or test.__name__ in test_openai.ONLY:
                 test(s)

@@ -339,6 +339,7 @@ static void what_vanishes_is_refused(void **state)
     (void)state;
     expect_lost(strict, "UFA", "messages[1]");
     expect_lost(strict, "UFA", "'function'");
+    expect_lost(strict, "FUA", "messages[0]");
     expect_lost(moody, "SUAUAU", "messages[0]");
     /* the first system message takes what is not shown at its place */
     rose_chat *chat = open_template(first_only);
