@@ -228,8 +228,8 @@ static int judge_head(rose_http_conn *c, const head_facts *f, const char **why)
     return 0;
 }
 
-/* Likewise what the head says of a body. By then the path is known, so that the answer has the form
- * that the path's clients expect. */
+/* Refuses bodies that the head announces and we do not take. By then the path is known, so that the
+ * answer has the form that the path's clients expect. */
 static int judge_body(const rose_http_conn *c, const head_facts *f, const char **why)
 {
     if (f->n_length > 0 && c->content_length > c->io->h->opts.max_body_bytes)

@@ -599,7 +599,7 @@ static void errors_and_counts(void **state)
     fake_stop(a);
 }
 
-/* What the HTTP server refuses by itself has the form of the path's API, too. */
+/* Refusals of the HTTP server itself also have the form of the path's API. */
 static void early_errors(void **state)
 {
     static const struct {
