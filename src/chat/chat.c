@@ -62,7 +62,7 @@ rose_reasoning_format rose_chat_reasoning(const rose_chat *c)
 
 enum { TRIAL_STEPS = 1000000 };
 
-static const char needle[] = "ROSE-NEEDLE";
+static const char needle[] = "ROSE-NEEDLE", other[] = "ROSE-OTHER";
 
 rose_status rose_chat_trial(rose_template_text *text, const rose_template *t,
                             const rose_template_input *in, const rose_template_limits *limits)
@@ -78,8 +78,9 @@ rose_status rose_chat_trial(rose_template_text *text, const rose_template *t,
     return limits->steps > 0 && used > limits->steps ? ROSE_E_INVAL : ROSE_OK;
 }
 
-/* *shown: the template shows the content of one user message, and not as Python prints a list. A
- * template that fails on it counts as one that does not. content is taken. */
+/* *shown: the template shows the content of one user message, which holds the needle, and as a list
+ * also `other`, and not as Python prints a list. A template that fails on it counts as one that
+ * does not. content is taken. */
 static rose_status try_content(bool *shown, const rose_chat *c, rose_json *content, bool as_list,
                                const rose_template_limits *limits)
 {
@@ -91,6 +92,7 @@ static rose_status try_content(bool *shown, const rose_chat *c, rose_json *conte
     const rose_status st = rose_chat_trial(&text, c->main, &in, limits);
     if (text.bytes != NULL) {
         *shown = strstr(text.bytes, needle) != NULL;
+        if (as_list && strstr(text.bytes, other) == NULL) *shown = false;
         if (as_list && strstr(text.bytes, "'type'") != NULL) *shown = false;
         if (as_list && strstr(text.bytes, "\"type\"") != NULL) *shown = false;
     }
@@ -103,9 +105,10 @@ static rose_status try_content(bool *shown, const rose_chat *c, rose_json *conte
 static rose_status try_forms(rose_chat *c, const rose_template_limits *limits)
 {
     bool text = false;
-    rose_status st =
-        try_content(&c->forms.parts, c,
-                    rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true, limits);
+    rose_status st = try_content(&c->forms.parts, c,
+                                 rose_json_pack("[{s:s,s:s},{s:s,s:s}]", "type", "text", "text",
+                                                needle, "type", "text", "text", other),
+                                 true, limits);
     if (st == ROSE_OK) st = try_content(&text, c, rose_json_string(needle), false, limits);
     if (st == ROSE_OK)
         st = rose_chat_forms_calls(&c->forms, c->tool_use != NULL ? c->tool_use : c->main,
@@ -273,21 +276,21 @@ static rose_status render_placed(const way *w, const rose_json *messages, rose_t
 static rose_status check_shown(const way *w, const rose_json *messages,
                                const rose_template_text *text, rose_err *err)
 {
-    rose_template_text other = {0};
+    rose_template_text shown = {0};
     const size_t from = rose_chat_places_unseen(messages, text), n = rose_json_count(messages);
     size_t lost = n;
     if (from == n) return ROSE_OK;
     rose_json *needles = rose_chat_places_needles(messages, from);
     if (needles == NULL) return no_memory(err);
-    rose_status st = render_placed(w, needles, &other, err);
-    if (st == ROSE_OK && rose_chat_places_lost(&lost, needles, from, &other) != ROSE_OK)
+    rose_status st = render_placed(w, needles, &shown, err);
+    if (st == ROSE_OK && rose_chat_places_lost(&lost, needles, from, &shown) != ROSE_OK)
         st = no_memory(err);
     if (lost < n)
         st = rose_fail(err, ROSE_E_INVAL,
                        "messages[%zu]: the chat template does not show this message of the role "
                        "'%.40s', so the model would not read it; send its text as the role 'user'",
                        lost, rose_json_text(rose_json_get(rose_json_at(messages, lost), "role")));
-    rose_template_text_free(&other);
+    rose_template_text_free(&shown);
     rose_json_decref(needles);
     return st;
 }
@@ -317,7 +320,7 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
     rose_json *messages = NULL;
-    rose_err other = {{0}};
+    rose_err second = {{0}};
     bool differs;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
@@ -335,7 +338,7 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
     if (st == ROSE_E_INVAL) {
         rose_status again = head_differs(&differs, &w, messages);
         w.head = true;
-        if (again == ROSE_OK && differs) again = render_checked(&w, messages, text, &other);
+        if (again == ROSE_OK && differs) again = render_checked(&w, messages, text, &second);
         if (again == ROSE_E_NOMEM) st = no_memory(err);
         if (again == ROSE_OK && differs) st = ROSE_OK; /* else the first error says why */
     }

@@ -51,6 +51,7 @@ typedef struct rose_chat_places {
     bool system_later, developer_later;
     bool leads; /* several instructions may stand at the start */
     bool users; /* a user message may follow another one */
+    bool parts; /* the content of a system message may be a list */
 } rose_chat_places;
 
 /* Tries the template, with these tools if it fails without. Errors: NOMEM. */

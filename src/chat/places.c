@@ -19,6 +19,9 @@
 
 #define NEEDLE "ROSE-NEEDLE-"
 
+/* Most steps of a probe: ten times what the templates of 52 released models needed. */
+enum { PROBE_STEPS = 100000 };
+
 /* ---- probes ---- */
 
 typedef struct probe {
@@ -63,19 +66,23 @@ static rose_json *make_messages(const probe *p, const char *roles)
     return list;
 }
 
-/* Renders the conversation; text->bytes is NULL where the template fails on it. */
-static void render(probe *p, rose_template_text *text, const char *roles, bool prompt)
+/* Renders the messages, which it takes; text->bytes is NULL where the template fails on them. */
+static void render_list(probe *p, rose_template_text *text, rose_json *messages, bool prompt)
 {
     *text = (rose_template_text){0};
-    rose_json *messages = make_messages(p, roles);
     const rose_template_input in = {.messages = messages,
                                     .tools = p->tools,
                                     .tokens = p->tokens,
                                     .add_generation_prompt = prompt,
-                                    .limits = {.steps = 1000000}};
+                                    .limits = {.steps = PROBE_STEPS}};
     if (messages == NULL || rose_template_render(text, p->t, &in, NULL) == ROSE_E_NOMEM)
         p->oom = true;
     rose_json_decref(messages);
+}
+
+static void render(probe *p, rose_template_text *text, const char *roles, bool prompt)
+{
+    render_list(p, text, make_messages(p, roles), prompt);
 }
 
 /* Whether the text has needles 0 .. n-1, each once and in this order. */
@@ -168,6 +175,20 @@ static bool shows_later(probe *p, char role, bool system_first)
     return prompts_after(p, roles);
 }
 
+/* Whether the template shows both parts of a system message. */
+static bool shows_parts(probe *p)
+{
+    rose_template_text text;
+    rose_json *messages =
+        rose_json_pack("[{s:s,s:[{s:s,s:s},{s:s,s:s}]},{s:s,s:s}]", "role", "system", "content",
+                       "type", "text", "text", NEEDLE "0;", "type", "text", "text", NEEDLE "1;",
+                       "role", "user", "content", NEEDLE "2;");
+    render_list(p, &text, messages, false);
+    const bool ok = in_order(text.bytes, 3);
+    rose_template_text_free(&text);
+    return ok;
+}
+
 rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
                                   rose_chat_forms forms, const rose_json *tokens,
                                   const rose_json *tools)
@@ -175,7 +196,7 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
     probe p = {.t = t, .tokens = tokens, .forms = forms};
     if (!shows(&p, "U")) p.tools = tools; /* there are templates for requests with tools alone */
     /* A template that does not even show a user is for something else: it gets what comes. */
-    *out = (rose_chat_places){true, true, true, true, true, true};
+    *out = (rose_chat_places){true, true, true, true, true, true, forms.parts};
     if (shows(&p, "U")) {
         out->system_first = shows_role(&p, "SU", 0);
         out->developer_first = shows_role(&p, "DU", 0);
@@ -185,6 +206,7 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
         out->system_later = shows_later(&p, 'S', out->system_first);
         out->developer_later = shows_later(&p, 'D', out->system_first);
         out->users = shows_later(&p, 'U', out->system_first);
+        out->parts = forms.wrap || (forms.parts && shows_parts(&p));
     }
     return p.oom ? ROSE_E_NOMEM : ROSE_OK;
 }
@@ -325,6 +347,19 @@ static void place_marked(placing *p, const rose_json *content)
     }
 }
 
+/* A message that stays, in this role. */
+static void place_here(placing *p, const rose_json *m, const char *role)
+{
+    rose_json *copy = copy_with(m, "role", rose_json_string(role));
+    rose_buf b = {0};
+    if (rose_json_is_array(rose_json_get(m, "content")) && !p->places->parts) {
+        add_content(p, &b, rose_json_get(m, "content"));
+        if (rose_json_set_new(copy, "content", take_content(p, &b)) != 0) p->oom = true;
+        rose_buf_free(&b);
+    }
+    append(p, copy);
+}
+
 /* lead: only instructions stand before the message. */
 static void place_instruction(placing *p, const rose_json *m, bool lead)
 {
@@ -332,9 +367,9 @@ static void place_instruction(placing *p, const rose_json *m, bool lead)
     const rose_json *content = rose_json_get(m, "content");
     const bool joins = lead && is_instruction(last_of(p)) && !x->leads;
     if (!joins && is_role(m, "developer") && (lead ? x->developer_first : x->developer_later))
-        append(p, rose_json_incref(m));
+        place_here(p, m, "developer");
     else if (!joins && (lead ? x->system_first : x->system_later))
-        append(p, copy_with(m, "role", rose_json_string("system")));
+        place_here(p, m, "system");
     else if (is_empty(content))
         return; /* nothing is lost */
     else if (joins)

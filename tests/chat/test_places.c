@@ -305,6 +305,11 @@ static void changed_texts_are_not_lost(void **state)
     static const char changes[] =
         "{% for m in messages %}[{{ m.role }}]{{ m.content | replace('a', "
         "'4') }}{% endfor %}";
+    static const char first_part[] =
+        "{% for m in messages %}{% if m.role == 'system' %}{% if m.content is string %}"
+        "{{ m.content }}{% else %}{{ m.content[0].text }}{% endif %}{% else %}[{{ m.role }}]"
+        "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}"
+        "{% endfor %}{% endif %}{% endif %}{% endfor %}";
     (void)state;
     expect_shown(changes,
                  rose_json_pack("[o,o]", message("system", rose_json_string("banana")),
@@ -314,6 +319,15 @@ static void changed_texts_are_not_lost(void **state)
                  rose_json_pack("[o,o]", message("system", rose_json_string(" \n")),
                                 message("user", rose_json_string("x"))),
                  "[system][user]x");
+    /* Gemma 3 takes parts of a user, and of a system message only the first */
+    expect_shown(
+        first_part,
+        rose_json_pack("[o,o]",
+                       message("system", rose_json_pack("[{s:s,s:s},{s:s,s:s}]", "type", "text",
+                                                        "text", "a", "type", "text", "text", "b")),
+                       message("user", rose_json_pack("[{s:s,s:s},{s:s,s:s}]", "type", "text",
+                                                      "text", "c", "type", "text", "text", "d"))),
+        "a\nb[user]cd");
     /* parts, which the template gets as one text */
     expect_shown(
         strict,
