@@ -207,6 +207,7 @@ typedef struct rose_api_io {
     rose_wakeq *done;                                  /* jobs back from the workers */
     LIST_HEAD(rose_api_waiting, rose_api_job) waiting; /* streams that wait for their first token */
     rose_http_timer *look; /* the timer that looks at them; NULL: none waits */
+    uint64_t look_ns;      /* when it fires */
     rose_encoder *encoder; /* encoder for jobs that run on this thread; created when first needed */
     uint64_t inline_from_ns;   /* when the next short job may run here */
     uint32_t n_jobs;           /* alive; this thread */

@@ -311,7 +311,8 @@ static void write_stream(rose_api_job *j)
  * Proxies and clients give up on a response that stays silent. So the head of a stream is sent when
  * the engine begins with its prompt, and signs of life follow until the first token. Before that,
  * an error is a response with its own status. One timer of the thread looks at all of its waiting
- * streams. It does nothing to a stream whose first token comes within the time of a look. */
+ * streams, often only while one of them has no head. It does nothing to a stream whose first token
+ * comes within the time of a look. */
 
 enum { LOOK_MS = 100 };
 
@@ -341,38 +342,49 @@ static void look_at(rose_api_job *j, uint64_t now)
         rose_http_stream_write(j->r, j->dialect->ping, strlen(j->dialect->ping));
 }
 
-static void look_later(rose_api_io *io);
+/* When a waiting stream needs the next look. */
+static uint64_t next_look(const rose_api_job *j, uint64_t now)
+{
+    const uint64_t soon = now + LOOK_MS * UINT64_C(1000000);
+    return j->begun || j->ping_ns < soon ? j->ping_ns : soon;
+}
+
+static void on_look(void *arg);
+
+/* Without memory for the timer the streams stay silent until another one waits. */
+static void look_at_ns(rose_api_io *io, uint64_t at, uint64_t now)
+{
+    if (io->look != NULL && io->look_ns <= at) return;
+    rose_http_timer_cancel(io->look);
+    io->look_ns = at;
+    io->look = rose_http_timer_start(io->api->http, io->thread,
+                                     at > now ? (uint32_t)((at - now + 999999) / 1000000) : 1,
+                                     on_look, io);
+}
 
 static void on_look(void *arg)
 {
     rose_api_io *io = arg;
     rose_api_job *j = LIST_FIRST(&io->waiting), *next;
     const uint64_t now = rose_now_ns();
+    uint64_t at = UINT64_MAX;
     io->look = NULL;
     for (; j != NULL; j = next) { /* a write may end other waits, but it frees no job */
         next = LIST_NEXT(j, wait_link);
         if (j->waits && wanted(j)) look_at(j, now);
+        if (j->waits && wanted(j) && next_look(j, now) < at) at = next_look(j, now);
     }
-    look_later(io);
-}
-
-static void look_later(rose_api_io *io)
-{
-    const uint64_t ping_ms = ping_ns(io->api) / 1000000;
-    const uint32_t ms = ping_ms < LOOK_MS ? (uint32_t)ping_ms + 1 : LOOK_MS;
-    if (io->look != NULL || LIST_EMPTY(&io->waiting)) return;
-    /* Without memory for the timer the streams stay silent until another one waits. */
-    io->look = rose_http_timer_start(io->api->http, io->thread, ms, on_look, io);
+    if (at != UINT64_MAX) look_at_ns(io, at, now);
 }
 
 static void begin_wait(rose_api_job *j)
 {
-    const uint64_t ping = ping_ns(j->api);
+    const uint64_t ping = ping_ns(j->api), now = rose_now_ns();
     if (!j->streaming || j->begun || ping == 0 || !wanted(j)) return;
     j->waits = true;
-    j->ping_ns = rose_now_ns() + ping;
+    j->ping_ns = now + ping;
     LIST_INSERT_HEAD(&j->io->waiting, j, wait_link);
-    look_later(j->io);
+    look_at_ns(j->io, next_look(j, now), now);
 }
 
 static void end_stream(rose_api_job *j)

@@ -626,8 +626,10 @@ struct rose_http_timer {
 
 static rose_http_timer *fake_timer;
 static uint32_t fake_n_timers; /* without fake_look_timer */
-/* The timer of at most 100 ms that looks at waiting streams is kept apart. */
+/* The timer that looks at waiting streams is kept apart. It first runs for at most 100 ms. */
+static void (*fake_look_fn)(void *arg);
 static rose_http_timer *fake_look_timer;
+static uint32_t fake_look_ms;
 
 rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t ms,
                                        void (*fn)(void *arg), void *arg)
@@ -639,7 +641,9 @@ rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t m
     FAKE_ALLOC_END();
     if (t == NULL) abort();
     *t = (rose_http_timer){fn, arg};
-    if (ms <= 100) {
+    if (ms <= 100) fake_look_fn = fn;
+    if (fn == fake_look_fn) {
+        fake_look_ms = ms;
         if (fake_look_timer != NULL) abort();
         return fake_look_timer = t;
     }
