@@ -125,13 +125,14 @@ static rose_json *probe_tools(void)
 }
 
 /* Finds out where the templates show instructions. */
-static rose_status try_places(rose_chat *c)
+static rose_status try_places(rose_chat *c, const rose_template_limits *limits)
 {
     rose_json *tools = probe_tools();
     if (tools == NULL) return ROSE_E_NOMEM;
-    rose_status st = rose_chat_places_find(&c->places, c->main, c->forms, c->tokens, tools);
+    rose_status st = rose_chat_places_find(&c->places, c->main, c->forms, c->tokens, tools, limits);
     if (st == ROSE_OK && c->tool_use != NULL)
-        st = rose_chat_places_find(&c->tool_use_places, c->tool_use, c->forms, c->tokens, tools);
+        st = rose_chat_places_find(&c->tool_use_places, c->tool_use, c->forms, c->tokens, tools,
+                                   limits);
     rose_json_decref(tools);
     return st;
 }
@@ -159,7 +160,7 @@ static rose_status try_tools(rose_chat *c, const rose_template_limits *limits)
 static rose_status try_all(rose_chat *c, const rose_template_limits *limits, rose_err *err)
 {
     rose_status st = try_forms(c, limits);
-    if (st == ROSE_OK) st = try_places(c);
+    if (st == ROSE_OK) st = try_places(c, limits);
     if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE) st = try_tools(c, limits);
     if (st == ROSE_OK) return st;
     return rose_fail(err, st, "chat template: %s",

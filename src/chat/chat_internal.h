@@ -54,10 +54,10 @@ typedef struct rose_chat_places {
     bool parts; /* the content of a system message may be a list */
 } rose_chat_places;
 
-/* Tries the template, with these tools if it fails without. Errors: NOMEM. */
+/* Tries the template, with these tools if it fails without. Errors as of rose_chat_trial. */
 rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
                                   rose_chat_forms forms, const rose_json *tokens,
-                                  const rose_json *tools);
+                                  const rose_json *tools, const rose_template_limits *limits);
 
 /* *out: the messages, which rose_chat_messages has checked, with each instruction where the
  * template shows it; a new reference. It takes the role system, becomes a marked user message, or

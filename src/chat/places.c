@@ -28,7 +28,8 @@ typedef struct probe {
     const rose_template *t;
     const rose_json *tokens, *tools;
     rose_chat_forms forms;
-    bool oom;
+    const rose_template_limits *limits;
+    rose_status st; /* once it is no OK, nothing more is rendered */
 } probe;
 
 static const char *role_name(char c)
@@ -66,6 +67,21 @@ static rose_json *make_messages(const probe *p, const char *roles)
     return list;
 }
 
+/* A trial with a smaller limit, because there are dozens of probes. Beyond it a template of a
+ * request counts as slow, and a model's own as one that fails. */
+static rose_status trial(probe *p, rose_template_text *text, const rose_template_input *in)
+{
+    const uint64_t most = p->limits->steps;
+    rose_template_limits own = *p->limits;
+    uint64_t used = 0;
+    own.steps = most > 0 ? most / 16 + 1 : PROBE_STEPS;
+    own.used = &used;
+    const rose_status st = rose_chat_trial(text, p->t, in, &own);
+    if (st != ROSE_E_INVAL || most == 0) return st == ROSE_E_INVAL ? ROSE_OK : st;
+    if (p->limits->used != NULL) *p->limits->used = most + 1;
+    return st;
+}
+
 /* Renders the messages, which it takes; text->bytes is NULL where the template fails on them. */
 static void render_list(probe *p, rose_template_text *text, rose_json *messages, bool prompt)
 {
@@ -73,10 +89,9 @@ static void render_list(probe *p, rose_template_text *text, rose_json *messages,
     const rose_template_input in = {.messages = messages,
                                     .tools = p->tools,
                                     .tokens = p->tokens,
-                                    .add_generation_prompt = prompt,
-                                    .limits = {.steps = PROBE_STEPS}};
-    if (messages == NULL || rose_template_render(text, p->t, &in, NULL) == ROSE_E_NOMEM)
-        p->oom = true;
+                                    .add_generation_prompt = prompt};
+    if (messages == NULL) p->st = ROSE_E_NOMEM;
+    if (p->st == ROSE_OK) p->st = trial(p, text, &in);
     rose_json_decref(messages);
 }
 
@@ -191,9 +206,9 @@ static bool shows_parts(probe *p)
 
 rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
                                   rose_chat_forms forms, const rose_json *tokens,
-                                  const rose_json *tools)
+                                  const rose_json *tools, const rose_template_limits *limits)
 {
-    probe p = {.t = t, .tokens = tokens, .forms = forms};
+    probe p = {.t = t, .tokens = tokens, .forms = forms, .limits = limits};
     if (!shows(&p, "U")) p.tools = tools; /* there are templates for requests with tools alone */
     /* A template that does not even show a user is for something else: it gets what comes. */
     *out = (rose_chat_places){true, true, true, true, true, true, forms.parts};
@@ -208,7 +223,7 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
         out->users = shows_later(&p, 'U', out->system_first);
         out->parts = forms.wrap || (forms.parts && shows_parts(&p));
     }
-    return p.oom ? ROSE_E_NOMEM : ROSE_OK;
+    return p.st;
 }
 
 /* ---- texts ---- */

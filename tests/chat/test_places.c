@@ -54,7 +54,8 @@ static rose_chat *open_template(const char *template)
 {
     rose_chat *chat = NULL;
     rose_err err = {""};
-    if (rose_chat_derive(&chat, NULL, template, strlen(template), &err) != ROSE_OK)
+    if (rose_chat_derive(&chat, NULL, template, strlen(template), &(rose_template_limits){0},
+                         &err) != ROSE_OK)
         fail_msg("%s", err.msg);
     return chat;
 }
