@@ -24,6 +24,7 @@ TAG = {"type": "triggered_tags", "triggers": ["<n"], "at_least_one": True, "stop
     {"type": "tag", "begin": "<n>", "content": {"type": "json_schema", "json_schema": {"enum": [1, 22, 333]}}, "end": "</n>"}]}
 DATE = r"[12][0-9]{3}-(0[1-9]|1[0-2])-[0-3][0-9]"
 NUMBERS = 'root ::= number (", " number){1,3} "."\nnumber ::= [1-9] [0-9]?\n'
+LARK = '?start: sum\nsum: N (" " OP " " N) ~ 1..2 -> add\nOP: "+" | "*"\nN: "-"? D~1..3\n%import common.DIGIT -> D\n'
 
 
 def is_person(text, ordered=True):
@@ -67,6 +68,10 @@ KINDS = {
     "guided_choice": ({"guided_choice": ["yes", "yes!", "no"]}, lambda t: t in ("yes", "yes!", "no")),
     "guided_grammar": ({"guided_grammar": 'root ::= "a" x "b" | "ab"\nx ::= "a" y "b" | "ab"\ny ::= "ab"'},
                        lambda t: t in ("ab", "aabb", "aaabbb")),
+    "structured_outputs grammar in Lark": ({"structured_outputs": {"grammar": LARK}},
+                                           lambda t: re.fullmatch(r"-?\d+( [+*] -?\d+){1,2}", t)),
+    "guided_grammar in Lark": ({"guided_grammar": 'start: "on"i | WORD "!"\nWORD: /[ab]{2}/\n'},
+                               lambda t: re.fullmatch("(?i:on)|[ab]{2}!", t)),
     "SGLang's regex": ({"regex": "[a-f]{3}"}, lambda t: re.fullmatch("[a-f]{3}", t)),
     "SGLang's ebnf": ({"ebnf": 'root ::= "on" | "off"'}, lambda t: t in ("on", "off")),
     "json_schema": ({"json_schema": LIST}, is_list),
@@ -260,6 +265,16 @@ BAD = (
     ({"response_format": {"type": "yaml"}}, "response_format.type", "json_object"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "regex"),
     ({"structured_outputs": {"grammar": "root ::= nowhere"}}, "structured_outputs.grammar", "nowhere"),
+    ({"structured_outputs": {"grammar": "start: <think>"}}, "structured_outputs.grammar", "tokens in a grammar"),
+    ({"guided_grammar": "root = 'a'"}, "guided_grammar", "or Lark with rules `name: ...`"),
+    ({"guided_json": {"required": "a"}}, "guided_json", "#/required: must be a list of strings"),
+    ({"guided_json": {"properties": {"x": {"$ref": 5}}}}, "guided_json", "#/properties/x/$ref: must be a string"),
+    ({"guided_json": {"minLength": 2 ** 62}}, "guided_json", "#/minLength"),
+    ({"guided_regex": "[0-9]{4294967296}"}, "guided_regex", "a count beyond 4294967293"),
+    ({"guided_regex": "a**"}, "guided_regex", "a quantifier follows a quantifier"),
+    ({"guided_regex": "\\Aab\\Z"}, "guided_regex", "the escape \\A is not supported"),
+    ({"guided_json": {"allOf": [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(30)]}},
+     "guided_json", "too costly to compile: it needs more than 30 million steps"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least one"),
     ({"guided_choice": ["a"] * 131073}, "guided_choice", "131073 texts, and the limit is 131072"),
     ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex", "exclude each other"),

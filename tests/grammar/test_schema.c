@@ -461,6 +461,46 @@ static void order(void **state)
 }
 
 /* Objects without further properties, in any order, in the order of the schema and in parts. */
+/* oneOf of closed objects: what is allowed satisfies exactly one schema, as JSON Schema means it,
+ * also where a schema is dropped because another one lacks a name that it requires. */
+static void closed_one_of(void **state)
+{
+#define ONE(NAME)                                                                                  \
+    "{\"type\":\"object\",\"properties\":{\"" NAME "\":{\"enum\":[1]}},\"required\":[\"" NAME "\"" \
+                                                                                              "]}"
+    static const text_case cases[] = {
+        {"{\"oneOf\":[" ONE("a") "," ONE("b") "," ONE("c") "]}",
+         {"{\"a\":1}", "{\"b\":1}", "{\"c\":1}"},
+         {"{}", "{\"a\":1,\"b\":1}", "{\"b\":1,\"c\":1}", "{\"x\":1}"}},
+        {"{\"properties\":{\"b\":{}},\"oneOf\":[" ONE("a") "," ONE("b") "]}",
+         {"{\"a\":1}", "{\"b\":1}", "{\"a\":1,\"b\":2}"},
+         {"{}", "{\"a\":1,\"b\":1}", "{\"b\":2}"}},
+        {"{\"additionalProperties\":true,\"oneOf\":[" ONE("a") "," ONE("b") "]}",
+         {"{\"a\":1}", "{\"a\":1,\"x\":1}", "{\"b\":1,\"a\":2}"},
+         {"{\"x\":1}", "{\"a\":1,\"b\":1}"}},
+        {"{\"oneOf\":[" ONE("a") ",{\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         {"{\"a\":1}", "{\"b\":{}}", "7"},
+         {"{}", "{\"a\":1,\"b\":1}"}},
+        {"{\"dependentRequired\":{\"a\":[\"b\"]},\"oneOf\":[" ONE("a") "," ONE("b") "]}",
+         {"{\"b\":1}", "{\"a\":1,\"b\":2}"},
+         {"{\"a\":1}", "{\"a\":1,\"b\":1}"}},
+    };
+    const rose_grammar_opts opts = {.closed = true};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rose_grammar *g;
+        rose_err err = {""};
+        if (rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, cases[i].grammar,
+                                 strlen(cases[i].grammar), v, &opts, &err) != ROSE_OK)
+            fail_msg("%s: %s", cases[i].grammar, err.msg);
+        for (const char *const *t = cases[i].good; *t != NULL; t++)
+            if (!allows(g, *t)) fail_msg("%s should allow %s", cases[i].grammar, *t);
+        for (const char *const *t = cases[i].bad; *t != NULL; t++)
+            if (allows(g, *t)) fail_msg("%s should not allow %s", cases[i].grammar, *t);
+        rose_grammar_unref(g);
+    }
+}
+
 static void closed(void **state)
 {
     static const char *const open[] = {
@@ -750,9 +790,11 @@ static void random_schemas(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strings),        cmocka_unit_test(numbers),  cmocka_unit_test(objects),
-        cmocka_unit_test(others),         cmocka_unit_test(refusals), cmocka_unit_test(malformed),
-        cmocka_unit_test(large_counts),   cmocka_unit_test(order),    cmocka_unit_test(closed),
+        cmocka_unit_test(strings),        cmocka_unit_test(numbers),
+        cmocka_unit_test(objects),        cmocka_unit_test(others),
+        cmocka_unit_test(refusals),       cmocka_unit_test(malformed),
+        cmocka_unit_test(closed_one_of),  cmocka_unit_test(large_counts),
+        cmocka_unit_test(order),          cmocka_unit_test(closed),
         cmocka_unit_test(random_schemas),
     };
     v = small_vocab();
