@@ -693,8 +693,8 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j);
  * was processed. */
 void rose_api_workers_write(rose_api_workers *w, rose_api_job *j);
 /* The thread that runs the job calls the first function before it compiles a grammar or renders a
- * slow template, and the second one after it. It has set j->turn.text. EMPTY: others come before it
- * (turns.h). Set
+ * slow template, and the second one after it. It may have set j->turn before. EMPTY: others come
+ * before it (turns.h). Set
  * j->declined, and j goes back into the queue. FULL: j is refused, because too many jobs wait to
  * compile, and other jobs need room in the queue. w may be NULL: without workers a job may always
  * compile. */

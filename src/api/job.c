@@ -53,6 +53,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->dialect = d;
     j->created = rose_unix_time();
     j->turn.client = rose_api_client_of(a, r);
+    j->turn.text = (uintptr_t)j; /* no other job's, until a grammar is needed */
     j->prof_id = rose_http_req_prof_id(r);
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);

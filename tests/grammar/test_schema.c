@@ -467,7 +467,7 @@ static void closed_one_of(void **state)
 {
 #define ONE(NAME)                                                                                  \
     "{\"type\":\"object\",\"properties\":{\"" NAME "\":{\"enum\":[1]}},\"required\":[\"" NAME "\"" \
-                                                                                              "]}"
+    "]}"
     static const text_case cases[] = {
         {"{\"oneOf\":[" ONE("a") "," ONE("b") "," ONE("c") "]}",
          {"{\"a\":1}", "{\"b\":1}", "{\"c\":1}"},
