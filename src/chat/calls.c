@@ -476,6 +476,8 @@ void rose_calls_destroy(rose_calls *p)
     rose_buf_free(&p->held);
     rose_buf_free(&p->name);
     rose_buf_free(&p->word);
+    rose_buf_free(&p->param);
+    rose_buf_free(&p->json);
     free(p);
 }
 

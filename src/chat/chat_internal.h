@@ -101,23 +101,21 @@ typedef enum rose_calls_state {
     CALLS_MISTRAL_ARGS, /* before the { of the arguments */
     CALLS_BARE_ARGS,    /* in arguments without an object around them */
     /* calls_convert.c */
-    CALLS_XML_FUNCTION, /* before <function= */
-    CALLS_XML_NAME,     /* in the name after <function= */
-    CALLS_XML_BODY,     /* before <parameter= or </function> */
-    CALLS_XML_KEY,      /* in the name after <parameter= */
-    CALLS_XML_VALUE,    /* in the value of a parameter */
-    CALLS_PY_CALL,      /* before the name of a function */
-    CALLS_PY_NAME,      /* in the name of a function */
-    CALLS_PY_ARG,       /* before the name of an argument, or the ) of the call */
-    CALLS_PY_KEY,       /* in the name of an argument */
-    CALLS_PY_EQUALS,    /* after the name of an argument */
-    CALLS_PY_VALUE,     /* before a value */
-    CALLS_PY_STRING,    /* in a string */
-    CALLS_PY_ESCAPE,    /* after a backslash */
-    CALLS_PY_CODE,      /* in the digits of \x, \u or \U */
-    CALLS_PY_WORD,      /* in a number, or True and the like */
-    CALLS_PY_AFTER,     /* after a value */
-    CALLS_PY_NEXT       /* after a call */
+    CALLS_XML_FUNCTION,  /* before <function= */
+    CALLS_XML_NAME,      /* in the name after <function= */
+    CALLS_XML_BODY,      /* before <parameter= or </function> */
+    CALLS_XML_KEY,       /* in the name after <parameter= */
+    CALLS_XML_VALUE,     /* in the value of a parameter */
+    CALLS_XML_VALUE_KEY, /* in the value, after <parameter=, which may begin the next parameter */
+    CALLS_XML_VALUE_END, /* in the value, after </function>, which may end the call */
+    CALLS_PY_CALL,       /* before the name of a function */
+    CALLS_PY_NAME,       /* in the name of a function */
+    CALLS_PY_ARG,        /* before the name of an argument, or the ) of the call */
+    CALLS_PY_KEY,        /* in the name of an argument */
+    CALLS_PY_EQUALS,     /* after the name of an argument */
+    CALLS_PY_VALUE,      /* in a value, or after a string that was one */
+    CALLS_PY_STRING,     /* in a string that is passed on as it comes */
+    CALLS_PY_NEXT        /* after a call */
 } rose_calls_state;
 
 /* Finds the end of a JSON value, without checking all of its syntax. */
@@ -139,6 +137,22 @@ enum {
 };
 
 enum { CALLS_PY_DEPTH = 64, CALLS_MAX_NAME = 256 };
+
+/* python.c: a string of Python, byte by byte. */
+typedef enum rose_python_took {
+    PYTHON_MORE,  /* the byte belongs to the string, which goes on */
+    PYTHON_ENDED, /* the byte ends the string */
+    PYTHON_BEFORE /* the string has ended before the byte */
+} rose_python_took;
+
+typedef struct rose_python_string {
+    char quote;
+    bool triple, raw, oom;
+    enum { PYTHON_OPEN, PYTHON_TEXT, PYTHON_ESCAPE, PYTHON_CODE } state;
+    uint32_t n_quotes;           /* at the beginning, or at what may be the end */
+    uint32_t code, digits, base; /* of an escape; digits are left of it */
+    uint32_t high;               /* a surrogate that waits for its other half; 0: none */
+} rose_python_string;
 
 struct rose_calls {
     rose_calls_opts o;
@@ -169,21 +183,21 @@ struct rose_calls {
     size_t key_len;   /* bytes of it, also those not kept */
     bool has_args;    /* arguments were seen */
     bool args_string; /* they are JSON within a string */
-    size_t args_at;   /* where they are in `held`, if they came before the name */
+    size_t args_at;   /* where they are in `held`, if they came before the name; in
+                       * CALLS_XML_VALUE_END where the text after the tag is */
     size_t args_len;
     /* of calls_convert.c */
     uint32_t n_params; /* of this call so far */
     unsigned types;    /* of this parameter */
     bool listed; /* its schema lists its values, so white space around a value is not part of it */
-    rose_buf word;              /* the name, number or value that is being read */
-    bool begun;                 /* the first byte of the value is past */
-    char stack[CALLS_PY_DEPTH]; /* open brackets of a Python value */
-    uint32_t depth;
-    bool comma;      /* a comma comes before the next value */
-    bool dict_key;   /* the next value is a key of a dict */
-    char quote;      /* of the string */
-    uint32_t code;   /* of an escape */
-    uint32_t digits; /* left of it */
+    rose_buf word;  /* the name or value that is being read */
+    rose_buf param; /* the name of this parameter */
+    rose_buf json;  /* scratch: bytes of the arguments */
+    bool begun;     /* the first byte of the value is past */
+    uint32_t depth; /* open brackets of a Python value */
+    rose_python_string str;
+    bool in_str;   /* in a string within a Python value */
+    bool open_str; /* a string is passed on, and its end is not yet */
 };
 
 static inline bool rose_calls_space(char c)
@@ -212,11 +226,34 @@ void rose_calls_json_begin(rose_calls *p, rose_calls_state state, bool marked);
 void rose_calls_json_step(rose_calls *p, char c);
 
 /* calls_convert.c */
+/* Finds the types of the parameter `param` of the function `name`. */
+void rose_calls_find_types(rose_calls *p);
+void rose_calls_put(rose_calls *p, const char *text);                   /* arguments as they are */
+void rose_calls_put_string(rose_calls *p, const char *bytes, size_t n); /* as a JSON string */
+/* Announces the call, unless it is, and the parameter `param`. */
+void rose_calls_say_call(rose_calls *p);
+void rose_calls_say_param(rose_calls *p);
 void rose_calls_xml_begin(rose_calls *p, rose_calls_state state);
 void rose_calls_xml_step(rose_calls *p, char c);
 void rose_calls_xml_finish(rose_calls *p);
+
+/* calls_python.c */
 void rose_calls_py_begin(rose_calls *p);
 void rose_calls_py_step(rose_calls *p, char c);
 void rose_calls_py_finish(rose_calls *p);
+
+/* python.c. A failed allocation sets *oom. */
+/* Appends bytes as they stand within a JSON string. */
+void rose_python_escape(rose_buf *out, const char *bytes, size_t n, bool *oom);
+/* Whether the letters s[0..n) may stand before the quote of a string; *raw: they make it raw. */
+bool rose_python_prefix(const char *s, size_t n, bool *raw);
+/* The first quote is past. */
+void rose_python_string_begin(rose_python_string *s, char quote, bool raw);
+/* Appends what the byte adds to the string, as it stands within a JSON string. out: NULL = the end
+ * of the string is all that is wanted. */
+rose_python_took rose_python_string_step(rose_python_string *s, rose_buf *out, char c);
+/* Appends the JSON form of the one literal that text[0..n) holds; *type is one of CALLS_STRING and
+ * so on. False: it holds none, and nothing is appended. */
+bool rose_python_value(rose_buf *out, const char *text, size_t n, unsigned *type, bool *oom);
 
 #endif

@@ -49,6 +49,7 @@ static const char tools_text[] =
     "\"exact\": {\"type\": \"boolean\"}, \"at\": {\"anyOf\": [{\"type\": \"string\"},"
     "{\"type\": \"null\"}]}, \"where\": {\"$ref\": \"#/$defs/place\"}, \"tags\": {\"type\":"
     "[\"array\", \"null\"]}, \"unit\": {\"enum\": [\"C\", \"F\"]}, \"any\": {},"
+    "\"mixed\": {\"enum\": [\"auto\", 1, \"2\", null]},"
     "\"loop\": {\"$ref\": \"#/properties/loop\"}},"
     "\"$defs\": {\"place\": {\"type\": \"object\"}}}}},"
     "{\"type\": \"function\", \"function\": {\"name\": \"now\"}},"
@@ -210,6 +211,61 @@ static const sample samples[] = {
     {XML, 0, 0,
      "<tool_call><function=now></function><tool_call><function=now></function></tool_call>",
      "C0{now}A0{{}}C1{now}A1{{}}", 0},
+    /* values that are Python's, and long numbers */
+    {XML, 0, 0,
+     "<function=get_weather><parameter=tags>\n['a', \"b\", 'it\\'s']\n</parameter>"
+     "<parameter=where>{'x': True, 'y': (1, None)}</parameter>"
+     "<parameter=days>\n12345678901234567890123\n</parameter><parameter=exact>True</parameter>"
+     "<parameter=at>None</parameter><parameter=any>['x', 1_0]</parameter></function>",
+     "C0{get_weather}A0{{\"tags\": [\"a\", \"b\", \"it's\"], \"where\": {\"x\": true, \"y\": [1, "
+     "null]}, \"days\": 12345678901234567890123, \"exact\": true, \"at\": null, \"any\": [\"x\", "
+     "10]}}",
+     0},
+    {XML, 0, 0,
+     "<function=get_weather><parameter=at>0x10</parameter><parameter=any>'a'</parameter>"
+     "<parameter=days>0x10</parameter><parameter=tags>['a'</parameter></function>",
+     "C0{get_weather}A0{{\"at\": \"0x10\", \"any\": \"'a'\", \"days\": 16, \"tags\": \"['a'\"}}",
+     0},
+    /* an enum of several types */
+    {XML, 0, 0,
+     "<function=get_weather><parameter=mixed>1</parameter></function>"
+     "<function=get_weather><parameter=mixed>\n2\n</parameter></function>"
+     "<function=get_weather><parameter=mixed>None</parameter></function>"
+     "<function=get_weather><parameter=mixed>auto</parameter></function>"
+     "<function=get_weather><parameter=mixed>3</parameter></function>",
+     "C0{get_weather}A0{{\"mixed\": 1}}C1{get_weather}A1{{\"mixed\": \"2\"}}C2{get_weather}A2{{"
+     "\"mixed\": null}}C3{get_weather}A3{{\"mixed\": \"auto\"}}C4{get_weather}A4{{\"mixed\": "
+     "\"3\"}}",
+     0},
+    /* closing tags that the model forgot */
+    {XML, 0, 0,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nDallas\n<parameter=days>\n7\n</"
+     "parameter>\n</function>\n</tool_call>",
+     "C0{get_weather}A0{{\"city\": \"Dallas\", \"days\": 7}}", 0},
+    {XML, 0, 0,
+     "<tool_call><function=get_weather><parameter=days>7<parameter=city>Dal\nlas</function>"
+     "</tool_call> Bye",
+     "C0{get_weather}A0{{\"days\": 7, \"city\": \"Dal\\nlas\"}}T{ Bye}", 0},
+    {XML, 0, 0,
+     "<function=get_weather>\n<parameter=city>\nDallas\n</function>\n<function=now></function>",
+     "C0{get_weather}A0{{\"city\": \"Dallas\"}}C1{now}A1{{}}", 0},
+    {XML, 0, 0, "<function=get_weather>\n<parameter=days>\n7\n</function>\n",
+     "C0{get_weather}A0{{\"days\": 7}}", 0},
+    {XML, 0, 0,
+     "<tool_call><function=get_weather><parameter=city>a</function></tool_call><tool_call>"
+     "<function=now></function></tool_call>",
+     "C0{get_weather}A0{{\"city\": \"a\"}}C1{now}A1{{}}", 0},
+    {XML, 0, 0,
+     "<tool_call><function=run.code><parameter=code>\n<parameter=x>\n<parameter=code>\n</function> "
+     "</functio\n <parameter=\n</parameter></function></tool_call>",
+     "C0{run.code}A0{{\"code\": \"<parameter=x>\\n<parameter=code>\\n</function> "
+     "</functio\\n <parameter=\"}}",
+     0},
+    /* two calls in one tag */
+    {XML, 0, 0,
+     "<tool_call>\n<function=now>\n</function>\n<function=run.code>\n<parameter=code>\nx\n</"
+     "parameter>\n</function>\n</tool_call>!",
+     "C0{now}A0{{}}C1{run.code}A1{{\"code\": \"x\"}}T{!}", 0},
     /* cut */
     {XML, 0, 0, "<tool_call><function=get_weather><parameter=city>Par",
      "C0{get_weather}A0{{\"city\": \"Par}", 0},
@@ -258,21 +314,71 @@ static const sample samples[] = {
     {PYTHONIC, 0, 0, "[other(a=1)]", "T{[other(a=1)]}", 0},
     {PYTHONIC, 0, 0, "[get_weather('Paris')]", "T{[get_weather('Paris')]}", 0},
     {PYTHONIC, 0, 0, "[get_weather(city, days=3)]", "T{[get_weather(city, days=3)]}", 0},
-    {PYTHONIC, 0, 0, "[get_weather(city=Paris)] x", "C0{get_weather}A0{{\"city\": }T{Paris)] x}",
+    {PYTHONIC, 0, 0, "[get_weather(city=Paris)] x", "C0{get_weather}A0{{\"city\": \"Paris\"}}T{ x}",
      0},
     {PYTHONIC, 0, 0, "[get_weather(any={'a', 'b'})]",
-     "C0{get_weather}A0{{\"any\": {\"a\"}T{, 'b'})]}", 0},
+     "C0{get_weather}A0{{\"any\": [\"a\", \"b\"]}}", 0},
     {PYTHONIC, 0, 0, "[now(), stop]", "C0{now}A0{{}}T{, stop]}", 0},
     {PYTHONIC, 0, 0, "[now() now()]", "C0{now}A0{{}}T{ now()]}", 0},
     {PYTHONIC, 0, 0,
      "[get_weather(any=[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
      "C0{get_weather}A0{{\"any\": "
-     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[}T{[[[[[[[[[}",
+     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[}",
      0},
     {PYTHONIC, 0, 0, "[get_weather(days=12", "C0{get_weather}A0{{\"days\": 12}", 0},
     {PYTHONIC, 0, 0, "[get_weather(da", "T{[get_weather(da}", 0},
     {PYTHONIC, 0, 0, "[run.code(code='\\ud800\\x4')]",
      "C0{run.code}A0{{\"code\": \"\\ufffd\\u0004\"}}", 0},
+
+    /* every literal of Python; what is none becomes a string of its text */
+    {PYTHONIC, 0, 0,
+     "[get_weather(days=12345678901234567890123, any=[0x1F, 0XFFFFFFFFFFFFFFFFFFFF, 0o17, 0b1_01, "
+     "-0x_10, - 3, 000, 007.5, 1_000.5e-1_0])]",
+     "C0{get_weather}A0{{\"days\": 12345678901234567890123, \"any\": [31, "
+     "1208925819614629174706175, 15, 5, -16, -3, 0, 7.5, 1000.5e-10]}}",
+     0},
+    {PYTHONIC, 0, 0,
+     "[get_weather(days=0x1F), get_weather(days=007), get_weather(days=1__0), "
+     "get_weather(days=3j), get_weather(any=0x), get_weather(any=1 + 2, city=1)]",
+     "C0{get_weather}A0{{\"days\": 31}}C1{get_weather}A1{{\"days\": \"007\"}}"
+     "C2{get_weather}A2{{\"days\": \"1__0\"}}C3{get_weather}A3{{\"days\": \"3j\"}}"
+     "C4{get_weather}A4{{\"any\": \"0x\"}}C5{get_weather}A5{{\"any\": \"1 + 2\", \"city\": "
+     "\"1\"}}",
+     0},
+    {PYTHONIC, 0, 0,
+     "[run.code(code=\"\"\"a \"b\" ''\nc\\\"\"\"\"), run.code(code=''), run.code(code='''''')]",
+     "C0{run.code}A0{{\"code\": \"a \\\"b\\\" ''\\nc\\\"\"}}C1{run.code}A1{{\"code\": \"\"}}"
+     "C2{run.code}A2{{\"code\": \"\"}}",
+     0},
+    {PYTHONIC, 0, 0, "[run.code(code='aa' \"bb\"\n  u'''cc''' R'\\d\\'' '' b'\\x41' ), now()]",
+     "C0{run.code}A0{{\"code\": \"aabbcc\\\\d\\\\'\\u0041\"}}C1{now}A1{{}}", 0},
+    {PYTHONIC, 0, 0,
+     "[get_weather(any=['a' 'b', r'\\\\', rb\"\\n\", '\\101\\0', '''it's''', \"]\", 'x)'])]",
+     "C0{get_weather}A0{{\"any\": [\"ab\", \"\\\\\\\\\", \"\\\\n\", \"\\u0041\\u0000\", "
+     "\"it's\", \"]\", \"x)\"]}}",
+     0},
+    {PYTHONIC, 0, 0,
+     "[run.code(code='\\ud83d\\ude00 \\ud83dx \\ude00 \\ud83d'), "
+     "get_weather(any={'\\ud83d\\ude00'})]",
+     "C0{run.code}A0{{\"code\": \"\\ud83d\\ude00 \\ufffdx \\ufffd \\ufffd\"}}"
+     "C1{get_weather}A1{{\"any\": [\"\\ud83d\\ude00\"]}}",
+     0},
+    {PYTHONIC, 0, 0,
+     "[get_weather(any=({1, 2}, (3,), (4), (), set(), {}, {1.5: None, True: {2: (5)}})), now()]",
+     "C0{get_weather}A0{{\"any\": [[1, 2], [3], 4, [], [], {}, {\"1.5\": null, \"true\": "
+     "{\"2\": 5}}]}}C1{now}A1{{}}",
+     0},
+    {PYTHONIC, 0, 0,
+     "[get_weather(any={[1]: 2}, city='a' + f'b', tags=[x for x in 'a,b'], where=dict(a=1), "
+     "days=)]",
+     "C0{get_weather}A0{{\"any\": \"{[1]: 2}\", \"city\": \"a' + f'b'\", \"tags\": \"[x for x in "
+     "'a,b']\", \"where\": \"dict(a=1)\", \"days\": \"\"}}",
+     0},
+    {PYTHONIC, 0, 0, "[get_weather(city='a', any=[1, 2)] x",
+     "C0{get_weather}A0{{\"city\": \"a\", \"any\": \"[1, 2)\"}}T{ x}", 0},
+    {PYTHONIC, 0, 0, "[get_weather(days=3]", "C0{get_weather}A0{{\"days\": 3}}", 0},
+    {PYTHONIC, 0, 0, "[run.code(code='ab'", "C0{run.code}A0{{\"code\": \"ab\"}", 0},
+    {PYTHONIC, 0, 0, "[get_weather(any=[1, 'a", "C0{get_weather}A0{{\"any\": [1, 'a}", 0},
 
     /* mistral */
     {MISTRAL, 0, 0,
