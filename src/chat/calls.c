@@ -238,16 +238,18 @@ int rose_calls_match(const char *mark, const char *text, size_t n)
     return n == len;
 }
 
-/* The marks that begin a call; at most two. */
+/* The marks that begin a call; NULL: there are no more. */
 static const char *begin_mark(rose_calls_format f, int i)
 {
-    static const char *const marks[][2] = {[ROSE_CALLS_HERMES] = {"<tool_call>", NULL},
-                                           [ROSE_CALLS_LLAMA3] = {"{", "<|python_tag|>"},
-                                           [ROSE_CALLS_QWEN3_XML] = {"<tool_call>", "<function="},
-                                           [ROSE_CALLS_PYTHONIC] = {"[", NULL},
-                                           [ROSE_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL},
-                                           [ROSE_CALLS_LIST] = {"[", NULL}};
-    return f == ROSE_CALLS_NONE ? NULL : marks[f][i];
+    enum { MOST = 3 };
+    static const char *const marks[][MOST] = {
+        [ROSE_CALLS_HERMES] = {"<tool_call>"},
+        [ROSE_CALLS_LLAMA3] = {"{", "[", "<|python_tag|>"},
+        [ROSE_CALLS_QWEN3_XML] = {"<tool_call>", "<function="},
+        [ROSE_CALLS_PYTHONIC] = {"["},
+        [ROSE_CALLS_MISTRAL] = {"[TOOL_CALLS]"},
+        [ROSE_CALLS_LIST] = {"["}};
+    return f == ROSE_CALLS_NONE || i == MOST ? NULL : marks[f][i];
 }
 
 static void begin_call(rose_calls *p, int which)
@@ -259,6 +261,7 @@ static void begin_call(rose_calls *p, int which)
         break;
     case ROSE_CALLS_LLAMA3:
         rose_calls_json_begin(p, which == 0 ? CALLS_KEY : CALLS_OBJECT, false);
+        p->list = which == 1;
         break;
     case ROSE_CALLS_QWEN3_XML:
         rose_calls_xml_begin(p, which == 0 ? CALLS_XML_FUNCTION : CALLS_XML_NAME);
@@ -295,7 +298,7 @@ static void text_step(rose_calls *p, char c)
         p->mark++;
         return;
     }
-    for (int i = 0; i < 2 && begin_mark(p->o.format, i) != NULL; i++) {
+    for (int i = 0; begin_mark(p->o.format, i) != NULL; i++) {
         const int m = rose_calls_match(begin_mark(p->o.format, i), p->held.data + p->mark, n);
         if (m > best) {
             best = m;
@@ -323,7 +326,11 @@ static void end_step(rose_calls *p, char c)
         return;
     }
     const int m = rose_calls_match("</tool_call>", p->held.data + p->mark, p->held.len - p->mark);
-    if (m < 0) {
+    if (p->o.format == ROSE_CALLS_HERMES && p->held.len - p->mark == 1 && (c == '{' || c == '[')) {
+        p->held.len--; /* another call in the same tag */
+        begin_call(p, 0);
+        rose_calls_json_step(p, c);
+    } else if (m < 0) {
         again(p);
     } else if (m == 1) {
         drop_held(p);
@@ -352,9 +359,12 @@ typedef enum think_state {
     THINK_START,  /* at the start of the reply: white space, then maybe the mark */
     THINK_OPENED, /* before the first byte of the reasoning */
     THINK_IN,
+    THINK_CALL,  /* in reasoning, after a mark of a call */
     THINK_AFTER, /* before the first byte of the text */
     THINK_OFF    /* past, or there is none */
 } think_state;
+
+static void in_step(rose_calls *p, char c);
 
 static void put_thought(rose_calls *p)
 {
@@ -371,23 +381,152 @@ static void no_thought(rose_calls *p)
     p->thought.len = 0;
 }
 
+/* The marks of calls that count within reasoning: those that are no single bracket, if the request
+ * has tools. */
+static const char *thought_mark(const rose_calls *p, int i)
+{
+    const char *mark = p->o.tools != NULL ? begin_mark(p->o.format, i) : NULL;
+    return mark != NULL && mark[1] != '\0' ? mark : NULL;
+}
+
+/* Takes the last byte of the thought back, gives the rest, and takes the byte again. */
+static void again_in_thought(rose_calls *p, char c)
+{
+    p->thought.len--;
+    put_thought(p);
+    p->think = THINK_IN;
+    in_step(p, c);
+}
+
 static void in_step(rose_calls *p, char c)
 {
-    const bool space = rose_calls_space(c);
-    const char *end = rose_reasoning_close(p->o.reasoning);
-    if (p->thought.len > p->think_mark && end[p->thought.len - p->think_mark] != c) put_thought(p);
-    if (p->thought.len == p->think_mark && !space && c != end[0]) {
-        put_thought(p);
-        rose_calls_emit(p, ROSE_PART_REASONING, &c, 1);
+    const bool space = rose_calls_space(c), fresh = p->thought.len == p->think_mark;
+    add(p, &p->thought, c);
+    if (p->oom) return;
+    if (fresh && space) {
+        p->think_mark++;
         return;
     }
-    add(p, &p->thought, c);
-    if (space) {
-        p->think_mark++;
-    } else if (end[p->thought.len - p->think_mark] == '\0') {
+    const char *text = p->thought.data + p->think_mark;
+    const size_t n = p->thought.len - p->think_mark;
+    int best = rose_calls_match(rose_reasoning_close(p->o.reasoning), text, n);
+    if (best == 1) {
         p->thought.len = p->think_mark = 0;
         p->think = THINK_AFTER;
+        return;
     }
+    for (int i = 0; thought_mark(p, i) != NULL; i++) {
+        const int m = rose_calls_match(thought_mark(p, i), text, n);
+        if (m > best) best = m;
+    }
+    if (best == 1) {
+        p->call_at = p->thought.len;
+        p->think = THINK_CALL;
+    } else if (best < 0 && fresh) {
+        put_thought(p);
+    } else if (best < 0) {
+        again_in_thought(p, c);
+    }
+}
+
+/* The rest of the thought, without white space at its end. */
+static void end_thought(rose_calls *p)
+{
+    while (p->thought.len > 0 && rose_calls_space(p->thought.data[p->thought.len - 1]))
+        p->thought.len--;
+    put_thought(p);
+}
+
+/* Whether the first byte after a mark shows that no call follows it. */
+static bool is_no_call(const rose_calls *p, char c)
+{
+    if (p->o.format == ROSE_CALLS_HERMES) return c != '{' && c != '[';
+    return p->o.format == ROSE_CALLS_QWEN3_XML && p->thought.data[p->call_at - 1] == '>' &&
+           c != '<';
+}
+
+/* In reasoning that may have turned into a call without its end. Models forget that end, but they
+ * also write about calls. The end of the reasoning, or of the reply, decides, so all waits. */
+static void call_step(rose_calls *p, char c)
+{
+    const char *end = rose_reasoning_close(p->o.reasoning);
+    const size_t n = strlen(end);
+    add(p, &p->thought, c);
+    if (p->oom) return;
+    if (p->thought.len == p->call_at + 1 && rose_calls_space(c)) {
+        p->call_at++;
+    } else if (p->thought.len == p->call_at + 1 && is_no_call(p, c)) {
+        again_in_thought(p, c);
+    } else if (p->thought.len >= n && memcmp(p->thought.data + p->thought.len - n, end, n) == 0) {
+        p->thought.len -= n;
+        end_thought(p);
+        p->think = THINK_AFTER;
+    }
+}
+
+typedef struct trial {
+    bool call, text;
+} trial;
+
+static void note_trial(void *arg, const rose_part *part)
+{
+    trial *t = arg;
+    if (part->kind == ROSE_PART_TEXT) t->text = true;
+    if (part->kind == ROSE_PART_CALL) t->call = true;
+}
+
+/* Whether the text consists of calls, of which the last one may be cut. */
+static bool is_calls(rose_calls *p, const char *text, size_t n)
+{
+    trial t = {0};
+    rose_calls *inner = NULL;
+    rose_calls_opts o = p->o;
+    o.reasoning = ROSE_REASONING_NONE;
+    o.sink = note_trial;
+    o.arg = &t;
+    if (rose_calls_create(&inner, &o, NULL) != ROSE_OK ||
+        rose_calls_push(inner, text, n) != ROSE_OK || rose_calls_finish(inner) != ROSE_OK)
+        p->oom = true;
+    rose_calls_destroy(inner);
+    return t.call && !t.text;
+}
+
+/* The next mark of a call in the thought, from `from` on; the thought's length: there is none. */
+static size_t next_mark(const rose_calls *p, size_t from)
+{
+    size_t best = p->thought.len;
+    for (int i = 0; thought_mark(p, i) != NULL; i++) {
+        const char *mark = thought_mark(p, i);
+        const char *at = memmem(p->thought.data + from, p->thought.len - from, mark, strlen(mark));
+        if (at != NULL && (size_t)(at - p->thought.data) < best)
+            best = (size_t)(at - p->thought.data);
+    }
+    return best;
+}
+
+/* The reply has ended within reasoning, with marks of calls in it. If it ends with calls, they are
+ * calls, and the reasoning ends before the first of them. Only the last marks are tried, so the
+ * cost is linear. */
+static void call_finish(rose_calls *p)
+{
+    enum { TRIES = 8 };
+    size_t marks[TRIES], n = 0;
+    for (size_t at = next_mark(p, 0); at < p->thought.len; at = next_mark(p, at + 1))
+        marks[n++ % TRIES] = at;
+    p->think = THINK_OFF;
+    for (size_t i = n > TRIES ? n - TRIES : 0; i < n; i++) {
+        const size_t at = marks[i % TRIES];
+        if (!is_calls(p, p->thought.data + at, p->thought.len - at)) continue;
+        rose_buf thought = p->thought;
+        p->thought = (rose_buf){0};
+        if (rose_buf_add(&p->thought, thought.data, at) != ROSE_OK) p->oom = true;
+        end_thought(p);
+        for (size_t k = at; k < thought.len; k++)
+            rose_calls_step(p, thought.data[k]);
+        rose_buf_free(&thought);
+        return;
+    }
+    end_thought(p);
 }
 
 static void start_step(rose_calls *p, char c)
@@ -427,6 +566,9 @@ static void think_step(rose_calls *p, char c)
     case THINK_IN:
         in_step(p, c);
         break;
+    case THINK_CALL:
+        call_step(p, c);
+        break;
     case THINK_AFTER:
         if (rose_calls_space(c)) break;
         p->think = THINK_OFF;
@@ -441,6 +583,8 @@ static void think_finish(rose_calls *p)
 {
     if (p->think == THINK_START) {
         no_thought(p);
+    } else if (p->think == THINK_CALL) {
+        call_finish(p);
     } else if (p->thought.len > p->think_mark) {
         if (p->think == THINK_OPENED) { /* without the white space at the start */
             p->thought.len -= p->think_mark;

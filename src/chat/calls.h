@@ -10,6 +10,9 @@
  * Everything else stays text, unchanged. The parser reports a call when it knows the name and has
  * seen the beginning of the arguments. If the model then breaks the format, the rest is text.
  *
+ * A call within reasoning is reasoning. But if the reply ends with calls before the reasoning has
+ * ended, the model has forgotten the end of the reasoning, and they are calls.
+ *
  * The parser drops white space around reasoning, before a call that begins the reply, and after
  * calls.
  *
@@ -32,9 +35,10 @@ typedef struct rose_calls rose_calls;
 /* How a model writes a call of f with {"a": 1}. */
 typedef enum rose_calls_format {
     ROSE_CALLS_NONE,      /* no calls: everything is text */
-    ROSE_CALLS_HERMES,    /* <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call> */
-    ROSE_CALLS_LLAMA3,    /* {"name": "f", "parameters": {"a": 1}}, maybe after <|python_tag|>;
-                           * only functions of the request count */
+    ROSE_CALLS_HERMES,    /* <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>; also
+                           * several in one tag, and a list of them */
+    ROSE_CALLS_LLAMA3,    /* {"name": "f", "parameters": {"a": 1}}, or a list, maybe after
+                           * <|python_tag|>; only functions of the request count */
     ROSE_CALLS_QWEN3_XML, /* <tool_call><function=f><parameter=a>1</parameter></function>
                            * </tool_call> */
     ROSE_CALLS_PYTHONIC,  /* [f(a=1)]; only functions of the request count */

@@ -1,5 +1,6 @@
 /* chat/calls_json.c - calls written as JSON: an object with a name and arguments (hermes, llama3,
- * mistral, lists), or a name before the arguments (mistral).
+ * mistral), a list of such objects, or a name before the arguments (mistral). The object may also
+ * hold them as OpenAI's API does: {"type": "function", "function": {...}}.
  *
  * The object around the arguments is checked as it comes, in any order of its members. The value of
  * the arguments is passed on byte by byte. The parser follows only its strings and
@@ -15,7 +16,7 @@ void rose_calls_json_begin(rose_calls *p, rose_calls_state state, bool marked)
 {
     p->state = state;
     p->marked = marked;
-    p->said = p->named = p->has_args = p->args_string = false;
+    p->said = p->named = p->has_args = p->args_string = p->nested = false;
     p->args_at = p->args_len = 0;
     p->name.len = 0;
 }
@@ -80,6 +81,11 @@ static void say_whole(rose_calls *p)
 
 static void end_object(rose_calls *p)
 {
+    if (p->nested) { /* the object around it follows */
+        p->nested = false;
+        p->state = CALLS_NEXT;
+        return;
+    }
     const bool sound = p->named && (p->has_args || p->marked);
     if (!p->said && !sound) {
         rose_calls_give_up(p);
@@ -109,7 +115,7 @@ static void end_key(rose_calls *p)
 {
     p->state = CALLS_COLON;
     if (!p->marked && !key_is_args(p) && !key_is(p, "name") && !key_is(p, "type") &&
-        !key_is(p, "id"))
+        !key_is(p, "id") && !key_is(p, "function"))
         rose_calls_give_up(p);
 }
 
@@ -151,6 +157,12 @@ static void begin_value(rose_calls *p, char c)
     scan_begin(&p->scan, c);
     if (!p->has_args && key_is_args(p)) {
         begin_args(p, c);
+        return;
+    }
+    if (!p->named && !p->nested && c == '{' && key_is(p, "function")) {
+        p->nested = true;
+        p->state = CALLS_KEY;
+        rose_calls_hold(p, c);
         return;
     }
     p->state = CALLS_SKIP;
@@ -242,6 +254,9 @@ static void between(rose_calls *p, char c)
     } else if (c == '}' && (p->state == CALLS_KEY || p->state == CALLS_NEXT)) {
         rose_calls_hold(p, c);
         end_object(p);
+    } else if (c == '[' && p->state == CALLS_OBJECT && !p->list) {
+        p->list = true;
+        rose_calls_hold(p, c);
     } else if (c == ']' && p->state == CALLS_LIST_NEXT) {
         rose_calls_done(p);
     } else {
@@ -262,11 +277,7 @@ static void mistral_step(rose_calls *p, char c)
 {
     if (rose_calls_space(c)) {
         rose_calls_hold(p, c);
-    } else if (c == '[') {
-        p->list = true;
-        p->state = CALLS_OBJECT;
-        rose_calls_hold(p, c);
-    } else if (c == '{') {
+    } else if (c == '[' || c == '{') {
         p->state = CALLS_OBJECT;
         rose_calls_json_step(p, c);
     } else if (in_word(c)) {

@@ -168,6 +168,7 @@ struct rose_calls {
     int think;         /* a think_state of calls.c */
     rose_buf thought;  /* held back: white space, then the beginning of a mark */
     size_t think_mark; /* where that mark begins in `thought` */
+    size_t call_at;    /* in THINK_CALL: what follows the mark of a call in `thought` */
     /* calls */
     rose_calls_state state;
     rose_buf held; /* held back: white space, then a mark and what follows it */
@@ -176,6 +177,7 @@ struct rose_calls {
     bool said;     /* the call is announced */
     bool marked;   /* a mark began the call, so its function may be unknown */
     bool list;     /* the call stands in a list of JSON objects */
+    bool nested;   /* in the object of the member "function" of a call */
     rose_calls_scan scan;
     rose_buf name;    /* of the function */
     bool named;       /* `name` is complete */

@@ -114,6 +114,29 @@ static const sample samples[] = {
      "\"arguments\": {\"text\": \"\xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80\\n\\\\\"}, \"z\": "
      "true}</tool_call>",
      "C0{unknown}A0{{\"text\": \"\xe6\x97\xa5\xe6\x9c\xac \xf0\x9f\x98\x80\\n\\\\\"}}", 0},
+    /* several calls in one tag, lists, and OpenAI's own form */
+    {HERMES, 0, 0,
+     "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n{\"name\": \"get_weather\", "
+     "\"arguments\": " PARIS "}\n</tool_call>.",
+     "C0{now}A0{{}}C1{get_weather}A1{" PARIS "}T{.}", 0},
+    {HERMES, 0, 0,
+     "<tool_call>\n[{\"name\": \"now\", \"arguments\": {}}, {\"arguments\": " PARIS
+     ", \"name\": \"get_weather\"}]\n</tool_call>\n<tool_call>[{\"name\": \"now\"}]",
+     "C0{now}A0{{}}C1{get_weather}A1{" PARIS "}C2{now}A2{{}}", 0},
+    {HERMES, 0, 0,
+     "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"now\", \"arguments\": "
+     "{\"a\": {}}}, \"id\": \"x\"}</tool_call><tool_call>[{\"id\": 1, \"function\": "
+     "{\"arguments\": "
+     "\"{}\", \"name\": \"f\"}, \"type\": \"function\"}]</tool_call>",
+     "C0{now}A0{{\"a\": {}}}C1{f}A1{{}}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\": \"now\"} {\"a\": 1} x", "C0{now}A0{{}}T{ {\"a\": 1} x}",
+     0},
+    {HERMES, 0, 0, "<tool_call>[[{\"name\": \"now\"}]]</tool_call>",
+     "T{<tool_call>[[{\"name\": \"now\"}]]</tool_call>}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"function\": {\"name\": \"now\", \"arguments\": {\"a\": 1",
+     "C0{now}A0{{\"a\": 1}", 0},
+    {HERMES, 0, 0, "<tool_call>{\"name\": \"now\", \"arguments\": {}}\n{\"name\": \"no",
+     "C0{now}A0{{}}T{\n{\"name\": \"no}", 0},
     /* without the end, cut in the middle, in two */
     {HERMES, 0, 0,
      "<tool_call>{\"name\":\"now\",\"arguments\":{}}<tool_call>{\"name\":\"now\",\"arguments\":{}}",
@@ -171,6 +194,13 @@ static const sample samples[] = {
     {LLAMA3, 0, 0, "<|python_tag|>brave_search.call(query=\"x\")",
      "T{<|python_tag|>brave_search.call(query=\"x\")}", 0},
     {LLAMA3, 0, 0, "{{\"name\": \"now\", \"parameters\": {}}}", "T{{}C0{now}A0{{}}T{}}", 0},
+    {LLAMA3, 0, 0,
+     "[{\"name\": \"now\", \"parameters\": {}}, {\"name\": \"get_weather\", \"parameters\": " PARIS
+     "}]; {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {}}}",
+     "C0{now}A0{{}}C1{get_weather}A1{" PARIS "}C2{now}A2{{}}", 0},
+    {LLAMA3, 0, 0, "<|python_tag|>[{\"name\": \"now\", \"parameters\": {}}]", "C0{now}A0{{}}", 0},
+    {LLAMA3, 0, 0, "See [1], [{\"name\": \"other\"}] and [{\"a\": 1}]",
+     "T{See [1], [{\"name\": \"other\"}] and [{\"a\": 1}]}", 0},
 
     /* qwen3_xml */
     {XML, 0, 0,
@@ -432,6 +462,36 @@ static const sample samples[] = {
      "<think>\nI call <tool_call>?\n</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": "
      "{}}\n</tool_call>",
      "R{I call <tool_call>?}C0{now}A0{{}}", 0},
+    /* a call in reasoning that the model does not end */
+    {HERMES, QWEN3, 0,
+     "<think>\nhmm <tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 66}}\n</tool_call>",
+     "R{hmm}C0{now}A0{{\"a\": 66}}", 0},
+    {HERMES, QWEN3, true,
+     "A <tool_call>{\"name\": \"now\"}</tool_call>, no: <tool_call>{\"name\": "
+     "\"now\"}</tool_call>\n"
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}",
+     "R{A <tool_call>{\"name\": \"now\"}</tool_call>, no:}C0{now}A0{{}}C1{f}A1{{}}", 0},
+    {HERMES, QWEN3, true, "A <tool_call>{\"name\": \"now\", \"arguments\": {\"a\": \"b",
+     "R{A}C0{now}A0{{\"a\": \"b}", 0},
+    {HERMES, QWEN3, true, "<tool_call>{\"name\": \"now\"}</tool_call>", "C0{now}A0{{}}", 0},
+    {HERMES, QWEN3, true, "A <tool_call>{\"name\": \"now\"}</tool_call> or not",
+     "R{A <tool_call>{\"name\": \"now\"}</tool_call> or not}", 0},
+    {HERMES, QWEN3, true, "A <tool_call>{\"name\": \"now\"}</tool_call>\n</think>\n\nB",
+     "R{A <tool_call>{\"name\": \"now\"}</tool_call>}T{B}", 0},
+    {HERMES, QWEN3, true, "A <tool_call> B <tool_call>{\"nam",
+     "R{A <tool_call> B <tool_call>{\"nam}", 0},
+    {HERMES, QWEN3, true, "A <tool_call></think>B", "R{A <tool_call>}T{B}", 0},
+    {HERMES, QWEN3, true, "A <tool_<tool_call>  ", "R{A <tool_<tool_call>}", 0},
+    {XML, QWEN3, true,
+     "A\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</"
+     "function>\n"
+     "</tool_call>",
+     "R{A}C0{get_weather}A0{{\"city\": \"Paris\"}}", 0},
+    {XML, QWEN3, true, "A <tool_call> b <function=now></function>",
+     "R{A <tool_call> b}C0{now}A0{{}}", 0},
+    {MISTRAL, THINK, true, "A [TOOL_CALLS]now[ARGS]{}", "R{A}C0{now}A0{{}}", 0},
+    {LLAMA3, QWEN3, true, "A {\"name\": \"now\", \"parameters\": {}}",
+     "R{A {\"name\": \"now\", \"parameters\": {}}}", 0},
     {LIST, QWEN3, true, "Hm.\n</think>\n\n[{\"name\": \"now\", \"parameters\": {}}]",
      "R{Hm.}C0{now}A0{{}}", 0},
 };
