@@ -226,7 +226,6 @@ static void deliver(rose_api_choice *c, bool last)
                                      : rose_api_part_add(c, ROSE_API_PART_TEXT, 0, text, len);
     if (!ok || (last && !rose_api_calls_finish(c))) lose(j);
     rose_api_part *part = c->n_parts > 0 ? &c->parts[c->n_parts - 1] : NULL;
-    if (part != NULL && part->kind == ROSE_API_PART_REASONING) c->n_reasoning = c->n_tokens;
     if (last && part != NULL) /* the token that ends the text has no text of its own */
         rose_api_extra_own(c, part->kind == ROSE_API_PART_TEXT ? part : NULL);
     bool due = j->streaming && is_due(c, last);

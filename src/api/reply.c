@@ -32,12 +32,18 @@ void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion
 
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
 {
-    uint64_t completion = 0;
-    for (uint32_t i = 0; i < j->n_choices; i++)
+    uint64_t completion = 0, reasoning = 0;
+    for (uint32_t i = 0; i < j->n_choices; i++) {
         completion += j->choices[i].n_tokens;
+        reasoning += j->choices[i].n_reasoning;
+    }
     rose_api_usage_counts(o, j->n_prompt_tokens, completion);
-    rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+    rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
                   (unsigned long long)rose_api_cached_tokens(j));
+    if (j->kind == ROSE_API_CHAT)
+        rose_api_putf(o, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}",
+                      (unsigned long long)reasoning);
+    rose_api_puts(o, "}");
 }
 
 /* Returns the milliseconds from time a to time b; 0 if one of the two events did not happen, or

@@ -488,6 +488,7 @@ static void take_part(void *arg, const rose_part *part)
         ok = rose_api_part_add(c, ROSE_API_PART_TEXT, 0, part->bytes, part->len);
         break;
     case ROSE_PART_REASONING:
+        c->n_reasoning = c->n_tokens;
         if (c->job->reading.hide_reasoning)
             rose_api_extra_own(c, NULL);
         else
@@ -519,7 +520,10 @@ bool rose_api_calls_create(rose_api_choice *c)
 
 bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len)
 {
-    return rose_calls_push(c->calls, text, len) == ROSE_OK && !c->part_lost;
+    const bool before = rose_calls_reasons(c->calls);
+    const bool ok = rose_calls_push(c->calls, text, len) == ROSE_OK && !c->part_lost;
+    if (before || rose_calls_reasons(c->calls)) c->n_reasoning = c->n_tokens;
+    return ok;
 }
 
 bool rose_api_calls_finish(rose_api_choice *c)

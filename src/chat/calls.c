@@ -625,6 +625,11 @@ void rose_calls_destroy(rose_calls *p)
     free(p);
 }
 
+bool rose_calls_reasons(const rose_calls *p)
+{
+    return p->think == THINK_OPENED || p->think == THINK_IN;
+}
+
 static rose_status end_push(rose_calls *p)
 {
     flush(p);

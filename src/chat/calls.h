@@ -128,6 +128,9 @@ rose_status rose_calls_push(rose_calls *p, const char *bytes, size_t n);
  * not become a whole one. Push nothing after this call. */
 rose_status rose_calls_finish(rose_calls *p, bool cut);
 
+/* Whether the text stands within reasoning. */
+bool rose_calls_reasons(const rose_calls *p);
+
 /* Returns the number of calls that were reported. */
 uint32_t rose_calls_count(const rose_calls *p);
 

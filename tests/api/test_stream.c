@@ -337,16 +337,17 @@ static void chat_whole_implied_stop(void **state)
 {
     static const uint32_t s[] = {W(1), W(4), W(5), W(0)};
     (void)state;
-    expect("/v1/chat/completions",
-           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}",
-           s, 4,
-           "{\"id\":\"ID\",\"object\":\"chat.completion\",\"created\":T,\"model\":\"m/\\\"x\","
-           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"world\","
-           "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
-           "\"\\nUser:\"}],\"usage\":"
-           "{\"prompt_tokens\":18,\"completion_tokens\":3,\"total_tokens\":21,\"prompt_tokens_"
-           "details\":{\"cached_tokens\":0}},"
-           "\"timings\":{...}}");
+    expect(
+        "/v1/chat/completions",
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}", s,
+        4,
+        "{\"id\":\"ID\",\"object\":\"chat.completion\",\"created\":T,\"model\":\"m/\\\"x\","
+        "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"world\","
+        "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":"
+        "\"\\nUser:\"}],\"usage\":"
+        "{\"prompt_tokens\":18,\"completion_tokens\":3,\"total_tokens\":21,\"prompt_tokens_"
+        "details\":{\"cached_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":0}},"
+        "\"timings\":{...}}");
 }
 
 /* stop_token_ids: the id; end of sequence: null, even where its id is listed. */

@@ -318,6 +318,38 @@ static void short_ids(void **state)
     stop(&s);
 }
 
+/* The usage counts the tokens of the reasoning with its marks, also of one that is not shown. */
+static void reasoning_tokens(void **state)
+{
+    static const struct {
+        const char *fields, *text;
+        unsigned want;
+    } rows[] = {{"\"n\":1", "<think>Hm.</think>Yes.", 18},
+                {"\"include_reasoning\":false", "<think>Hm.</think>Yes.", 18},
+                {"\"separate_reasoning\":false", "<think>Hm.</think>Yes.", 0},
+                {"\"n\":1", "Yes.", 0},
+                {"\"max_tokens\":9", "<think>Hm.</think>Yes.", 9},
+                {"\"n\":2", "<think>Hm.</think>Yes.", 36},
+                {TOOLS, "<think>Hm <tool_call>{\"name\":\"now\"}</tool_call>", 21},
+                {TOOLS, "<think>Hm <tool_call>{\"a</think>Yes.", 32}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int stream = 0; stream < 2; stream++) {
+            char body[2048], want[64];
+            server s = start(THINKS, NULL, NULL);
+            set_script(rows[i].text);
+            snprintf(body, sizeof body, "{" MESSAGES ",%s%s}", rows[i].fields,
+                     stream ? ",\"stream\":true,\"stream_options\":{\"include_usage\":true}" : "");
+            snprintf(want, sizeof want, "_details\":{\"reasoning_tokens\":%u}}", rows[i].want);
+            rose_http_req *r = ask(body);
+            if (strstr(fake_text(r), want) == NULL)
+                fail_msg("%s: %s lacks %s", rows[i].fields, fake_text(r), want);
+            fake_free(r);
+            stop(&s);
+        }
+    }
+}
+
 /* ---- demanded calls ---- */
 
 static void demands(void **state)
@@ -501,12 +533,10 @@ static void strict_without_grammar(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(replies),
-                                       cmocka_unit_test(short_ids),
-                                       cmocka_unit_test(many_choices),
-                                       cmocka_unit_test(demands),
-                                       cmocka_unit_test(tags),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(strict_without_grammar)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replies),      cmocka_unit_test(short_ids),
+        cmocka_unit_test(many_choices), cmocka_unit_test(reasoning_tokens),
+        cmocka_unit_test(demands),      cmocka_unit_test(tags),
+        cmocka_unit_test(refusals),     cmocka_unit_test(strict_without_grammar)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
