@@ -515,6 +515,7 @@ typedef struct rose_api_prompt_ctx {
     rose_api_job *job;
     rose_api_ignored *ignored; /* members of messages are noted there */
     const rose_api *api;
+    const rose_chat *chat; /* the request's own template or the model's; NULL: the plain one */
 } rose_api_prompt_ctx;
 
 bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool add_special,
@@ -604,9 +605,13 @@ void rose_api_translate_error(rose_api_error *e, const rose_api_rename *renames)
 bool rose_api_responses_translate(rose_api_translation *t);
 bool rose_api_anthropic_translate(rose_api_translation *t);
 
-/* messages.c: renders the messages with the request's template, the model's, or the plain one. The
- * caller frees *out. False: err says why, or c->job->declined is set, because the template takes
- * long and the job must wait until it may compile. */
+/* messages.c: compiles the request's own template, which the caller closes. NULL: it has none.
+ * False: err says why, or c->job->declined is set, because the template takes long and the job must
+ * wait until it may compile. */
+bool rose_api_own_template(rose_chat **out, const rose_api_params *p, const rose_api_prompt_ctx *c,
+                           rose_api_error *err);
+/* messages.c: renders the messages with c->chat or the plain template, which get a description of
+ * the tools if they show none. The caller frees *out. False: as above. */
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err);
 

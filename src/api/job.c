@@ -478,9 +478,11 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .gone = &j->gone,
                              .job = j,
                              .ignored = &ignored,
-                             .api = a};
+                             .api = a,
+                             .chat = a->o.chat};
     size_t max_values = (size_t)a->o.max_n * max_len;
     rose_json *root = NULL, *chat = NULL, *tag = NULL;
+    rose_chat *own = NULL;
     rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
@@ -498,8 +500,10 @@ static void process(rose_api_job *j, rose_encoder *enc)
     const bool sound =
         rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        check_body(&p, &chat, j, root, &so, &ignored, &j->err);
+        check_body(&p, &chat, j, root, &so, &ignored, &j->err) &&
+        rose_api_own_template(&own, &p, &c, &j->err);
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
+    if (own != NULL) c.chat = own;
     if (sound) {
         j->t_parsed = rose_now_ns();
         j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
@@ -518,6 +522,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
     }
     rose_json_decref(chat);
     rose_json_decref(root);
+    rose_chat_close(own);
     rose_prof_end(&span);
     if (j->declined) return;
 done:

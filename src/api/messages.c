@@ -60,37 +60,6 @@ static bool merge_kwargs(rose_json **out, const rose_json *ours, const rose_json
     return rose_api_fail_nomem(err);
 }
 
-/* Renders with the request's own template or the model's. */
-static bool render(rose_template_text *out, const rose_api_params *p, const rose_api *a,
-                   const rose_template_limits *limits, rose_api_error *err)
-{
-    rose_err e = {0};
-    rose_chat *own = NULL;
-    rose_json *kwargs = NULL;
-    if (p->chat_template != NULL) {
-        const rose_status st =
-            rose_chat_derive(&own, a->o.trusted, rose_json_text(p->chat_template),
-                             rose_json_text_len(p->chat_template), limits, &e);
-        if (failed(st, &e, "chat_template", err)) return false;
-    }
-    bool ok = merge_kwargs(&kwargs, a->chat_kwargs, p->chat_kwargs, err);
-    if (ok) {
-        const rose_template_input in = {.messages = p->messages,
-                                        .tools = p->tools,
-                                        .documents = p->documents,
-                                        .kwargs = kwargs,
-                                        .add_generation_prompt = p->add_generation_prompt,
-                                        .continue_final_message = p->continue_final,
-                                        .now_s = rose_unix_time(),
-                                        .limits = *limits};
-        ok = !failed(rose_chat_render(own != NULL ? own : a->o.chat, &in, out, &e), &e, "messages",
-                     err);
-    }
-    rose_json_decref(kwargs);
-    rose_chat_close(own);
-    return ok;
-}
-
 /* False: the job must wait until it may render slowly, or is refused. */
 static bool may_be_slow(rose_api_job *j, rose_api_error *err)
 {
@@ -107,23 +76,86 @@ static bool may_be_slow(rose_api_job *j, rose_api_error *err)
     return st == ROSE_OK;
 }
 
+/* What a template may cost at first. With the right to be slow, or without workers, it may take its
+ * time at once (steps is 0). used: borrowed. */
+static rose_template_limits first_limits(const rose_api_prompt_ctx *c, uint64_t *used)
+{
+    rose_template_limits limits = {.cpu_ms = c->api->o.template_ms, .stop = c->gone, .used = used};
+    *used = 0;
+    if (!c->job->compiles && c->api->workers != NULL) limits.steps = QUICK_STEPS + c->job->body_len;
+    return limits;
+}
+
+/* Whether what has just failed shall be tried again without a limit of steps. */
+static bool try_longer(rose_template_limits *limits, rose_api_job *j, rose_api_error *err)
+{
+    if (limits->steps == 0 || *limits->used <= limits->steps) return false;
+    limits->steps = 0;
+    return may_be_slow(j, err);
+}
+
+bool rose_api_own_template(rose_chat **out, const rose_api_params *p, const rose_api_prompt_ctx *c,
+                           rose_api_error *err)
+{
+    uint64_t used;
+    bool ok;
+    *out = NULL;
+    if (p->chat_template == NULL) return true;
+    const size_t len = rose_json_text_len(p->chat_template);
+    rose_template_limits limits = first_limits(c, &used);
+    if (limits.steps > 0 && len > MAX_QUICK_TEMPLATE) {
+        if (!may_be_slow(c->job, err)) return false;
+        limits.steps = 0;
+    }
+    do {
+        rose_err e = {0};
+        const rose_status st = rose_chat_derive(out, c->api->o.trusted,
+                                                rose_json_text(p->chat_template), len, &limits, &e);
+        ok = !failed(st, &e, "chat_template", err);
+    } while (!ok && try_longer(&limits, c->job, err));
+    return ok;
+}
+
+static bool render(rose_template_text *out, const rose_api_params *p, const rose_api_prompt_ctx *c,
+                   rose_api_error *err)
+{
+    rose_json *kwargs = NULL;
+    uint64_t used;
+    bool ok;
+    if (c->chat == NULL) return render_plain(out, p, c, err);
+    if (!merge_kwargs(&kwargs, c->api->chat_kwargs, p->chat_kwargs, err)) return false;
+    rose_template_limits limits = first_limits(c, &used);
+    do {
+        rose_err e = {0};
+        const rose_template_input in = {.messages = p->messages,
+                                        .tools = p->tools,
+                                        .documents = p->documents,
+                                        .kwargs = kwargs,
+                                        .add_generation_prompt = p->add_generation_prompt,
+                                        .continue_final_message = p->continue_final,
+                                        .now_s = rose_unix_time(),
+                                        .limits = limits};
+        ok = !failed(rose_chat_render(c->chat, &in, out, &e), &e, "messages", err);
+    } while (!ok && try_longer(&limits, c->job, err));
+    rose_json_decref(kwargs);
+    return ok;
+}
+
 bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
                               const rose_api_prompt_ctx *c, rose_api_error *err)
 {
-    const rose_api *a = c->api;
-    rose_api_job *j = c->job;
-    uint64_t used = 0;
+    rose_err e = {0};
+    rose_json *messages = NULL;
+    rose_api_params own = *p;
+    bool describe;
     *out = (rose_template_text){0};
-    if (a->o.chat == NULL && p->chat_template == NULL) return render_plain(out, p, c, err);
-    rose_template_limits limits = {.cpu_ms = a->o.template_ms, .stop = c->gone, .used = &used};
-    /* With this right, or without workers, a template may take its time at once. */
-    if (!j->compiles && a->workers != NULL) limits.steps = QUICK_STEPS + j->body_len;
-    if (limits.steps > 0 && rose_json_text_len(p->chat_template) > MAX_QUICK_TEMPLATE) {
-        if (!may_be_slow(j, err)) return false;
-        limits.steps = 0;
-    }
-    if (render(out, p, a, &limits, err)) return true;
-    if (limits.steps == 0 || used <= limits.steps) return false;
-    limits.steps = 0;
-    return may_be_slow(j, err) && render(out, p, a, &limits, err);
+    (void)rose_chat_calls(c->chat, c->api->o.tool_call_parser, &describe);
+    if (!describe) return render(out, p, c, err);
+    if (failed(rose_chat_describe(&messages, p->messages, p->tools, &e), &e, "messages", err))
+        return false;
+    own.messages = messages;
+    own.tools = NULL;
+    const bool ok = render(out, &own, c, err);
+    rose_json_decref(messages);
+    return ok;
 }

@@ -505,7 +505,6 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
         !take_hint("chat_template_kwargs", g, err))
         return false;
     if (p->documents != NULL && !templated) return refuse("documents", err);
-    if (p->tools != NULL && !templated) return refuse("tools", err);
     return kind != ROSE_API_CHAT || rose_api_tools_check(p, err);
 }
 

@@ -111,17 +111,15 @@ static bool forced(const rose_api_params *p)
     return p->tools_required || p->tool_name != NULL;
 }
 
-static void find_formats(rose_api_reading *r, const rose_api *a, const rose_api_params *p)
+static void find_formats(rose_api_reading *r, const rose_api_prompt_ctx *c,
+                         const rose_api_params *p)
 {
-    const char *own = rose_json_text(p->chat_template);
-    const size_t len = rose_json_text_len(p->chat_template);
-    if (a->o.chat == NULL && own == NULL) return; /* the plain template has neither */
-    if (!rose_calls_format_find(a->o.tool_call_parser, &r->calls))
-        r->calls = own != NULL ? rose_calls_detect(own, len) : rose_chat_calls(a->o.chat);
-    if (!rose_reasoning_format_find(a->o.reasoning_parser, &r->reasoning))
-        r->reasoning =
-            own != NULL ? rose_reasoning_detect(own, len) : rose_chat_reasoning(a->o.chat);
-    if (!p->separate_reasoning) r->reasoning = ROSE_REASONING_NONE;
+    const rose_api_opts *o = &c->api->o;
+    bool describe;
+    r->calls = rose_chat_calls(c->chat, o->tool_call_parser, &describe);
+    if (c->chat == NULL || !p->separate_reasoning) return; /* the plain template has none */
+    if (!rose_reasoning_format_find(o->reasoning_parser, &r->reasoning))
+        r->reasoning = rose_chat_reasoning(c->chat);
 }
 
 static bool is_special(const rose_tokenizer *t, const char *text, uint32_t *id)
@@ -390,8 +388,9 @@ static bool take_tools(rose_api_job *j, const rose_api_params *p, rose_api_ignor
     if (p->tools != NULL && !p->tools_off && r->calls == ROSE_CALLS_NONE)
         return rose_api_fail(&j->err, 400, "unsupported_field", "tools",
                              "field 'tools' is served with the 'tool_choice' \"none\" alone: the "
-                             "chat template shows no format of tool calls that this server knows "
-                             "(--tool-call-parser names one)");
+                             "server was started with --tool-call-parser %s, with which this chat "
+                             "template has no calls; \"auto\" finds a format for every template",
+                             j->api->o.tool_call_parser);
     r->short_ids = r->calls == ROSE_CALLS_MISTRAL;
     if ((forced(p) || p->structure.any) &&
         (r->calls == ROSE_CALLS_PYTHONIC || r->calls == ROSE_CALLS_MISTRAL))
@@ -433,7 +432,7 @@ bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_pro
                              "fields 'tool_choice' and '%s' exclude each other: a text can obey "
                              "only one",
                              p->structure.param);
-    find_formats(r, j->api, p);
+    find_formats(r, c, p);
     if (!take_tools(j, p, c->ignored, &strict)) return false;
     if (!needs_tag(r, p, strict)) return true;
     if (!check_structure(&p->structure, &j->err)) return false;

@@ -10,7 +10,8 @@ struct rose_chat {
     rose_json *tokens;       /* owned: an object */
     rose_chat_forms forms;
     rose_chat_places places, tool_use_places;
-    rose_calls_format calls;
+    rose_calls_format calls; /* NONE: the template names none that we know */
+    bool shows_tools;
     rose_reasoning_format reasoning;
     rose_buf text; /* owned: what main was compiled from; empty after rose_chat_derive */
     char source[256];
@@ -48,9 +49,18 @@ const char *rose_chat_class(const rose_chat *c)
     return c->tokenizer_class;
 }
 
-rose_calls_format rose_chat_calls(const rose_chat *c)
+rose_calls_format rose_chat_calls(const rose_chat *c, const char *parser, bool *describe)
 {
-    return c->calls;
+    const bool shown = c != NULL && c->shows_tools;
+    rose_calls_format f;
+    *describe = false;
+    if (rose_calls_format_find(parser, &f)) {
+        *describe = f == ROSE_CALLS_HERMES && !shown;
+        return c == NULL && f != ROSE_CALLS_HERMES ? ROSE_CALLS_NONE : f;
+    }
+    if (shown && c->calls != ROSE_CALLS_NONE) return c->calls;
+    *describe = true;
+    return ROSE_CALLS_HERMES;
 }
 
 rose_reasoning_format rose_chat_reasoning(const rose_chat *c)
@@ -150,7 +160,7 @@ static rose_status try_tools(rose_chat *c, const rose_template_limits *limits)
     const rose_template *t = c->tool_use != NULL ? c->tool_use : c->main;
     const rose_status st = ok ? rose_chat_trial(&text, t, &in, limits) : ROSE_E_NOMEM;
     /* If it fails here, a request will tell why. */
-    if (text.bytes != NULL && strstr(text.bytes, needle) == NULL) c->calls = ROSE_CALLS_NONE;
+    c->shows_tools = text.bytes == NULL || strstr(text.bytes, needle) != NULL;
     rose_template_text_free(&text);
     rose_json_decref(messages);
     rose_json_decref(tools);
@@ -161,7 +171,7 @@ static rose_status try_all(rose_chat *c, const rose_template_limits *limits, ros
 {
     rose_status st = try_forms(c, limits);
     if (st == ROSE_OK) st = try_places(c, limits);
-    if (st == ROSE_OK && c->calls != ROSE_CALLS_NONE) st = try_tools(c, limits);
+    if (st == ROSE_OK) st = try_tools(c, limits);
     if (st == ROSE_OK) return st;
     return rose_fail(err, st, "chat template: %s",
                      st == ROSE_E_NOMEM    ? "out of memory"

@@ -44,11 +44,22 @@ const char *rose_chat_text(const rose_chat *c, size_t *len);
 const rose_json *rose_chat_tokens(const rose_chat *c);
 const char *rose_chat_class(const rose_chat *c);
 
-/* The formats of tool calls and reasoning that the template shows to the model; with a template
- * "tool_use", that one shows the calls. A template that does not show a request's tools has the
- * format NONE. */
-rose_calls_format rose_chat_calls(const rose_chat *c);
+/* The format in which the model writes calls. parser is the option --tool-call-parser: the name of
+ * a format, or "auto", which means the one that the template shows (the template "tool_use", if
+ * there is one). *describe: the template does not show a request's tools, or shows them in a format
+ * that is not known. Then rose_chat_describe must do it, in the format hermes. c: NULL = a template
+ * that shows nothing but texts. NONE: no calls. */
+rose_calls_format rose_chat_calls(const rose_chat *c, const char *parser, bool *describe);
+
+/* The format of reasoning that the template shows. */
 rose_reasoning_format rose_chat_reasoning(const rose_chat *c);
+
+/* *out: the conversation without anything that only a template with tools could show, a new
+ * reference. The system message at its start describes the tools (an array or NULL); there is a new
+ * one if there was none. Calls become text of the assistant, and results text of the user. What
+ * needs no change stays the same. Errors: as rose_chat_render; then *out is NULL. */
+rose_status rose_chat_describe(rose_json **out, const rose_json *messages, const rose_json *tools,
+                               rose_err *err);
 
 /* Adds the tokenizer's eos_token, which is the end of a turn for many models, to a->eos_ids. NULL:
  * nothing happens. */

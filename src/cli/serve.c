@@ -74,6 +74,17 @@ static void log_pooling(const rose_pooling_config *p)
                  p->normalizes ? ", normalised" : "");
 }
 
+static void log_tools(const rose_chat *chat, const char *parser)
+{
+    bool describe;
+    (void)rose_chat_calls(chat, parser, &describe);
+    if (describe)
+        rose_log(ROSE_LOG_INFO, "serve",
+                 "tools: the chat template shows none in a format that this server knows, so the "
+                 "system message describes them, and calls are read as hermes writes them "
+                 "(--tool-call-parser none turns this off)");
+}
+
 /* Reads the chat template, how to pool, and the sampling defaults unless they are turned off. */
 static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
 {
@@ -86,6 +97,7 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
+    log_tools(s->chat, f->api.tool_call_parser);
     st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
     if (st != ROSE_OK) return st;
     st = rose_pooling_read(&f->api.pooling, dir, f->pooling_type, f->task, err);

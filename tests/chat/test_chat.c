@@ -526,6 +526,115 @@ static void long_arguments_are_refused(void **state)
     model_free(&m);
 }
 
+/* ---- tools that the template does not show ---- */
+
+#define TOOLS_BEGIN                                                                                \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "     \
+    "provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+#define TOOLS_END                                                                                  \
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments " \
+    "within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "          \
+    "\"arguments\": <args-json-object>}\n</tool_call>"
+#define TOOL "{\"type\": \"function\", \"function\": {\"name\": \"f\"}}"
+
+/* Each message as [role]content. */
+static void describe_as(const char *messages, const char *tools, const char *want)
+{
+    rose_json_error e;
+    rose_json *in = NULL, *list = NULL, *out = NULL;
+    rose_buf text = {0};
+    rose_err err = {""};
+    assert_int_equal(rose_json_parse(&in, messages, strlen(messages), 0, &e), ROSE_OK);
+    if (tools != NULL) rose_json_parse(&list, tools, strlen(tools), 0, &e);
+    if (rose_chat_describe(&out, in, list, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < rose_json_count(out); i++) {
+        const rose_json *m = rose_json_at(out, i);
+        const char *content = rose_json_text(rose_json_get(m, "content"));
+        assert_null(rose_json_get(m, "tool_calls"));
+        rose_buf_addf(&text, "[%s]%s", rose_json_text(rose_json_get(m, "role")),
+                      content != NULL ? content : "null");
+    }
+    assert_string_equal(rose_buf_str(&text), want);
+    rose_buf_free(&text);
+    rose_json_decref(in);
+    rose_json_decref(list);
+    rose_json_decref(out);
+}
+
+static void tools_are_described(void **state)
+{
+    (void)state;
+    describe_as("[{\"role\": \"user\", \"content\": \"x\"}]", NULL, "[user]x");
+    describe_as("[{\"role\": \"user\", \"content\": \"x\"}]",
+                "[" TOOL ", {\"function\": \"\xc3\xa9\"}]",
+                "[system]" TOOLS_BEGIN TOOL "\n{\"function\": \"\xc3\xa9\"}" TOOLS_END "[user]x");
+    describe_as("[{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \"Be\"}, "
+                "{\"type\": \"text\", \"text\": \"kind.\"}]}, {\"role\": \"user\", \"content\": "
+                "\"x\"}, {\"role\": \"system\", \"content\": \"y\"}]",
+                "[" TOOL "]",
+                "[system]Be\nkind.\n\n" TOOLS_BEGIN TOOL TOOLS_END "[user]x[system]y");
+    describe_as("[{\"role\": \"developer\", \"content\": \"\"}, {\"role\": \"user\", \"content\": "
+                "\"x\"}]",
+                "[" TOOL "]", "[developer]" TOOLS_BEGIN TOOL TOOLS_END "[user]x");
+    /* calls and results, also without tools in this request */
+    describe_as(
+        "[{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": null, "
+        "\"tool_calls\": [{\"function\": {\"name\": \"f\\\"\", \"arguments\": \"{\\\"a\\\": "
+        "[1]}\"}}, "
+        "{\"function\": {\"name\": \"g\", \"arguments\": \"\"}}]}, {\"role\": \"tool\", "
+        "\"content\": "
+        "\"1\"}, {\"role\": \"tool\", \"content\": [{\"type\": \"text\", \"text\": \"2\"}]}, "
+        "{\"role\": "
+        "\"assistant\", \"content\": \"Hm\", \"tool_calls\": [{\"function\": {\"name\": \"h\"}}]}, "
+        "{\"role\": \"function\", \"content\": null}, {\"role\": \"user\", \"content\": \"y\"}]",
+        NULL,
+        "[user]x[assistant]<tool_call>\n{\"name\": \"f\\\"\", \"arguments\": {\"a\": "
+        "[1]}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": "
+        "{}}\n</tool_call>[user]<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</"
+        "tool_response>[assistant]Hm\n<tool_call>\n{\"name\": \"h\", \"arguments\": "
+        "{}}\n</tool_call>[user]<tool_response>\n\n</tool_response>\ny");
+}
+
+/* Which templates need that, by the option that names a format. */
+static void templates_without_tools(void **state)
+{
+    enum { HERMES = ROSE_CALLS_HERMES, NONE = ROSE_CALLS_NONE };
+    static const struct {
+        const char *template, *parser;
+        int format;
+        bool describe;
+    } rows[] = {
+        {NULL, "auto", HERMES, true},
+        {NULL, "hermes", HERMES, true},
+        {NULL, "pythonic", NONE, false},
+        {NULL, "none", NONE, false},
+        {"{{ messages[0].content }}", "auto", HERMES, true},
+        {"{{ messages[0].content }}", "hermes", HERMES, true},
+        {"{{ messages[0].content }}", "pythonic", ROSE_CALLS_PYTHONIC, false},
+        {"{{ messages[0].content }}", "none", NONE, false},
+        {"{# <tool_call> #}{{ tools }}", "auto", HERMES, false},
+        {"{# <tool_call> #}{{ xml_tools }}", "auto", HERMES, true}, /* in another variable */
+        {"{# <|python_tag|> #}{{ xml_tools }}", "auto", HERMES, true},
+        {"{{ tools }} as <|call|>", "auto", HERMES, true}, /* in another format */
+        {"{{ tools }} as <|call|>", "hermes", HERMES, false},
+        {"{# [TOOL_CALLS] #}{{ tools }}", "auto", ROSE_CALLS_MISTRAL, false},
+        {"{# [TOOL_CALLS] #}{{ raise_exception('no') }}", "auto", ROSE_CALLS_MISTRAL, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rose_chat *c = NULL;
+        rose_err err = {""};
+        bool describe;
+        if (rows[i].template != NULL)
+            assert_int_equal(rose_chat_open(&c, "nowhere", rows[i].template, &err), ROSE_OK);
+        const rose_calls_format f = rose_chat_calls(c, rows[i].parser, &describe);
+        if ((int)f != rows[i].format || describe != rows[i].describe)
+            fail_msg("%s with %s: format %d, describe %d", rows[i].template, rows[i].parser, f,
+                     describe);
+        rose_chat_close(c);
+    }
+}
+
 /* ---- where templates are found ---- */
 
 static void expect_source(model *m, const char *given, const char *text, const char *source)
@@ -744,6 +853,8 @@ int main(void)
         cmocka_unit_test(replies_come_back),
         cmocka_unit_test(wrong_messages),
         cmocka_unit_test(long_arguments_are_refused),
+        cmocka_unit_test(tools_are_described),
+        cmocka_unit_test(templates_without_tools),
         cmocka_unit_test(sources_in_order),
         cmocka_unit_test(bad_sources),
         cmocka_unit_test(gguf_metadata),

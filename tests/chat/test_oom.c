@@ -30,7 +30,8 @@ static const char settings[] =
 static const char *const requests[] = {
     "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": "
     "\"text\", \"text\": \"b\"}]}, {\"role\": \"assistant\", \"tool_calls\": [{\"function\": "
-    "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [1, 2]}\"}}]}]",
+    "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [1, 2]}\"}}]}, {\"role\": \"tool\", "
+    "\"content\": \"c\"}]",
     "[{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"developer\", \"content\": \"d\"}, "
     "{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"system\", \"content\": \"t\"}, "
     "{\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"system\", \"content\": \"v\"}, "
@@ -44,8 +45,11 @@ static rose_status once(const char *folder, const rose_json *messages, rose_err 
     const rose_template_input in = {.messages = messages};
     rose_chat *chat = NULL;
     rose_template_text text = {0};
+    rose_json *described = NULL;
     rose_status st = rose_chat_open(&chat, folder, NULL, err);
     if (st == ROSE_OK) st = rose_chat_render(chat, &in, &text, err);
+    if (st == ROSE_OK) st = rose_chat_describe(&described, messages, messages, err);
+    rose_json_decref(described);
     rose_template_text_free(&text);
     rose_chat_close(chat);
     return st;
