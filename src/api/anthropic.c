@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include "api/api_internal.h"
+#include "base/json.h"
 
 enum { MAX_NAME = 96 };
 
@@ -121,6 +122,27 @@ static bool add_tool_use(rose_api_translation *t, const rose_json *block, const 
     return ok;
 }
 
+/* A tool that a search has found. All tools are there from the start, so the text says so. */
+static bool add_reference(rose_api_translation *t, rose_json *message, const rose_json *part,
+                          const char *name, size_t k)
+{
+    char member[MAX_NAME + 32];
+    const rose_json *tool = rose_json_get(part, "tool_name");
+    snprintf(member, sizeof member, "%s.content[%zu]", name, k);
+    if (!rose_json_is_string(tool))
+        return wrong_block(t, member, "a tool_reference with a 'tool_name'");
+    if (!rose_api_leave_out(t->ignored, member, rose_json_get(part, "type"), t->err)) return false;
+    rose_buf b = {0};
+    rose_json *text = NULL;
+    if (rose_buf_addf(&b, "The tool %s is available.", rose_json_text(tool)) == ROSE_OK)
+        text = rose_json_stringn(b.data, b.len);
+    const bool ok =
+        text != NULL ? rose_api_translate_text(t, message, text) : rose_api_fail_nomem(t->err);
+    rose_json_decref(text);
+    rose_buf_free(&b);
+    return ok;
+}
+
 static bool add_tool_result(rose_api_translation *t, const rose_json *block, const char *name)
 {
     const rose_json *id = rose_json_get(block, "tool_use_id");
@@ -138,11 +160,28 @@ static bool add_tool_result(rose_api_translation *t, const rose_json *block, con
     for (size_t k = 0; k < rose_json_count(content); k++) {
         const rose_json *part = rose_json_at(content, k), *text = rose_json_get(part, "text");
         const rose_json *type = rose_json_get(part, "type");
+        if (rose_api_json_is(type, "tool_reference")) {
+            if (!add_reference(t, m, part, name, k)) return false;
+            continue;
+        }
         if (!rose_api_json_is(type, "text")) return refuse_block(t, name, type);
         if (!rose_json_is_string(text)) return wrong_block(t, name, "made of blocks with a 'text'");
         if (!rose_api_translate_text(t, m, text)) return false;
     }
     return true;
+}
+
+/* Whether a block is about a tool that Anthropic's servers run. */
+static bool is_of_server(const rose_json *type)
+{
+    static const char *const ends[] = {"_tool_result", "_tool_use", "_tool_listing",
+                                       "container_upload"};
+    const char *s = rose_json_text(type);
+    for (size_t i = 0; s != NULL && i < sizeof ends / sizeof *ends; i++) {
+        const size_t n = strlen(s), m = strlen(ends[i]);
+        if (n >= m && strcmp(s + n - m, ends[i]) == 0) return true;
+    }
+    return false;
 }
 
 static bool add_block(rose_api_translation *t, const char *role, const rose_json *block,
@@ -159,6 +198,7 @@ static bool add_block(rose_api_translation *t, const char *role, const rose_json
     if (reply &&
         (rose_api_json_is(type, "thinking") || rose_api_json_is(type, "redacted_thinking")))
         return true;
+    if (is_of_server(type)) return rose_api_leave_out(t->ignored, name, type, t->err);
     return refuse_block(t, name, type);
 }
 
@@ -213,6 +253,59 @@ static bool take_messages(rose_api_translation *t)
 
 /* ---- the other fields ---- */
 
+/* The members of the tools that edit files. */
+#define FILE_MEMBERS                                                                               \
+    "\"path\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"       \
+    "\"integer\"},\"description\":\"view: the first and the last line\"},\"file_text\":{\"type\":" \
+    "\"string\",\"description\":\"create\"},\"old_str\":{\"type\":\"string\",\"description\":"     \
+    "\"str_replace: a text that occurs once\"},\"new_str\":{\"type\":\"string\",\"description\":"  \
+    "\"str_replace: what takes its place\"},\"insert_line\":{\"type\":\"integer\","                \
+    "\"description\":\"insert: after this line\"},\"insert_text\":{\"type\":\"string\","           \
+    "\"description\":\"insert\"}"
+
+/* Tools that Anthropic defines and clients run. Anthropic's models know their schemas; other models
+ * must be told. A type is one of these names and a date. */
+static const struct typed {
+    const char *type, *description, *schema;
+} typed_tools[] = {
+    {"bash_", "Runs a command in a bash session, which keeps its state between calls.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\"},\"restart\":{\"type\":"
+     "\"boolean\",\"description\":\"true begins a new session\"}}}"},
+    {"text_editor_", "Views, creates and edits files.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"enum\":[\"view\",\"create\","
+     "\"str_replace\",\"insert\"]}," FILE_MEMBERS "},\"required\":[\"command\",\"path\"]}"},
+    {"memory_", "Keeps notes between conversations, in files under /memories.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"enum\":[\"view\",\"create\","
+     "\"str_replace\",\"insert\",\"delete\",\"rename\"]}," FILE_MEMBERS
+     ",\"old_path\":{\"type\":\"string\",\"description\":\"rename\"},\"new_path\":{\"type\":"
+     "\"string\",\"description\":\"rename\"}},\"required\":[\"command\"]}"}};
+
+/* The typed tool of this type, or NULL. */
+static const struct typed *find_typed(const rose_json *type)
+{
+    const char *s = rose_json_text(type);
+    for (size_t i = 0; s != NULL && i < sizeof typed_tools / sizeof *typed_tools; i++) {
+        const size_t n = strlen(typed_tools[i].type);
+        if (strncmp(s, typed_tools[i].type, n) == 0 && s[n] >= '0' && s[n] <= '9')
+            return &typed_tools[i];
+    }
+    return NULL;
+}
+
+static bool add_typed(rose_api_translation *t, const rose_json *tool, const struct typed *typed)
+{
+    rose_json_error e;
+    rose_json *schema = NULL, *description = rose_json_string(typed->description);
+    (void)rose_json_parse(&schema, typed->schema, strlen(typed->schema), 0, &e);
+    const bool ok = schema != NULL && description != NULL
+                        ? rose_api_translate_tool(t, rose_json_get(tool, "name"), description,
+                                                  schema, rose_json_get(tool, "strict"))
+                        : rose_api_fail_nomem(t->err);
+    rose_json_decref(schema);
+    rose_json_decref(description);
+    return ok;
+}
+
 static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
     if (!rose_json_is_array(tools))
@@ -221,11 +314,17 @@ static bool take_tools(rose_api_translation *t, const rose_json *tools)
         const rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
         const rose_json *name = rose_json_get(tool, "name");
         const rose_json *schema = rose_json_get(tool, "input_schema");
-        if (type != NULL && !rose_json_is_null(type) && !rose_api_json_is(type, "custom"))
-            return rose_api_fail(t->err, 400, "unsupported_field", "tools",
-                                 "tools[%zu]: the type '%.40s' is not supported by this server, "
-                                 "only 'custom' is",
-                                 i, rose_json_is_string(type) ? rose_json_text(type) : "null");
+        const struct typed *typed = find_typed(type);
+        char where[MAX_NAME];
+        snprintf(where, sizeof where, "tools[%zu]", i);
+        if (typed != NULL && rose_json_is_string(name)) {
+            if (!add_typed(t, tool, typed)) return false;
+            continue;
+        }
+        if (type != NULL && !rose_json_is_null(type) && !rose_api_json_is(type, "custom")) {
+            if (!rose_api_leave_out(t->ignored, where, type, t->err)) return false;
+            continue;
+        }
         if (!rose_json_is_string(name) || !rose_json_is_object(schema))
             return rose_api_fail(t->err, 400, NULL, "tools",
                                  "tools[%zu] must have the string 'name' and the object "
@@ -329,6 +428,13 @@ typedef struct row {
     bool (*take)(rose_api_translation *t, const rose_json *v);
 } row;
 
+/* Tools of servers that this server does not call. */
+static bool take_servers(rose_api_translation *t, const rose_json *v)
+{
+    return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
+           rose_api_translate_hint(t, "mcp_servers");
+}
+
 static const row rows[] = {
     {"model", COPIED, "model", NULL},
     {"max_tokens", COPIED, "max_tokens", NULL},
@@ -352,7 +458,7 @@ static const row rows[] = {
     {"inference_geo", HINT, NULL, NULL},
     {"speed", HINT, NULL, NULL},
     {"container", REFUSED, NULL, NULL},
-    {"mcp_servers", REFUSED, NULL, NULL},
+    {"mcp_servers", TAKEN, NULL, take_servers},
 };
 
 static bool take_field(rose_api_translation *t, const char *key, const rose_json *v)

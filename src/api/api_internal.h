@@ -92,6 +92,10 @@ typedef struct rose_api_logged_fields {
 void rose_api_ignored_add(rose_api_ignored *g, const char *name);
 /* Handles a field that the API does not know: notes it or, with `strict`, refuses it (false). */
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
+/* Notes a member of a list that is left out, because this server cannot serve its type, by its name
+ * (tools[1]) and the type. With `strict`, or if the type is no string, it is refused (false). */
+bool rose_api_leave_out(rose_api_ignored *g, const char *name, const rose_json *type,
+                        rose_api_error *err);
 /* Writes "X-Ignored-Fields: a, b\r\n", or nothing if no field was ignored. */
 void rose_api_ignored_header(rose_api_out *o, const rose_api_ignored *g);
 /* Any thread. Writes one log line for each ignored field whose name the log has not shown yet. */
@@ -167,6 +171,7 @@ typedef struct rose_api_params {
     const rose_json *tool_choice;
     bool tools_off, tools_required; /* tool_choice "none", "required" */
     const char *tool_name;          /* the function that tool_choice names, or NULL */
+    const rose_json *tool_names;    /* of rose_api_translation; NULL: all names are the client's */
     bool parallel_calls, include_reasoning, separate_reasoning;
     const rose_json *structured[ROSE_API_N_STRUCTURED]; /* as they came */
     rose_api_structure structure;                       /* what they ask for */
@@ -188,10 +193,13 @@ typedef struct rose_api_schema_opts {
 bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
 
-/* tools.c: checks the tools of a request that generates, and its tool_choice. Errors: 400 naming
- * the field. */
+/* tools.c: checks the tools of a request that generates, and its tool_choice. Tools of other types
+ * are taken out of the list. Errors: 400 naming the field. */
 enum { ROSE_API_MAX_TOOL_NAME = 128 };
-bool rose_api_tools_check(rose_api_params *p, rose_api_error *err);
+bool rose_api_tools_check(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
+
+/* Refuses a tool_choice that asks for a call where no tool is left. False. */
+bool rose_api_tools_none_left(rose_api_error *err);
 
 /* structured.c: reads p->structured, and fills p->structure. Errors: 400 naming the field. */
 bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err);
@@ -320,6 +328,9 @@ typedef struct rose_api_translation {
     const rose_json *body; /* borrowed: as the client sent it */
     rose_json *chat;       /* owned by the caller: what it asks of a chat completion */
     rose_json *messages;   /* borrowed from chat */
+    rose_json *tool_names; /* owned by the caller: from the name of a function in `chat` to an
+                            * object with the client's name, its namespace, and whether it is a
+                            * custom tool. NULL: all names are the client's */
     bool generates;        /* else only the prompt is wanted */
     bool templated;        /* the server has a chat template besides the plain one */
     rose_api_ignored *ignored;
@@ -374,6 +385,7 @@ typedef struct rose_api_reading {
     bool one_call;                             /* later calls are dropped */
     bool short_ids;                            /* ids of calls are nine letters and digits */
     rose_json *tools;                          /* owned: the request's tools; NULL without calls */
+    rose_json *tool_names;                     /* owned: of rose_api_translation; or NULL */
     uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
 } rose_api_reading;
 
@@ -594,7 +606,8 @@ bool rose_api_translate_choose(rose_api_translation *t, const rose_json *name);
 bool rose_api_translate_schema(rose_api_translation *t, const rose_json *schema,
                                const rose_json *name, const rose_json *strict,
                                const rose_json *description);
-/* Call last: a message with one text gets a string as its content, one without any an empty one. */
+/* Call last: a message with one text gets a string as its content, one without any an empty one. A
+ * tool_choice whose tools were all left out is dropped, or refused if it asks for a call. */
 bool rose_api_translate_end(rose_api_translation *t);
 /* Replaces the name of a field of a chat, in `cap` bytes, by the client's; false: it has the same.
  */

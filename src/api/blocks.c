@@ -95,6 +95,78 @@ static void put_content(rose_api_out *o, const rose_api_choice *c, const rose_ap
     PUT(o, "}");
 }
 
+/* How the client calls the tool of a call: an object of tool_names; NULL: as the model does. */
+static const rose_json *client_name(const rose_api_choice *c, const rose_api_part *part)
+{
+    char name[ROSE_API_MAX_TOOL_NAME + 1];
+    if (part == NULL || part->kind != ROSE_API_PART_CALL || part->len >= sizeof name) return NULL;
+    memcpy(name, c->text.data + part->begin, part->len);
+    name[part->len] = '\0';
+    return rose_json_get(c->job->reading.tool_names, name);
+}
+
+static bool is_custom(const rose_api_choice *c, const rose_api_part *part)
+{
+    return rose_json_is_true(rose_json_get(client_name(c, part), "custom"));
+}
+
+static void put_name(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
+{
+    const rose_json *own = client_name(c, part), *space = rose_json_get(own, "namespace");
+    PUT(o, ",\"name\":");
+    if (own == NULL)
+        put_part(o, c, part);
+    else
+        rose_api_put_json(o, rose_json_get(own, "name"));
+    if (space == NULL) return;
+    PUT(o, ",\"namespace\":");
+    rose_api_put_json(o, space);
+}
+
+/* The text of the arguments of a call, which are the next parts. */
+static void join_args(rose_buf *text, rose_api_out *o, const rose_api_choice *c,
+                      const rose_api_part *part)
+{
+    const rose_api_part *end = c->parts + c->n_parts;
+    for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
+        if (rose_buf_add(text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
+    }
+}
+
+/* The input of a custom tool: the member `input` of its arguments, or all of them as the model
+ * wrote them, if they are cut or malformed. */
+static void put_input(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
+{
+    rose_buf text = {0};
+    rose_json *arguments = NULL;
+    rose_json_error where;
+    join_args(&text, o, c, part);
+    if (text.len > 0 &&
+        rose_json_parse(&arguments, text.data, text.len, ROSE_JSON_NUL, &where) == ROSE_E_NOMEM)
+        o->oom = true;
+    const rose_json *input = rose_json_get(arguments, "input");
+    if (rose_json_is_string(input))
+        rose_api_put_string(o, rose_json_text(input), rose_json_text_len(input));
+    else
+        rose_api_put_string(o, text.len > 0 ? text.data : "", text.len);
+    rose_json_decref(arguments);
+    rose_buf_free(&text);
+}
+
+/* The arguments of a function, or the input of a custom tool; empty while they are written. */
+static void put_what(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part,
+                     bool filled)
+{
+    const bool custom = is_custom(c, part);
+    rose_api_puts(o, custom ? ",\"input\":" : ",\"arguments\":");
+    if (!filled)
+        PUT(o, "\"\"");
+    else if (custom)
+        put_input(o, c, part);
+    else
+        rose_api_put_args(o, c, part);
+}
+
 /* filled: else the item has only begun. */
 static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k,
                      const rose_api_part *part, const char *status, bool filled)
@@ -105,15 +177,11 @@ static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k,
     PUT(o, ",\"status\":\"");
     rose_api_puts(o, status);
     if (kind == ROSE_API_PART_CALL) {
-        PUT(o, "\",\"type\":\"function_call\",\"call_id\":");
+        rose_api_puts(o, is_custom(c, part) ? "\",\"type\":\"custom_tool_call\",\"call_id\":"
+                                            : "\",\"type\":\"function_call\",\"call_id\":");
         put_text(o, part->id);
-        PUT(o, ",\"name\":");
-        put_part(o, c, part);
-        PUT(o, ",\"arguments\":");
-        if (filled)
-            rose_api_put_args(o, c, part);
-        else
-            PUT(o, "\"\"");
+        put_name(o, c, part);
+        put_what(o, c, part, filled);
         PUT(o, "}");
         return;
     }
@@ -290,6 +358,7 @@ static void put_item_delta(rose_api_out *o, rose_api_choice *c, const rose_api_p
                                         [ROSE_API_PART_ARGS] =
                                             "response.function_call_arguments.delta"};
     if (p->kind == ROSE_API_PART_CALL) return; /* the item has the name */
+    if (p->kind == ROSE_API_PART_ARGS && is_custom(c, open_part(c))) return; /* when it is whole */
     begin_item_event(o, c, types[p->kind], p->kind != ROSE_API_PART_ARGS);
     PUT(o, ",\"delta\":");
     rose_api_put_string(o, p->text, p->len);
@@ -305,12 +374,18 @@ static void close_item(rose_api_out *o, rose_api_choice *c, bool last)
     const rose_api_part *part = open_part(c);
     if (!c->block_open) return;
     c->block_open = false;
-    if (c->block_kind == ROSE_API_PART_CALL) {
+    if (c->block_kind == ROSE_API_PART_CALL && is_custom(c, part)) {
+        begin_item_event(o, c, "response.custom_tool_call_input.delta", false);
+        PUT(o, ",\"delta\":");
+        put_input(o, c, part);
+        end_event(o);
+        begin_item_event(o, c, "response.custom_tool_call_input.done", false);
+        put_what(o, c, part, true);
+        end_event(o);
+    } else if (c->block_kind == ROSE_API_PART_CALL) {
         begin_item_event(o, c, "response.function_call_arguments.done", false);
-        PUT(o, ",\"name\":");
-        put_part(o, c, part);
-        PUT(o, ",\"arguments\":");
-        rose_api_put_args(o, c, part);
+        put_name(o, c, part);
+        put_what(o, c, part, true);
         end_event(o);
     } else {
         const bool reasons = c->block_kind == ROSE_API_PART_REASONING;
@@ -455,12 +530,9 @@ static void begin_message(rose_api_out *o, const rose_api_job *j)
  * cut or the model made a mistake, are one string in it. */
 static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
-    const rose_api_part *end = c->parts + c->n_parts;
     rose_buf text = {0};
     rose_json *input = NULL;
-    for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
-        if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
-    }
+    join_args(&text, o, c, part);
     if (text.len > 0 && rose_json_parse(&input, text.data, text.len,
                                         ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
         o->oom = true;

@@ -51,6 +51,19 @@ bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_erro
     return true;
 }
 
+bool rose_api_leave_out(rose_api_ignored *g, const char *name, const rose_json *type,
+                        rose_api_error *err)
+{
+    char whole[ROSE_API_IGNORED_BYTES + 1];
+    const char *text = rose_json_is_string(type) ? rose_json_text(type) : "null";
+    if (g->strict || !rose_json_is_string(type))
+        return rose_api_fail(err, 400, "unsupported_field", name,
+                             "%s: the type '%.40s' is not supported by this server", name, text);
+    snprintf(whole, sizeof whole, "%s.%s", name, text);
+    rose_api_ignored_add(g, whole);
+    return true;
+}
+
 static uint32_t n_names(const rose_api_ignored *g)
 {
     return g->n < ROSE_API_MAX_IGNORED ? g->n : ROSE_API_MAX_IGNORED;

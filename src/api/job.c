@@ -79,6 +79,7 @@ void rose_api_job_free(rose_api_job *j)
     free(j->extras);
     rose_grammar_unref(j->grammar);
     rose_json_decref(j->reading.tools);
+    rose_json_decref(j->reading.tool_names);
     rose_api_prompts_free(&j->prompts);
     rose_api_pooled_free(j->pooled);
     free(j->choices);
@@ -428,11 +429,11 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
     if (j->err.status == 0 && !j->declined) (void)note_ignored(j, c->ignored);
 }
 
-/* Checks the body. If the dialect is not that of a chat, *chat becomes its translation, a new
- * reference. */
-static bool check_body(rose_api_params *p, rose_json **chat, const rose_api_job *j,
-                       const rose_json *body, const rose_api_schema_opts *o, rose_api_ignored *g,
-                       rose_api_error *err)
+/* Checks the body. If the dialect is not that of a chat, *chat becomes its translation and *names
+ * the names of its tools, new references. */
+static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
+                       const rose_api_job *j, const rose_json *body, const rose_api_schema_opts *o,
+                       rose_api_ignored *g, rose_api_error *err)
 {
     const bool translates = j->dialect->translate != NULL;
     rose_api_translation t = {.body = body,
@@ -442,10 +443,12 @@ static bool check_body(rose_api_params *p, rose_json **chat, const rose_api_job 
                               .err = err};
     bool ok = !translates || j->dialect->translate(&t);
     *chat = t.chat;
+    *names = t.tool_names;
     ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
     for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
         rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
     p->body = body;
+    p->tool_names = t.tool_names;
     return ok;
 }
 
@@ -481,7 +484,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .api = a,
                              .chat = a->o.chat};
     size_t max_values = (size_t)a->o.max_n * max_len;
-    rose_json *root = NULL, *chat = NULL, *tag = NULL;
+    rose_json *root = NULL, *chat = NULL, *names = NULL, *tag = NULL;
     rose_chat *own = NULL;
     rose_template_text text = {0};
     rose_api_params p;
@@ -500,7 +503,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
     const bool sound =
         rose_api_json_load(&root, j->body, j->body_len,
                            max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        check_body(&p, &chat, j, root, &so, &ignored, &j->err) &&
+        check_body(&p, &chat, &names, j, root, &so, &ignored, &j->err) &&
         rose_api_own_template(&own, &p, &c, &j->err);
     rose_prof_end_with(&parse_span, "bytes", j->body_len);
     if (own != NULL) c.chat = own;
@@ -512,8 +515,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
         else if (!j->declined && rose_api_tools_load(j, &p, &c, &text, &tag) &&
                  rose_api_guide_load_structure(j, &p.structure))
             run_completion(j, &p, &c, &text);
-        j->short_only = false;
     }
+    j->short_only = false;
     rose_template_text_free(&text);
     rose_json_decref(tag);
     if (j->dialect->renames != NULL) {
@@ -521,6 +524,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
         rose_api_translate_name(j->guided_by, sizeof j->guided_by, j->dialect->renames);
     }
     rose_json_decref(chat);
+    rose_json_decref(names);
     rose_json_decref(root);
     rose_chat_close(own);
     rose_prof_end(&span);

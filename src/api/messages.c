@@ -63,10 +63,7 @@ static bool merge_kwargs(rose_json **out, const rose_json *ours, const rose_json
 /* False: the job must wait until it may render slowly, or is refused. */
 static bool may_be_slow(rose_api_job *j, rose_api_error *err)
 {
-    if (!j->compiles) {
-        j->turn.nth = ROSE_API_LAST_TURN;
-        j->turn.text = (uintptr_t)j; /* no cache has it, so it waits for no other turn's result */
-    }
+    if (!j->compiles) j->turn.nth = ROSE_API_LAST_TURN;
     const rose_status st = rose_api_workers_may_compile(j->api->workers, j);
     j->declined = st == ROSE_E_EMPTY;
     *err = (rose_api_error){0};

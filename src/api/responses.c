@@ -79,30 +79,121 @@ static bool add_message(rose_api_translation *t, const rose_json *item, size_t i
     return m != NULL && add_content(t, m, content, i, "content");
 }
 
-/* A call belongs to the message of the assistant before it. */
-static bool add_call(rose_api_translation *t, const rose_json *item, size_t i)
+/* Texts as one string; NULL: no memory. */
+static rose_json *join(const char *a, const char *b, const char *c, const char *d)
 {
-    const rose_json *id = rose_json_get(item, "call_id"), *name = rose_json_get(item, "name");
-    const rose_json *arguments = rose_json_get(item, "arguments");
-    if (!rose_json_is_string(id) || !rose_json_is_string(name) || !rose_json_is_string(arguments))
-        return wrong_member(t, i, "",
-                            "a function_call with the strings 'call_id', 'name' and "
-                            "'arguments'");
-    rose_json *m = last_message(t);
-    if (!rose_api_json_is(rose_json_get(m, "role"), "assistant"))
-        m = rose_api_translate_message(t, "assistant");
-    return m != NULL && rose_api_translate_call(t, m, id, name, arguments);
+    rose_buf text = {0};
+    const bool ok = rose_buf_addf(&text, "%s%s%s%s", a, b, c, d) == ROSE_OK;
+    rose_json *out = ok ? rose_json_stringn(text.data, text.len) : NULL;
+    rose_buf_free(&text);
+    return out;
 }
 
-static bool add_output(rose_api_translation *t, const rose_json *item, size_t i)
+/* The name of a function for the chat: that of its namespace, two underscores, and its own. */
+static rose_json *chat_name(const rose_json *space, const rose_json *name)
 {
-    const rose_json *id = rose_json_get(item, "call_id");
+    const char *s = rose_json_text(space);
+    if (s == NULL || s[0] == '\0') return rose_json_incref(name);
+    const bool joined = s[strlen(s) - 1] == '_';
+    return join(s, joined ? "" : "__", rose_json_text(name), "");
+}
+
+/* The compact text of a value; NULL: no memory. */
+static rose_json *text_of(const rose_json *v)
+{
+    rose_api_out text = {0};
+    rose_api_put_json(&text, v);
+    rose_json *out = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
+    rose_api_out_free(&text);
+    return out;
+}
+
+/* A call belongs to the message of the assistant before it. name and arguments are taken. */
+static bool put_call(rose_api_translation *t, const rose_json *id, rose_json *name,
+                     rose_json *arguments)
+{
+    rose_json *m = last_message(t);
+    bool ok = (name != NULL && arguments != NULL) || rose_api_fail_nomem(t->err);
+    if (ok && !rose_api_json_is(rose_json_get(m, "role"), "assistant"))
+        ok = (m = rose_api_translate_message(t, "assistant")) != NULL;
+    ok = ok && rose_api_translate_call(t, m, id, name, arguments);
+    rose_json_decref(name);
+    rose_json_decref(arguments);
+    return ok;
+}
+
+/* A call of a function has arguments, that of a custom tool an input. */
+static bool add_call(rose_api_translation *t, const rose_json *item, size_t i, bool custom)
+{
+    const rose_json *id = rose_json_get(item, "call_id"), *name = rose_json_get(item, "name");
+    const rose_json *text = rose_json_get(item, custom ? "input" : "arguments");
+    if (!rose_json_is_string(id) || !rose_json_is_string(name) || !rose_json_is_string(text))
+        return wrong_member(t, i, "",
+                            custom ? "a custom_tool_call with the strings 'call_id', 'name' and "
+                                     "'input'"
+                                   : "a function_call with the strings 'call_id', 'name' and "
+                                     "'arguments'");
+    rose_json *input = custom ? rose_json_pack("{s:O}", "input", text) : NULL;
+    rose_json *arguments = custom ? text_of(input) : rose_json_incref(text);
+    rose_json_decref(input);
+    return put_call(t, id, chat_name(rose_json_get(item, "namespace"), name), arguments);
+}
+
+/* Whether a value is a string or a list of text parts. */
+static bool is_text(const rose_json *v)
+{
+    bool text = rose_json_is_string(v) || rose_json_is_array(v);
+    for (size_t k = 0; k < rose_json_count(v) && text; k++)
+        text = rose_json_is_string(rose_json_get(rose_json_at(v, k), "text"));
+    return text;
+}
+
+/* The output of a tool that only its client knows becomes text, whatever it is. */
+static bool add_output(rose_api_translation *t, const rose_json *item, size_t i, bool function)
+{
+    const rose_json *id = rose_json_get(item, "call_id"), *output = rose_json_get(item, "output");
+    if (!rose_json_is_string(id) && !function) id = rose_json_get(item, "id");
     if (!rose_json_is_string(id)) return wrong_member(t, i, "call_id", "a string");
     rose_json *m = rose_api_translate_message(t, "tool");
     if (m == NULL) return false;
     if (rose_json_set_new(m, "tool_call_id", rose_json_incref(id)) != 0)
         return rose_api_fail_nomem(t->err);
-    return add_content(t, m, rose_json_get(item, "output"), i, "output");
+    if (function || is_text(output)) return add_content(t, m, output, i, "output");
+    rose_json *text = text_of(output);
+    const bool ok =
+        text != NULL ? rose_api_translate_text(t, m, text) : rose_api_fail_nomem(t->err);
+    rose_json_decref(text);
+    return ok;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n > m && strcmp(s + n - m, end) == 0;
+}
+
+static bool take_tools(rose_api_translation *t, const rose_json *tools);
+
+/* Items of tools that this server does not have. Calls that the client ran (of a shell, of a patch)
+ * and their outputs belong to the conversation; what a server ran is left out. */
+static bool add_other(rose_api_translation *t, const rose_json *item, size_t i)
+{
+    const char *type = rose_json_text(rose_json_get(item, "type"));
+    const rose_json *id = rose_json_get(item, "call_id");
+    const rose_json *action = rose_json_get(item, "action");
+    const bool screen = type != NULL && strncmp(type, "computer", 8) == 0;
+    char name[MAX_NAME];
+    if (type != NULL && strcmp(type, "item_reference") == 0)
+        return refuse_type(t, i, "", rose_json_get(item, "type"));
+    if (type != NULL && strcmp(type, "additional_tools") == 0)
+        return take_tools(t, rose_json_get(item, "tools"));
+    if (action == NULL) action = rose_json_get(item, "operation");
+    if (type != NULL && !screen && ends_with(type, "_call") && rose_json_is_string(id) &&
+        rose_json_is_object(action))
+        return put_call(t, id, rose_json_stringn(type, strlen(type) - 5), text_of(action));
+    if (type != NULL && !screen && ends_with(type, "_call_output"))
+        return add_output(t, item, i, false);
+    return rose_api_leave_out(t->ignored, member(name, i, ""), rose_json_get(item, "type"), t->err);
 }
 
 static bool add_item(rose_api_translation *t, const rose_json *item, size_t i)
@@ -111,9 +202,12 @@ static bool add_item(rose_api_translation *t, const rose_json *item, size_t i)
     if (!rose_json_is_object(item)) return wrong_member(t, i, "", "an object");
     if (type == NULL || rose_json_is_null(type) || rose_api_json_is(type, "message"))
         return add_message(t, item, i);
-    if (rose_api_json_is(type, "function_call")) return add_call(t, item, i);
-    if (rose_api_json_is(type, "function_call_output")) return add_output(t, item, i);
-    return rose_api_json_is(type, "reasoning") || refuse_type(t, i, "", type);
+    const bool custom = rose_api_json_is(type, "custom_tool_call");
+    if (custom || rose_api_json_is(type, "function_call")) return add_call(t, item, i, custom);
+    if (rose_api_json_is(type, "function_call_output") ||
+        rose_api_json_is(type, "custom_tool_call_output"))
+        return add_output(t, item, i, true);
+    return rose_api_json_is(type, "reasoning") || add_other(t, item, i);
 }
 
 static bool take_input(rose_api_translation *t)
@@ -143,34 +237,107 @@ static bool take_input(rose_api_translation *t)
 
 /* ---- the other fields ---- */
 
+/* Remembers how the client calls a tool. name is that of the chat. */
+static bool note_name(rose_api_translation *t, const rose_json *name, const rose_json *space,
+                      const rose_json *own, bool custom)
+{
+    rose_json *v = rose_json_pack("{s:O,s:b}", "name", own, "custom", custom);
+    if (t->tool_names == NULL) t->tool_names = rose_json_object();
+    bool ok = v != NULL &&
+              (space == NULL || rose_json_set_new(v, "namespace", rose_json_incref(space)) == 0);
+    ok = ok && t->tool_names != NULL && rose_json_set(t->tool_names, rose_json_text(name), v) == 0;
+    rose_json_decref(v);
+    return ok || rose_api_fail_nomem(t->err);
+}
+
+/* The description of a custom tool, with the grammar of its input. NULL: no memory. */
+static rose_json *describe_custom(const rose_json *tool)
+{
+    const rose_json *format = rose_json_get(tool, "format");
+    const char *text = rose_json_text(rose_json_get(tool, "description"));
+    const char *syntax = rose_json_text(rose_json_get(format, "syntax"));
+    const char *definition = rose_json_text(rose_json_get(format, "definition"));
+    if (text == NULL) text = "";
+    if (definition == NULL) return rose_json_string(text);
+    const bool lark = syntax != NULL && strcmp(syntax, "lark") == 0;
+    return join(text, text[0] != '\0' ? "\n\n" : "",
+                lark ? "The string 'input' must follow this Lark grammar:\n"
+                     : "The string 'input' must match this regular expression:\n",
+                definition);
+}
+
+/* A custom tool takes any text: a function with one string. */
+static bool add_custom(rose_api_translation *t, const rose_json *tool, const rose_json *name)
+{
+    rose_json *description = describe_custom(tool);
+    rose_json *schema =
+        rose_json_pack("{s:s,s:{s:{s:s}},s:[s],s:b}", "type", "object", "properties", "input",
+                       "type", "string", "required", "input", "additionalProperties", 0);
+    const bool ok = description != NULL && schema != NULL
+                        ? rose_api_translate_tool(t, name, description, schema, NULL)
+                        : rose_api_fail_nomem(t->err);
+    rose_json_decref(description);
+    rose_json_decref(schema);
+    return ok;
+}
+
+/* space: the namespace of the tool, or NULL. */
+static bool add_tool(rose_api_translation *t, const rose_json *tool, const char *where,
+                     const rose_json *space)
+{
+    const rose_json *type = rose_json_get(tool, "type"), *own = rose_json_get(tool, "name");
+    const bool custom = rose_api_json_is(type, "custom");
+    if (!custom && !rose_api_json_is(type, "function"))
+        return rose_api_leave_out(t->ignored, where, type, t->err);
+    if (!rose_json_is_string(own))
+        return rose_api_fail(t->err, 400, NULL, "tools", "%s.name must be a string", where);
+    rose_json *name = chat_name(space, own);
+    if (name == NULL) return rose_api_fail_nomem(t->err);
+    bool ok = custom ? add_custom(t, tool, name)
+                     : rose_api_translate_tool(t, name, rose_json_get(tool, "description"),
+                                               rose_json_get(tool, "parameters"),
+                                               rose_json_get(tool, "strict"));
+    if (custom || space != NULL) ok = ok && note_name(t, name, space, own, custom);
+    rose_json_decref(name);
+    return ok;
+}
+
 static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
+    char where[MAX_NAME];
     if (!rose_json_is_array(tools))
         return rose_api_translate_wrong(t, "tools", "a list of objects");
     for (size_t i = 0; i < rose_json_count(tools); i++) {
-        const rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
-        const rose_json *name = rose_json_get(tool, "name");
-        if (!rose_api_json_is(type, "function"))
-            return rose_api_fail(t->err, 400, "unsupported_field", "tools",
-                                 "tools[%zu]: the type '%.40s' is not supported by this server, "
-                                 "only 'function' is",
-                                 i, rose_json_is_string(type) ? rose_json_text(type) : "null");
-        if (!rose_json_is_string(name))
-            return rose_api_fail(t->err, 400, NULL, "tools", "tools[%zu].name must be a string", i);
-        if (!rose_api_translate_tool(t, name, rose_json_get(tool, "description"),
-                                     rose_json_get(tool, "parameters"),
-                                     rose_json_get(tool, "strict")))
-            return false;
+        const rose_json *tool = rose_json_at(tools, i), *inner = rose_json_get(tool, "tools");
+        const rose_json *space = rose_json_get(tool, "name");
+        snprintf(where, sizeof where, "tools[%zu]", i);
+        if (!rose_api_json_is(rose_json_get(tool, "type"), "namespace")) {
+            if (!add_tool(t, tool, where, NULL)) return false;
+            continue;
+        }
+        if (!rose_json_is_string(space) || !rose_json_is_array(inner))
+            return rose_api_fail(t->err, 400, NULL, "tools",
+                                 "%s must have the string 'name' and the list 'tools'", where);
+        for (size_t k = 0; k < rose_json_count(inner); k++) {
+            snprintf(where, sizeof where, "tools[%zu].tools[%zu]", i, k);
+            if (!add_tool(t, rose_json_at(inner, k), where, space)) return false;
+        }
     }
     return true;
 }
 
 static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
 {
-    const rose_json *name = rose_json_get(choice, "name");
+    const rose_json *name = rose_json_get(choice, "name"), *type = rose_json_get(choice, "type");
     if (rose_json_is_string(choice)) return rose_api_translate_copy(t, "tool_choice", choice);
-    if (rose_api_json_is(rose_json_get(choice, "type"), "function") && rose_json_is_string(name))
-        return rose_api_translate_choose(t, name);
+    if ((rose_api_json_is(type, "function") || rose_api_json_is(type, "custom")) &&
+        rose_json_is_string(name)) {
+        rose_json *whole = chat_name(rose_json_get(choice, "namespace"), name);
+        const bool ok =
+            whole != NULL ? rose_api_translate_choose(t, whole) : rose_api_fail_nomem(t->err);
+        rose_json_decref(whole);
+        return ok;
+    }
     return rose_api_translate_refuse(t, "tool_choice",
                                      "it must be 'none', 'auto', 'required' or "
                                      "{\"type\": \"function\", \"name\": ...}");

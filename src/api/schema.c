@@ -505,7 +505,7 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
         !take_hint("chat_template_kwargs", g, err))
         return false;
     if (p->documents != NULL && !templated) return refuse("documents", err);
-    return kind != ROSE_API_CHAT || rose_api_tools_check(p, err);
+    return kind != ROSE_API_CHAT || rose_api_tools_check(p, g, err);
 }
 
 /* What a request without any field asks for. */

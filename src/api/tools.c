@@ -49,14 +49,12 @@ static bool is_name(const rose_json *v)
            rose_json_text_len(v) <= ROSE_API_MAX_TOOL_NAME;
 }
 
-static bool check_tool(const rose_json *tools, size_t i, rose_api_error *err)
+/* i: the place that the tool had in the request. */
+static bool check_tool(const rose_json *tool, size_t i, rose_api_error *err)
 {
-    const rose_json *tool = rose_json_at(tools, i), *f = rose_json_get(tool, "function");
+    const rose_json *f = rose_json_get(tool, "function");
     const rose_json *schema = rose_json_get(f, "parameters"), *strict = rose_json_get(f, "strict");
     char param[64];
-    snprintf(param, sizeof param, "tools[%zu].type", i);
-    if (!rose_api_json_is(rose_json_get(tool, "type"), "function"))
-        return wrong(err, param, "\"function\": this server has no other tools");
     snprintf(param, sizeof param, "tools[%zu].function", i);
     if (!rose_json_is_object(f)) return wrong(err, param, "an object");
     snprintf(param, sizeof param, "tools[%zu].function.name", i);
@@ -85,22 +83,66 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
         return true;
     }
     return rose_api_fail(err, 400, NULL, "tool_choice",
-                         "field 'tool_choice' names the function '%.128s', which is not in 'tools'",
+                         "field 'tool_choice' names the function '%.128s', which is not in 'tools' "
+                         "or not served",
                          rose_json_text(name));
 }
 
-bool rose_api_tools_check(rose_api_params *p, rose_api_error *err)
+/* Checks the functions and takes the tools of other types out of the request's list. */
+static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
+{
+    rose_json *tools = p->tools; /* of the request, which this thread owns */
+    const size_t n = rose_json_count(tools);
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
+        char param[64];
+        snprintf(param, sizeof param, "tools[%zu]", i);
+        if (rose_api_json_is(type, "function")) {
+            if (!check_tool(tool, i, err)) return false;
+            if (json_array_set(tools, k++, tool) != 0) return rose_api_fail_nomem(err);
+        } else if (!rose_api_leave_out(g, param, type, err)) {
+            return false;
+        }
+    }
+    while (rose_json_count(tools) > k)
+        rose_json_remove(tools, rose_json_count(tools) - 1);
+    if (rose_json_count(tools) == 0) p->tools = NULL;
+    return true;
+}
+
+/* A choice among no tools has no effect. It is named, but only one that asks for a call is refused
+ * by --strict-fields. */
+static bool ignore_choice(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
+{
+    const bool free =
+        rose_api_json_is(p->tool_choice, "none") || rose_api_json_is(p->tool_choice, "auto");
+    p->tool_choice = NULL;
+    if (g->strict && free) return true;
+    if (g->strict)
+        return rose_api_fail(err, 400, NULL, "tool_choice",
+                             "field 'tool_choice' asks for a call, and there are no 'tools'");
+    rose_api_ignored_add(g, "tool_choice");
+    return true;
+}
+
+bool rose_api_tools_none_left(rose_api_error *err)
+{
+    return rose_api_fail(err, 400, NULL, "tool_choice",
+                         "field 'tool_choice' asks for a call, and this server serves none of the "
+                         "'tools': it has functions alone");
+}
+
+bool rose_api_tools_check(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     const rose_json *choice = p->tool_choice;
-    for (size_t i = 0; i < rose_json_count(p->tools); i++) {
-        if (!check_tool(p->tools, i, err)) return false;
-    }
+    const bool any = p->tools != NULL;
+    if (!take_functions(p, g, err)) return false;
+    if (choice != NULL && !any) return ignore_choice(p, g, err);
     p->tools_off = rose_api_json_is(choice, "none");
     p->tools_required = rose_api_json_is(choice, "required");
     const bool free = choice == NULL || p->tools_off || rose_api_json_is(choice, "auto");
-    if (!free && p->tools == NULL)
-        return rose_api_fail(err, 400, NULL, "tool_choice",
-                             "field 'tool_choice' asks for a call, and there are no 'tools'");
+    if (!free && p->tools == NULL) return rose_api_tools_none_left(err);
     return free || p->tools_required || take_named(p, err);
 }
 
@@ -422,8 +464,10 @@ bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_pro
     bool strict = false;
     uint32_t id;
     rose_json_decref(r->tools); /* of a run that was declined */
+    rose_json_decref(r->tool_names);
     *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
-                            .one_call = !p->parallel_calls || p->tool_name != NULL};
+                            .one_call = !p->parallel_calls || p->tool_name != NULL,
+                            .tool_names = rose_json_incref(p->tool_names)};
     if (j->kind != ROSE_API_CHAT) return true;
     if (forced(p) && is_answer_format(&p->structure))
         p->structure = (rose_api_structure){0}; /* a reply of calls has no answer */

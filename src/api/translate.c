@@ -137,8 +137,20 @@ bool rose_api_translate_schema(rose_api_translation *t, const rose_json *schema,
     return ok || rose_api_fail_nomem(t->err);
 }
 
+static bool end_tools(rose_api_translation *t)
+{
+    const rose_json *choice = rose_json_get(t->chat, "tool_choice");
+    if (choice == NULL || rose_json_count(rose_json_get(t->body, "tools")) == 0 ||
+        rose_json_get(t->chat, "tools") != NULL)
+        return true;
+    if (t->generates && !rose_api_json_is(choice, "none") && !rose_api_json_is(choice, "auto"))
+        return rose_api_tools_none_left(t->err);
+    return rose_json_del(t->chat, "tool_choice") == 0;
+}
+
 bool rose_api_translate_end(rose_api_translation *t)
 {
+    if (!end_tools(t)) return false;
     for (size_t i = 0; i < rose_json_count(t->messages); i++) {
         rose_json *m = rose_json_at(t->messages, i), *parts = rose_json_get(m, "content");
         const size_t n = rose_json_count(parts);
