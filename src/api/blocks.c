@@ -139,10 +139,9 @@ static void put_input(rose_api_out *o, const rose_api_choice *c, const rose_api_
 {
     rose_buf text = {0};
     rose_json *arguments = NULL;
-    rose_json_error where;
     join_args(&text, o, c, part);
-    if (text.len > 0 &&
-        rose_json_parse(&arguments, text.data, text.len, ROSE_JSON_NUL, &where) == ROSE_E_NOMEM)
+    if (text.len > 0 && rose_json_parse(&arguments, text.data, text.len,
+                                        ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
         o->oom = true;
     const rose_json *input = rose_json_get(arguments, "input");
     if (rose_json_is_string(input))

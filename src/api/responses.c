@@ -261,8 +261,8 @@ static rose_json *describe_custom(const rose_json *tool)
     if (definition == NULL) return rose_json_string(text);
     const bool lark = syntax != NULL && strcmp(syntax, "lark") == 0;
     return join(text, text[0] != '\0' ? "\n\n" : "",
-                lark ? "The string 'input' must follow this Lark grammar:\n"
-                     : "The string 'input' must match this regular expression:\n",
+                lark ? "The string `input` must follow this Lark grammar:\n"
+                     : "The string `input` must match this regular expression:\n",
                 definition);
 }
 

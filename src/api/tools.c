@@ -111,18 +111,17 @@ static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_err
     return true;
 }
 
-/* A choice among no tools has no effect. It is named, but only one that asks for a call is refused
- * by --strict-fields. */
+/* A choice among no tools has no effect. One that asks for a call is named, or refused by
+ * --strict-fields. */
 static bool ignore_choice(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     const bool free =
         rose_api_json_is(p->tool_choice, "none") || rose_api_json_is(p->tool_choice, "auto");
     p->tool_choice = NULL;
-    if (g->strict && free) return true;
-    if (g->strict)
-        return rose_api_fail(err, 400, NULL, "tool_choice",
+    if (g->strict && !free)
+        return rose_api_fail(err, 400, "unsupported_field", "tool_choice",
                              "field 'tool_choice' asks for a call, and there are no 'tools'");
-    rose_api_ignored_add(g, "tool_choice");
+    if (!free) rose_api_ignored_add(g, "tool_choice");
     return true;
 }
 

@@ -129,8 +129,29 @@ static rose_status parse_arguments(state *s, const rose_json *text, rose_json **
     return *out != NULL ? ROSE_OK : no_memory(s);
 }
 
+static bool is_custom(const rose_json *call)
+{
+    const rose_json *custom = rose_json_get(call, "custom");
+    return rose_json_is_string(rose_json_get(custom, "name")) &&
+           rose_json_is_string(rose_json_get(custom, "input"));
+}
+
+/* A call of a custom tool, which takes a text, as that of a function with one string. NULL: no
+ * memory. */
+static rose_json *function_call(const rose_json *call)
+{
+    const rose_json *custom = rose_json_get(call, "custom"), *id = rose_json_get(call, "id");
+    rose_json *out = rose_json_pack("{s:s,s:{s:O,s:{s:O}}}", "type", "function", "function", "name",
+                                    rose_json_get(custom, "name"), "arguments", "input",
+                                    rose_json_get(custom, "input"));
+    if (id == NULL || rose_json_set(out, "id", id) == 0) return out;
+    rose_json_decref(out);
+    return NULL;
+}
+
 static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list)
 {
+    if (is_custom(call)) return append(s, list, function_call(call));
     rose_json *function = rose_json_get(call, "function"), *value = NULL;
     rose_json *arguments = rose_json_get(function, "arguments");
     if (!rose_json_is_object(call) || !rose_json_is_object(function) ||

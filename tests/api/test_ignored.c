@@ -60,6 +60,13 @@ static const row rows[] = {
     {C, P "\"tools\":[{}]}", "tools", "tools"},
     {H, "{" MSG ",\"prompt\":\"x\"}", "prompt", "prompt"},
     {T, P "\"temperature\":1,\"priority\":1}", "temperature, priority", "temperature"},
+    /* tools that a server cannot run, and a choice among none */
+    {H, "{" MSG ",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"a b\"}]}",
+     "tools[0].web_search, tools[1].a%20b", "tools[0]"},
+    {H, "{" MSG ",\"tools\":[{\"type\":\"custom\"}],\"tool_choice\":\"auto\"}", "tools[0].custom",
+     "tools[0]"},
+    {H, "{" MSG ",\"tool_choice\":\"required\"}", "tool_choice", "tool_choice"},
+    {H, "{" MSG ",\"tool_choice\":5,\"tools\":[]}", "tool_choice", "tool_choice"},
     /* hints that ask for something */
     {H, "{" MSG ",\"reasoning_effort\":\"high\",\"verbosity\":\"low\",\"store\":true}",
      "reasoning_effort, verbosity, store", "reasoning_effort"},

@@ -56,7 +56,8 @@ static server start(const char *template, const char *calls, const char *reasoni
     server s = {0};
     rose_api_opts o;
     rose_err err = {0};
-    if (rose_chat_open(&s.chat, "nowhere", template, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    if (rose_chat_open(&s.chat, "nowhere", template != NULL ? template : "plain", &err) != ROSE_OK)
+        fail_msg("%s", err.msg);
     rose_api_opts_default(&o);
     o.model_id = "m";
     o.async_admit = false;
@@ -250,6 +251,15 @@ static void replies(void **state)
          "content=null;add({\"a\": 2});tool_calls", NULL, NULL},
         {PYTHON, TOOLS, "[add(a=2, s='x'), now()]",
          "content=null;add({\"a\": 2, \"s\": \"x\"});now({});tool_calls", NULL, NULL},
+        /* a template without tools */
+        {PLAIN, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+         "content=null;now({});tool_calls", NULL, NULL},
+        {NULL, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+         "content=null;now({});tool_calls", NULL, NULL},
+        {"{# <|python_tag|> #}{{ xml_tools }}x", TOOLS, "<tool_call>{\"name\": \"now\"}",
+         "content=null;now({});tool_calls", NULL, NULL},
+        {PLAIN, TOOLS ",\"tool_choice\":\"none\"", "<tool_call>{\"name\": \"now\"}",
+         "content=<tool_call>{\"name\": \"now\"};stop", "none", NULL},
         /* options beat the template */
         {PLAIN, TOOLS, "[now()]", "content=null;now({});tool_calls", "pythonic", NULL},
         {HERMES, TOOLS, "[now()]", "content=null;now({});tool_calls", "pythonic", NULL},
@@ -373,6 +383,10 @@ static void demands(void **state)
          "Hi.", "now", NULL, NULL},
         {CLOSED, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
          "Hi.", "now", NULL, NULL},
+        {PLAIN, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", "Hi.", "add",
+         NULL, NULL},
+        {NULL, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
+         "Hi.", "now", NULL, NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -458,6 +472,67 @@ static void tags(void **state)
     }
 }
 
+/* ---- a template that shows no tools ---- */
+
+/* The prompt of a chat, as /apply-template shows it. */
+static void prompt_of(char *out, size_t cap, const char *template, const char *body)
+{
+    server s = start(template, NULL, NULL);
+    rose_http_req *r = fake_request("/apply-template", body, strlen(body));
+    fake_arrive(r);
+    fake_run(r);
+    if (r->status != 200) fail_msg("%s", fake_text(r));
+    rose_json *reply = parse(fake_text(r), strlen(fake_text(r)));
+    snprintf(out, cap, "%s", rose_json_text(rose_json_get(reply, "prompt")));
+    rose_json_decref(reply);
+    fake_free(r);
+    stop(&s);
+}
+
+/* Whether the text holds these strings, each once and in this order. */
+static bool holds_once(const char *text, const char *const *what)
+{
+    for (; *what != NULL; what++) {
+        const char *at = strstr(text, *what);
+        if (at == NULL || strstr(at + 1, *what) != NULL) return false;
+        text = at;
+    }
+    return true;
+}
+
+static void described(void **state)
+{
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+        "kind.\"},{\"role\":\"user\",\"content\":"
+        "\"Q1\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"old_call\",\"arguments\":\"{\\\"a\\\":7}\"}}]},{"
+        "\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"R1\"},{\"role\":\"user\","
+        "\"content\":"
+        "\"Q2\"}]," TOOLS "}";
+    static const char *const want[] = {"Be kind.",
+                                       "# Tools",
+                                       "\"name\": \"add\"",
+                                       "\"name\": \"now\"",
+                                       "</tools>",
+                                       "Q1",
+                                       "{\"name\": \"old_call\", \"arguments\": "
+                                       "{\"a\": 7}}",
+                                       "<tool_response>\nR1\n</tool_response>",
+                                       "Q2",
+                                       NULL};
+    static const char *const templates[] = {
+        NULL, "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+        "{{ xml_tools }}{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant'] "
+        "%}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}"};
+    char got[8192];
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        prompt_of(got, sizeof got, templates[i], body);
+        if (!holds_once(got, want)) fail_msg("%s: %s", templates[i], got);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void refusals(void **state)
@@ -465,17 +540,17 @@ static void refusals(void **state)
     static const struct {
         const char *template, *fields, *param, *says;
     } rows[] = {
-        {PLAIN, TOOLS, "tools", "--tool-call-parser"},
-        {"{# <tool_call> #}{{ xml_tools }}", TOOLS, "tools", "--tool-call-parser"},
-        {PLAIN, TOOLS ",\"tool_choice\":\"required\"", "tools", "--tool-call-parser"},
-        {HERMES, "\"tool_choice\":\"required\"", "tool_choice", "there are no 'tools'"},
+        {PLAIN, TOOLS, "tools", "--tool-call-parser none"},
+        {PLAIN, TOOLS ",\"tool_choice\":\"required\"", "tools", "--tool-call-parser none"},
+        {HERMES, "\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"required\"",
+         "tool_choice", "none of the 'tools'"},
+        {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"web_search\"}", "tool_choice", "\\\"required"},
         {HERMES, TOOLS ",\"tool_choice\":\"some\"", "tool_choice", "\\\"required\\\""},
         {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}",
          "tool_choice", "'sub'"},
         {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice",
          "\\\"required\\\""},
         {HERMES, TOOLS ",\"parallel_tool_calls\":1", "parallel_tool_calls", "true or false"},
-        {HERMES, "\"tools\":[{\"type\":\"web_search\"}]", "tools[0].type", "no other tools"},
         {HERMES, "\"tools\":[{\"type\":\"function\"}]", "tools[0].function", "an object"},
         {HERMES, "\"tools\":[{\"type\":\"function\",\"function\":{}}]", "tools[0].function.name",
          "letters"},
@@ -506,7 +581,8 @@ static void refusals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char body[2048], param[128];
-        server s = start(rows[i].template, NULL, NULL);
+        const bool none = strcmp(rows[i].template, PLAIN) == 0;
+        server s = start(rows[i].template, none ? "none" : NULL, NULL);
         snprintf(body, sizeof body, "{" MESSAGES ",%s}", rows[i].fields);
         snprintf(param, sizeof param, "\"param\":\"%s\"", rows[i].param);
         rose_http_req *r = ask(body);
@@ -533,10 +609,14 @@ static void strict_without_grammar(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replies),      cmocka_unit_test(short_ids),
-        cmocka_unit_test(many_choices), cmocka_unit_test(reasoning_tokens),
-        cmocka_unit_test(demands),      cmocka_unit_test(tags),
-        cmocka_unit_test(refusals),     cmocka_unit_test(strict_without_grammar)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(replies),
+                                       cmocka_unit_test(short_ids),
+                                       cmocka_unit_test(many_choices),
+                                       cmocka_unit_test(reasoning_tokens),
+                                       cmocka_unit_test(demands),
+                                       cmocka_unit_test(tags),
+                                       cmocka_unit_test(described),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(strict_without_grammar)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
