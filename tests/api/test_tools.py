@@ -170,9 +170,71 @@ def test_other_paths(s):
           r["stop_reason"] == "tool_use", r)
 
 
+def test_client_tools(s):
+    """Tools that clients run in forms of their own become functions; what a server would run is left out."""
+    patch = {"type": "custom", "name": "apply_patch", "description": "edits files"}
+    space = {"type": "namespace", "name": "mcp", "description": "d", "tools": [{"type": "function", "name": "now", "parameters": {
+        "type": "object", "properties": {}}, "strict": False}]}
+    kw = {"model": NAME, "input": "Hi", "tools": [{"type": "web_search"}, patch, space], "parallel_tool_calls": False, "max_output_tokens": 200,
+          "extra_body": {"seed": 4}}
+    raw = s.client.responses.with_raw_response.create(**kw, tool_choice={"type": "function", "name": "now", "namespace": "mcp"})
+    item = raw.parse().output[0]
+    check("a function of a namespace", (item.type, item.name, item.namespace, json.loads(item.arguments)) == ("function_call", "now", "mcp", {}), item)
+    check("a tool that is left out is named", raw.headers.get("X-Ignored-Fields") == "tools[0].web_search", raw.headers)
+    # The model of this test never ends a text, so its input is cut, as the model wrote it.
+    custom = {**kw, "max_output_tokens": 40}
+    item = s.client.responses.create(**custom, tool_choice={"type": "custom", "name": "apply_patch"}).output[0]
+    check("a call of a custom tool", item.type == "custom_tool_call" and item.name == "apply_patch" and item.input, item)
+    events = list(s.client.responses.create(**custom, tool_choice={"type": "custom", "name": "apply_patch"}, stream=True))
+    kinds = [e.type for e in events]
+    done = [e for e in events if e.type == "response.custom_tool_call_input.done"]
+    check("the same in a stream", len(done) == 1 and done[0].input == item.input and "response.custom_tool_call_input.delta" in kinds and
+          "response.function_call_arguments.delta" not in kinds and events[-1].response.output[0].input == item.input, kinds)
+    talk = [{"role": "user", "content": "Hi"}, {"type": "web_search_call", "id": "w", "status": "completed"},
+            {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+            {"type": "function_call", "call_id": "d", "name": "now", "namespace": "mcp", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "d", "output": "noon"}]
+    r = s.client.responses.create(**{**kw, "input": talk, "max_output_tokens": 4})
+    check("their history", r.usage.output_tokens == 4, r)
+    e = raised(openai.BadRequestError, lambda: s.client.responses.create(**kw, tool_choice={"type": "web_search_preview"}))
+    check("a choice of a tool that is left out", e is not None and e.param == "tool_choice", e)
+    messages = {"model": NAME, "messages": USER, "max_tokens": 150, "tools": [{"type": "bash_20250124", "name": "bash"}, {
+        "type": "web_search_20250305", "name": "web_search"}]}
+    r = s.post("/v1/messages", {**messages, "tool_choice": {"type": "tool", "name": "bash"}})
+    check("/v1/messages: bash", [x["name"] for x in r.json().get("content", [])] == ["bash"] and
+          r.headers.get("X-Ignored-Fields") == "tools[1].web_search_20250305", r.text)
+    r = s.post("/v1/messages", {**messages, "tool_choice": {"type": "tool", "name": "web_search"}})
+    check("/v1/messages: a choice of a tool that is left out", r.status_code == 400 and "web_search" in r.text, r.text)
+
+
+PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def test_any_model(s, name):
+    """A template that shows no tools: the system message describes them, once, and the history becomes text."""
+    talk = [{"role": "system", "content": "Be kind."}, *USER, {"role": "assistant", "tool_calls": [{
+        "id": "c", "type": "function", "function": {"name": "old", "arguments": '{"a": 1}'}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "12 degrees"}]
+    prompt = s.post("/apply-template", {"messages": talk, "tools": TOOLS["hermes"]}).json()["prompt"]
+    check(f"{name}: described once", prompt.count("Be kind.") == prompt.count('"name": "get_weather"') == prompt.count("# Tools") == 1, prompt)
+    check(f"{name}: calls and results", '{"name": "old", "arguments": {"a": 1}}' in prompt and
+          "<tool_response>\n12 degrees\n</tool_response>" in prompt, prompt)
+    m = ask(s, tools=[tool("now")], tool_choice="required", parallel_tool_calls=False).choices[0].message
+    check(f"{name}: a demanded call", [t.function.name for t in m.tool_calls or []] == ["now"], m)
+    r = s.client.responses.create(model=NAME, input="Hi", tools=[{"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}},
+                                                                  "strict": False}], tool_choice="required", max_output_tokens=60)
+    check(f"{name}: /v1/responses", r.output[0].type == "function_call" and r.output[0].name == "now", r.output)
+    r = s.post("/v1/messages", {"model": NAME, "messages": USER, "max_tokens": 60, "tool_choice": {"type": "any"},
+                                "tools": [{"name": "now", "input_schema": {"type": "object", "properties": {}}}]}).json()
+    check(f"{name}: /v1/messages", r["content"][0]["type"] == "tool_use" and r["content"][0]["name"] == "now", r)
+
+
 def test_refusals(s):
     check("a template that shows tools needs no option", ask(s, tools=[tool("now")], max_tokens=2).usage.completion_tokens == 2)
-    for name, kw in (("tool_choice", {"tool_choice": "required"}), ("tool_choice", {"tools": [tool("now")], "tool_choice": "any"}),
+    r = s.post("/v1/chat/completions", {"messages": USER, "max_tokens": 2, "tool_choice": "required"})
+    check("a choice among no tools", r.status_code == 200 and r.headers.get("X-Ignored-Fields") == "tool_choice", r.text)
+    for name, kw in (("tool_choice", {"tools": [tool("now")], "tool_choice": "any"}),
                      ("tools[0].function.name", {"tools": [tool("a b")]})):
         e = raised(openai.BadRequestError, lambda kw=kw: ask(s, **kw))
         check(f"refused: {kw}", e is not None and e.param == name, e)
@@ -233,15 +295,17 @@ def test_smollm2():
         return
     test_openai.MODEL = p.stdout.strip()
     city = [tool("get_weather", {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]})]
-    with Server("--chat-template", chatml, "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4",
-                "--num-kv-pages", "128") as s:
-        name = s.client.models.list().data[0].id
-        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-            r = s.client.chat.completions.create(model=name, messages=USER, tools=city, tool_choice=choice, temperature=0,
-                                                 parallel_tool_calls=False, max_tokens=100)
-            calls = r.choices[0].message.tool_calls or []
-            check(f"SmolLM2 calls: {choice}", r.choices[0].finish_reason == "tool_calls" and len(calls) == 1 and
-                  json.loads(calls[0].function.arguments).get("city", "").startswith("Paris"), r)
+    for own in (False, True):  # the model's own template shows no tools
+        with Server(*(() if own else ("--chat-template", chatml)), "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4",
+                    "--num-kv-pages", "128") as s:
+            check(f"SmolLM2: described, {own}", own == any("the system message describes them" in line for line in s.log), s.log)
+            name = s.client.models.list().data[0].id
+            for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+                r = s.client.chat.completions.create(model=name, messages=USER, tools=city, tool_choice=choice, temperature=0,
+                                                     parallel_tool_calls=False, max_tokens=100)
+                calls = r.choices[0].message.tool_calls or []
+                check(f"SmolLM2 calls: {choice}, own template {own}", r.choices[0].finish_reason == "tool_calls" and len(calls) == 1 and
+                      json.loads(calls[0].function.arguments).get("city", "").startswith("Paris"), r)
     test_openai.MODEL = MODEL
 
 
@@ -258,15 +322,16 @@ def main():
                     test_helpers(s)
                     test_structure(s)
                     test_other_paths(s)
+                    test_client_tools(s)
                     test_refusals(s)
         with Server("--chat-template", template(SIGNS["hermes"], THINK)) as s:
             test_reasoning(s)
-        with Server("--chat-template", "{{ messages[0].content }}") as s:
+        for name in (PLAIN, "plain"):
+            with Server("--chat-template", name) as s:
+                test_any_model(s, name)
+        with Server("--chat-template", PLAIN, "--tool-call-parser", "none") as s:
             e = raised(openai.BadRequestError, lambda: ask(s, tools=[tool("now")]))
-            check("a template without tools", e is not None and e.param == "tools" and "--tool-call-parser" in str(e), e)
-        with Server("--chat-template", "{{ messages[0].content }}", "--tool-call-parser", "hermes") as s:
-            m = ask(s, tools=[tool("now")], tool_choice="required", parallel_tool_calls=False).choices[0].message
-            check("an option instead", [t.function.name for t in m.tool_calls or []] == ["now"], m)
+            check("tools turned off", e is not None and e.param == "tools" and "--tool-call-parser none" in str(e), e)
     test_marks()
     test_smollm2()
     print(f"{results['passed']} passed, {results['failed']} failed")
