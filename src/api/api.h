@@ -33,7 +33,8 @@ typedef struct rose_api_opts {
                                    * request's chat_template_kwargs may overrule
                                    * (--chat-template-kwargs) */
     const char *tool_call_parser; /* format of tool calls, a name of chat/calls.h; auto: the one
-                                   * that the chat template shows (--tool-call-parser) */
+                                   * that the chat template shows, else hermes
+                                   * (--tool-call-parser) */
     const char *reasoning_parser; /* likewise of reasoning (--reasoning-parser) */
     const rose_chat *trusted; /* NULL: a request must not bring a template. Else it may, and this
                                * borrowed one lends the template its bos_token and the like

@@ -9,8 +9,9 @@
  * is sent back as history then renders as the same text. "\nUser:" is an implied stop string. The
  * template cannot keep a message from imitating another role: it is for plain language models.
  *
- * The template has no place for a message's name or its reasoning, so these are ignored. It
- * cannot represent tool calls and their results, so these are refused. */
+ * The template has no place for a message's name or its reasoning, so these are ignored. Tool
+ * calls and their results are refused: they have become texts before (chat/describe.c), or
+ * --tool-call-parser turns calls off. */
 #include <stdio.h>
 #include <string.h>
 

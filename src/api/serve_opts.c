@@ -90,7 +90,8 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_CHOICE("tool-call-parser", &f->api.tool_call_parser,
                         "auto|none|hermes|llama3_json|qwen3_xml|pythonic|mistral",
                         "format in which the model writes calls of tools; auto takes the one that "
-                        "the chat template shows"),
+                        "the chat template shows, else hermes with a description of the tools in "
+                        "the system message"),
         ROSE_ROW_CHOICE("reasoning-parser", &f->api.reasoning_parser,
                         "auto|none|qwen3|deepseek_r1|mistral",
                         "format in which the model writes its reasoning, which is kept apart from "

@@ -393,7 +393,7 @@ static bool quote_key(reader *r, size_t begin, unsigned type)
     return true;
 }
 
-/* Turns the list that began at begin, with one value and no bracket at its end, into the value. */
+/* Drops the bracket at `begin` and leaves the one value after it. */
 static void drop_bracket(reader *r, size_t begin)
 {
     if (r->oom) return;
