@@ -92,23 +92,26 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
 static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     rose_json *tools = p->tools; /* of the request, which this thread owns */
-    const size_t n = rose_json_count(tools);
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
+    rose_json *functions = rose_json_array();
+    bool ok = functions != NULL || rose_api_fail_nomem(err);
+    for (size_t i = 0; ok && i < rose_json_count(tools); i++) {
         rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
         char param[64];
         snprintf(param, sizeof param, "tools[%zu]", i);
-        if (rose_api_json_is(type, "function")) {
-            if (!check_tool(tool, i, err)) return false;
-            if (json_array_set(tools, k++, tool) != 0) return rose_api_fail_nomem(err);
-        } else if (!rose_api_leave_out(g, param, type, err)) {
-            return false;
-        }
+        if (!rose_api_json_is(type, "function"))
+            ok = rose_api_leave_out(g, param, type, err);
+        else
+            ok = check_tool(tool, i, err) &&
+                 (rose_json_append(functions, tool) == 0 || rose_api_fail_nomem(err));
     }
-    while (rose_json_count(tools) > k)
-        rose_json_remove(tools, rose_json_count(tools) - 1);
-    if (rose_json_count(tools) == 0) p->tools = NULL;
-    return true;
+    if (ok && rose_json_count(functions) < rose_json_count(tools)) {
+        while (rose_json_count(tools) > 0)
+            rose_json_remove(tools, rose_json_count(tools) - 1);
+        ok = rose_json_extend(tools, functions) == 0 || rose_api_fail_nomem(err);
+    }
+    if (rose_json_count(functions) == 0) p->tools = NULL;
+    rose_json_decref(functions);
+    return ok;
 }
 
 /* A choice among no tools has no effect. One that asks for a call is named, or refused by

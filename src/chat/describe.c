@@ -1,6 +1,7 @@
 /* chat/describe.c - tools for a template that does not show them, or shows them in a form that this
  * server does not know. They are described in the system message as Qwen's templates do it
  * (hermes), and the calls and results of the history become text in the same form. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -24,15 +25,14 @@ static void put(writer *w, const char *text)
     add(w, text, strlen(text));
 }
 
-static int add_callback(const char *bytes, size_t n, void *arg)
-{
-    add(arg, bytes, n);
-    return 0;
-}
-
 static void put_json(writer *w, const rose_json *v)
 {
-    if (json_dump_callback(v, add_callback, w, 0) != 0) w->oom = true;
+    char *text = rose_json_dumps(v, 0);
+    if (text == NULL)
+        w->oom = true;
+    else
+        put(w, text);
+    free(text);
 }
 
 static void put_string(writer *w, const rose_json *v)
