@@ -92,6 +92,7 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
 static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     rose_json *tools = p->tools; /* of the request, which this thread owns */
+    if (tools == NULL) return true;
     rose_json *functions = rose_json_array();
     bool ok = functions != NULL || rose_api_fail_nomem(err);
     for (size_t i = 0; ok && i < rose_json_count(tools); i++) {
