@@ -119,6 +119,14 @@ static unsigned types_of(type_walk *w, const rose_json *schema)
     return types != 0 ? types : CALLS_ANY;
 }
 
+/* In JSON schemas 1.0 is 1. */
+static bool same(const rose_json *a, const rose_json *b)
+{
+    if (!rose_json_is_number(a) || !rose_json_is_number(b)) return rose_json_equal(a, b);
+    const double x = rose_json_number_value(a), y = rose_json_number_value(b);
+    return !(x < y) && !(x > y);
+}
+
 /* Whether an enum or const of the schema lists the value. */
 static bool lists(type_walk *w, const rose_json *schema, const rose_json *value)
 {
@@ -127,10 +135,10 @@ static bool lists(type_walk *w, const rose_json *schema, const rose_json *value)
     const rose_json *list = rose_json_get(schema, "enum");
     const char *ref = rose_json_text(rose_json_get(schema, "$ref"));
     const rose_json *one = rose_json_get(schema, "const");
-    if (one != NULL && rose_json_equal(one, value)) return true;
+    if (one != NULL && same(one, value)) return true;
     for (size_t i = 0; i < rose_json_count(list); i++) {
         if (--w->items_left < 0) return false;
-        if (rose_json_equal(rose_json_at(list, i), value)) return true;
+        if (same(rose_json_at(list, i), value)) return true;
     }
     if (ref != NULL && lists(w, referred(w->root, ref), value)) return true;
     for (size_t i = 0; i < 3; i++) {
@@ -303,20 +311,26 @@ static void xml_key(rose_calls *p, char c)
     if (xml_word(p, &p->param, c)) begin_value(p);
 }
 
-/* Whether the request's schema allows this value; for a list of values, whether it is listed. */
-static bool allows(rose_calls *p, const rose_json *v)
+/* Whether the text stands for this value: the schema allows its type, and does not list the text
+ * itself. */
+static bool stands_for(rose_calls *p, const rose_json *v, const char *text, size_t n)
 {
     type_walk w = {0};
-    if (!p->listed) return (type_of_value(v) & p->types) != 0;
-    const rose_json *schema = param_schema(p, &w);
-    return schema != NULL && lists(&w, schema, v);
+    const rose_json *schema = p->listed ? param_schema(p, &w) : NULL;
+    if (schema == NULL || lists(&w, schema, v)) return (type_of_value(v) & p->types) != 0;
+    rose_json *string = rose_json_stringn(text, n);
+    const bool listed = string != NULL && lists(&w, schema, string);
+    rose_json_decref(string); /* NULL: it is not UTF-8, or no memory, which the parts will show */
+    return !listed && (type_of_value(v) & p->types) != 0;
 }
 
 /* Writes the text as the JSON value that it is, or as the value of a literal of Python, if the
  * schema allows that value. A string is written without quotes between tags, so a literal that may
  * be a string as it stands is one. */
-static bool put_value(rose_calls *p, const char *s, size_t n)
+static bool put_value(rose_calls *p, const char *text, size_t len)
 {
+    const char *s = text;
+    size_t n = len;
     rose_json_error e;
     rose_json *v = NULL;
     unsigned type = 0;
@@ -334,7 +348,7 @@ static bool put_value(rose_calls *p, const char *s, size_t n)
         st = rose_json_parse(&v, s, n, ROSE_JSON_ANY | ROSE_JSON_NUL, &e);
     }
     if (st == ROSE_E_NOMEM) p->oom = true;
-    const bool ok = st == ROSE_OK && allows(p, v);
+    const bool ok = st == ROSE_OK && stands_for(p, v, text, len);
     if (ok) rose_calls_emit(p, ROSE_PART_ARGS, s, n);
     rose_json_decref(v);
     return ok;

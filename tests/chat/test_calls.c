@@ -49,7 +49,7 @@ static const char tools_text[] =
     "\"exact\": {\"type\": \"boolean\"}, \"at\": {\"anyOf\": [{\"type\": \"string\"},"
     "{\"type\": \"null\"}]}, \"where\": {\"$ref\": \"#/$defs/place\"}, \"tags\": {\"type\":"
     "[\"array\", \"null\"]}, \"unit\": {\"enum\": [\"C\", \"F\"]}, \"any\": {},"
-    "\"mixed\": {\"enum\": [\"auto\", 1, \"2\", null]},"
+    "\"mixed\": {\"enum\": [\"auto\", 1, \"2\", null]}, \"few\": {\"enum\": [1, 2]},"
     "\"loop\": {\"$ref\": \"#/properties/loop\"}},"
     "\"$defs\": {\"place\": {\"type\": \"object\"}}}}},"
     "{\"type\": \"function\", \"function\": {\"name\": \"now\"}},"
@@ -262,10 +262,14 @@ static const sample samples[] = {
      "<function=get_weather><parameter=mixed>\n2\n</parameter></function>"
      "<function=get_weather><parameter=mixed>None</parameter></function>"
      "<function=get_weather><parameter=mixed>auto</parameter></function>"
-     "<function=get_weather><parameter=mixed>3</parameter></function>",
+     "<function=get_weather><parameter=mixed>3</parameter></function>"
+     "<function=get_weather><parameter=mixed>1.0</parameter></function>"
+     "<function=get_weather><parameter=few>2.0</parameter></function>"
+     "<function=get_weather><parameter=few>7</parameter></function>",
      "C0{get_weather}A0{{\"mixed\": 1}}C1{get_weather}A1{{\"mixed\": \"2\"}}C2{get_weather}A2{{"
      "\"mixed\": null}}C3{get_weather}A3{{\"mixed\": \"auto\"}}C4{get_weather}A4{{\"mixed\": "
-     "\"3\"}}",
+     "3}}C5{get_weather}A5{{\"mixed\": 1.0}}C6{get_weather}A6{{\"few\": 2.0}}C7{get_weather}A7{{"
+     "\"few\": 7}}",
      0},
     /* closing tags that the model forgot */
     {XML, 0, 0,
