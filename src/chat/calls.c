@@ -1,6 +1,6 @@
 /* chat/calls.c - see calls.h: the formats by name and by template, the parts, and what lies around
  * calls: reasoning, text, and the marks that begin and end a call. The automaton of a call's body
- * is in calls_json.c and calls_convert.c.
+ * is in calls_json.c, calls_convert.c and calls_python.c.
  *
  * Every byte goes through think_step and, after the reasoning, through rose_calls_step. Bytes
  * that could still become a call, or a mark, are kept in `held`. When they turn out to be text,

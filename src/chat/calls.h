@@ -17,7 +17,8 @@
  * calls.
  *
  * To add a format: add a value here and its name in calls.c, its states in calls_json.c or
- * calls_convert.c, its grammar tag in api/tools.c, and samples in tests/chat/test_calls.c.
+ * calls_convert.c or calls_python.c, its grammar tag in api/tools.c, and samples in
+ * tests/chat/test_calls.c.
  *
  * Threads: a parser belongs to one thread at a time. Its tools are shared and only read. */
 #ifndef ROSE_CHAT_CALLS_H

@@ -366,7 +366,7 @@ static void put_typed(rose_calls *p, const char *text, size_t n)
         s++;
         len--;
     }
-    if (put_value(p, s, len)) return;
+    if (len > 0 && put_value(p, s, len)) return;
     if (p->listed)
         rose_calls_put_string(p, s, len);
     else

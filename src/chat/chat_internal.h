@@ -76,8 +76,8 @@ rose_json *rose_chat_places_needles(const rose_json *messages, size_t from);
 rose_status rose_chat_places_lost(size_t *lost, const rose_json *messages, size_t from,
                                   const rose_template_text *text);
 
-/* ---- calls.c, calls_json.c, calls_convert.c: the parser of calls.h, an automaton over bytes ----
- */
+/* ---- calls.c, calls_json.c, calls_convert.c, calls_python.c: the parser of calls.h, an automaton
+ * over bytes ---- */
 
 /* Where the parser stands in the text after the reasoning. */
 typedef enum rose_calls_state {
@@ -108,14 +108,15 @@ typedef enum rose_calls_state {
     CALLS_XML_VALUE,     /* in the value of a parameter */
     CALLS_XML_VALUE_KEY, /* in the value, after <parameter=, which may begin the next parameter */
     CALLS_XML_VALUE_END, /* in the value, after </function>, which may end the call */
-    CALLS_PY_CALL,       /* before the name of a function */
-    CALLS_PY_NAME,       /* in the name of a function */
-    CALLS_PY_ARG,        /* before the name of an argument, or the ) of the call */
-    CALLS_PY_KEY,        /* in the name of an argument */
-    CALLS_PY_EQUALS,     /* after the name of an argument */
-    CALLS_PY_VALUE,      /* in a value, or after a string that was one */
-    CALLS_PY_STRING,     /* in a string that is passed on as it comes */
-    CALLS_PY_NEXT        /* after a call */
+    /* calls_python.c */
+    CALLS_PY_CALL,   /* before the name of a function */
+    CALLS_PY_NAME,   /* in the name of a function */
+    CALLS_PY_ARG,    /* before the name of an argument, or the ) of the call */
+    CALLS_PY_KEY,    /* in the name of an argument */
+    CALLS_PY_EQUALS, /* after the name of an argument */
+    CALLS_PY_VALUE,  /* in a value, or after a string that was one */
+    CALLS_PY_STRING, /* in a string that is passed on as it comes */
+    CALLS_PY_NEXT    /* after a call */
 } rose_calls_state;
 
 /* Finds the end of a JSON value, without checking all of its syntax. */
@@ -188,7 +189,7 @@ struct rose_calls {
     size_t args_at;   /* where they are in `held`, if they came before the name; in
                        * CALLS_XML_VALUE_END where the text after the tag is */
     size_t args_len;
-    /* of calls_convert.c */
+    /* of calls_convert.c and calls_python.c */
     uint32_t n_params; /* of this call so far */
     unsigned types;    /* of this parameter */
     bool listed; /* its schema lists its values, so white space around a value is not part of it */

@@ -471,6 +471,7 @@ static bool read_value(reader *r, unsigned *type)
 
 bool rose_python_value(rose_buf *out, const char *text, size_t n, unsigned *type, bool *oom)
 {
+    if (n == 0) return false; /* the text may be NULL */
     reader r = {.at = text, .end = text + n, .out = out};
     const size_t before = out->len;
     const bool ok = read_value(&r, type) && peek(&r) == '\0' && r.at == r.end && !r.oom;

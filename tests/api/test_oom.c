@@ -70,6 +70,25 @@ static sample samples[] = {
      .body = "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"reasoning\"}],"
              "\"instructions\":\"y\",\"foo\":1}"},
     {.path = "/v1/responses", .body = "{\"input\":\"x\",\"stream\":true}"},
+    {.path = "/v1/responses",
+     .body = "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"custom_tool_call\","
+             "\"call_id\":\"c\",\"name\":\"p\",\"input\":\"q\"},{\"type\":\"shell_call_output\","
+             "\"call_id\":\"c\",\"output\":[1]}],\"tools\":[{\"type\":\"web_search\"},{\"type\":"
+             "\"custom\",\"name\":\"p\",\"format\":{\"definition\":\"d\"}},{\"type\":\"namespace\","
+             "\"name\":\"n\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}]}"},
+    {.path = "/v1/messages",
+     .body =
+         "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"c\","
+         "\"name\":\"f\",\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+         "\"tool_use_id\":\"c\",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"}]}]}]"
+         ",\"max_tokens\":3,\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]}",
+     .templated = true},
+    {.path = "/v1/chat/completions",
+     .body =
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+         "\"tool_calls\":[{\"id\":\"c\",\"type\":\"custom\",\"custom\":{\"name\":\"p\",\"input\":"
+         "\"q\"}}]}],\"tools\":[{\"type\":\"x\"},{\"type\":\"function\",\"function\":{\"name\":"
+         "\"f\"}}]}"},
     {.path = "/v1/messages",
      .body = "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}"
              "]}],\"system\":\"y\",\"max_tokens\":3,\"thinking\":{\"type\":\"enabled\"}}",
