@@ -97,8 +97,8 @@ def test_prompt(s, tok):
 
 def test_refusals(s):
     for name, kw in (("both", {"continue_final_message": True}), ("an own template", {"chat_template": CHATML}),
-                     ("kwargs", {"chat_template_kwargs": []}), ("tools", {"tools": [TOOL]}),
-                     ("tool_choice", {"tools": [TOOL], "tool_choice": "required"})):
+                     ("kwargs", {"chat_template_kwargs": []}), ("tools", {"tools": 5}),
+                     ("tool_choice", {"tools": [TOOL], "tool_choice": "any"})):
         e = raised(openai.BadRequestError, lambda kw=kw: chat(s, extra_body=kw))
         check(f"refused: {name}", e is not None and e.param in kw or name == "both", e)
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]

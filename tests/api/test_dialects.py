@@ -152,7 +152,7 @@ def test_responses_errors(s):
                       ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": 10**6}, "max_output_tokens"),
                       ({"temperature": -1}, "temperature"), ({"input": []}, "input"), ({"top_logprobs": 21, "include": [
                           "message.output_text.logprobs"]}, "top_logprobs"),
-                      ({"tools": [{"type": "web_search"}]}, "tools"), ({"input": [{"role": "user", "content": [
+                      ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"), ({"input": [{"role": "user", "content": [
                           {"type": "input_image", "image_url": "data:"}]}]}, "input"),
                       ({"input": "word " * 5000}, "input"),
                       ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "no"}}}}, "text.format")):
@@ -253,7 +253,7 @@ def test_messages_errors(s):
                      ({"stop_sequences": [""]}, "stop string"), ({"system": 5}, "system"),
                      ({"messages": [{"role": "user", "content": [{"type": "image", "source": {
                          "type": "base64", "media_type": "image/png", "data": ""}}]}]}, "'image'"),
-                     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+                     ({"tools": [{"type": "web_search_20250305", "name": "w"}], "tool_choice": {"type": "tool", "name": "w"}}, "tool_choice"),
                      ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long: "),
                      ({"extra_body": {"container": "c"}}, "container")):
         e = raised(anthropic.BadRequestError, lambda kw=kw: message(c, **kw))
