@@ -91,8 +91,9 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
 /* Checks the functions and takes the tools of other types out of the request's list. */
 static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
-    rose_json *tools = p->tools; /* of the request, which this thread owns */
-    if (tools == NULL) return true;
+    if (p->tools == NULL) return true;
+    /* of the request, which this thread owns, so that the list may change */
+    rose_json *tools = rose_json_incref(p->tools);
     rose_json *functions = rose_json_array();
     bool ok = functions != NULL || rose_api_fail_nomem(err);
     for (size_t i = 0; ok && i < rose_json_count(tools); i++) {
@@ -112,6 +113,7 @@ static bool take_functions(rose_api_params *p, rose_api_ignored *g, rose_api_err
     }
     if (rose_json_count(functions) == 0) p->tools = NULL;
     rose_json_decref(functions);
+    rose_json_decref(tools);
     return ok;
 }
 

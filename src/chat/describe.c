@@ -164,7 +164,7 @@ static void put_message(writer *w, const rose_json *m)
     end_results(w);
     if (rose_json_is_array(rose_json_get(m, "tool_calls")))
         put_calls(w, m);
-    else if (rose_json_append(w->out, m) != 0)
+    else if (rose_json_append_new(w->out, rose_json_incref(m)) != 0)
         w->oom = true;
 }
 

@@ -144,7 +144,7 @@ static rose_json *function_call(const rose_json *call)
     rose_json *out = rose_json_pack("{s:s,s:{s:O,s:{s:O}}}", "type", "function", "function", "name",
                                     rose_json_get(custom, "name"), "arguments", "input",
                                     rose_json_get(custom, "input"));
-    if (id == NULL || rose_json_set(out, "id", id) == 0) return out;
+    if (id == NULL || rose_json_set_new(out, "id", rose_json_incref(id)) == 0) return out;
     rose_json_decref(out);
     return NULL;
 }
