@@ -22,6 +22,7 @@
 #define PYTHON "{# [func_name1( #}{{ tools }}{{ messages[-1].content }}"
 #define TEKKEN "{# [TOOL_CALLS] #}{{ tools }}{{ messages[-1].content }}"
 #define PLAIN  "{{ messages[-1].content }}"
+#define ALL    "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
 #define TOOLS                                                                                      \
@@ -252,11 +253,11 @@ static void replies(void **state)
         {PYTHON, TOOLS, "[add(a=2, s='x'), now()]",
          "content=null;add({\"a\": 2, \"s\": \"x\"});now({});tool_calls", NULL, NULL},
         /* a template without tools */
-        {PLAIN, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+        {ALL, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
          "content=null;now({});tool_calls", NULL, NULL},
         {NULL, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
          "content=null;now({});tool_calls", NULL, NULL},
-        {"{# <|python_tag|> #}{{ xml_tools }}x", TOOLS, "<tool_call>{\"name\": \"now\"}",
+        {"{# <|python_tag|> #}{{ xml_tools }}" ALL, TOOLS, "<tool_call>{\"name\": \"now\"}",
          "content=null;now({});tool_calls", NULL, NULL},
         {PLAIN, TOOLS ",\"tool_choice\":\"none\"", "<tool_call>{\"name\": \"now\"}",
          "content=<tool_call>{\"name\": \"now\"};stop", "none", NULL},
@@ -383,7 +384,7 @@ static void demands(void **state)
          "Hi.", "now", NULL, NULL},
         {CLOSED, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
          "Hi.", "now", NULL, NULL},
-        {PLAIN, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", "Hi.", "add",
+        {ALL, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", "Hi.", "add",
          NULL, NULL},
         {NULL, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
          "Hi.", "now", NULL, NULL},
