@@ -252,6 +252,19 @@ static void replies(void **state)
          "content=null;add({\"a\": 2});tool_calls", NULL, NULL},
         {PYTHON, TOOLS, "[add(a=2, s='x'), now()]",
          "content=null;add({\"a\": 2, \"s\": \"x\"});now({});tool_calls", NULL, NULL},
+        /* several calls in one tag, and calls of a model that does not end its reasoning */
+        {HERMES, TOOLS, "<tool_call>[{\"name\": \"now\"}, {\"name\": \"now\"}] {\"name\": \"now\"}",
+         "content=null;now({});now({});now({});tool_calls", NULL, NULL},
+        {THINKS, TOOLS, "<think>Hm. <tool_call>\n{\"name\": \"now\"}\n</tool_call>\n",
+         "content=null;reasoning=Hm.;now({});tool_calls", NULL, NULL},
+        {THINKS, TOOLS, "<think>Hm. <tool_call>{\"name\": \"now\"}</tool_call></think>No.",
+         "content=No.;reasoning=Hm. <tool_call>{\"name\": \"now\"}</tool_call>;stop", NULL, NULL},
+        {THINKS, "\"n\":1", "<think>Hm. <tool_call>{\"name\": \"now\"}</tool_call>",
+         "content=null;reasoning=Hm. <tool_call>{\"name\": \"now\"}</tool_call>;stop", NULL, NULL},
+        {PYTHON, TOOLS, "[add(a=0x1F, s='a' \"b\"), add(s=r'\\d', a=12345678901234567890)]",
+         "content=null;add({\"a\": 31, \"s\": \"ab\"});add({\"s\": \"\\\\d\", \"a\": "
+         "12345678901234567890});tool_calls",
+         NULL, NULL},
         /* a template without tools */
         {ALL, TOOLS, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
          "content=null;now({});tool_calls", NULL, NULL},
