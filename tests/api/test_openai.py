@@ -393,7 +393,7 @@ def test_ignored_fields(s):
           log.count("was ignored") < 200, log[-2000:])
     n = float(re.search(r"^roseinfer:ignored_fields_total\{[^}]*\} (\S+)", s.get("/metrics").text, re.M).group(1))
     check("the metric counts them", 9999 < n < 10100, n)
-    for kw in ({"documents": [{"text": "x"}]}, {"functions": [{"name": "f"}]},
+    for kw in ({"audio": {"voice": "alloy", "format": "wav"}}, {"functions": [{"name": "f"}]},
                {"messages": [{"role": "user", "content": "x", "tool_call_id": "c"}]}):
         e = raised(openai.BadRequestError, lambda kw=kw: s.client.chat.completions.create(**{**ask, **kw}))
         check(f"what would change the answer is refused: {list(kw)[0]}", e is not None and e.param == list(kw)[0], e)
