@@ -215,8 +215,7 @@ ROSE_LIB_API int rose_lib_submit_text(rose_lib *rose, const char *text, size_t l
  * No message can contain a control token. options_json: NULL, or the NUL-terminated text of an
  * object with any of "tools" (list), "documents" (list), "chat_template_kwargs" (object),
  * "add_generation_prompt" (default true), "continue_final_message" (default false; true needs an
- * "add_generation_prompt" of false). Tools that the template does not show are described in the
- * system message (docs/API.md, Tools). Errors: also INVAL where the model has no chat template, or
+ * "add_generation_prompt" of false). Errors: also INVAL where the model has no chat template, or
  * where the template refuses the messages. */
 ROSE_LIB_API int rose_lib_submit_chat(rose_lib *rose, const char *messages_json, size_t len,
                                       const char *options_json, const rose_lib_params *p,

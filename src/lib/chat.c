@@ -57,22 +57,13 @@ static rose_status render(rose_lib *rose, const rose_json *messages, const rose_
     rose_template_text text;
     rose_template_input in = {
         .messages = messages, .add_generation_prompt = true, .now_s = rose_unix_time()};
-    json_t *described = NULL;
-    bool describe;
     rose_status st = ROSE_OK;
     if (rose->chat == NULL)
         return rose_fail(
             err, ROSE_E_INVAL,
             "the model has no chat template; rose_lib_options.chat_template takes one");
     if (options != NULL) st = read_chat_options(&in, options, err);
-    (void)rose_chat_calls(rose->chat, "auto", &describe);
-    if (st == ROSE_OK && describe) {
-        st = rose_chat_describe(&described, messages, in.tools, err);
-        in.messages = described;
-        in.tools = NULL;
-    }
     if (st == ROSE_OK) st = rose_chat_render(rose->chat, &in, &text, err);
-    json_decref(described);
     if (st == ROSE_E_UNSUPPORTED) st = ROSE_E_INVAL; /* of the messages, not of the model */
     if (st != ROSE_OK) return st;
     pthread_mutex_lock(&rose->encoder_lock);
