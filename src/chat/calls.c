@@ -485,7 +485,7 @@ static bool is_calls(rose_calls *p, const char *text, size_t n)
     o.sink = note_trial;
     o.arg = &t;
     if (rose_calls_create(&inner, &o, NULL) != ROSE_OK ||
-        rose_calls_push(inner, text, n) != ROSE_OK || rose_calls_finish(inner) != ROSE_OK)
+        rose_calls_push(inner, text, n) != ROSE_OK || rose_calls_finish(inner, p->cut) != ROSE_OK)
         p->oom = true;
     rose_calls_destroy(inner);
     return t.call && !t.text;

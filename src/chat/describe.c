@@ -187,7 +187,8 @@ rose_status rose_chat_describe(rose_json **out, const rose_json *messages, const
     rose_json_decref(*out);
     *out = NULL;
     /* without parts: every content is a string */
-    const rose_status st = rose_chat_messages(&checked, messages, (rose_chat_forms){0}, err);
+    const rose_status st =
+        rose_chat_messages(&checked, messages, (rose_chat_forms){.text = true}, err);
     if (st != ROSE_OK) return st;
     writer w = {.out = rose_json_array()};
     const rose_json *first = rose_json_at(checked, 0);

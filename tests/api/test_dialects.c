@@ -155,9 +155,10 @@ static const sample responses[] = {
      "{'type':'local_shell_call_output','id':'e','output':'2'},{'type':'shell_call_output',"
      "'call_id':'g','output':[{'stdout':'3'}]},{'type':'computer_call_output','call_id':'h'},{"
      "'type':'additional_tools','tools':[{'type':'function','name':'z'}]}]}",
-     "{'messages':[{'content':'a','role':'user'},{'content':'','role':'assistant','tool_calls':[{"
+     "{'messages':[{'content':'a','role':'user'},{'content':null,'role':'assistant','tool_calls':[{"
      "'function':{'arguments':'{\\'input\\':\\'q\\'}','name':'p'},'id':'c','type':'function'}]},{"
-     "'content':'1','role':'tool','tool_call_id':'c'},{'content':'','role':'assistant','tool_calls'"
+     "'content':'1','role':'tool','tool_call_id':'c'},{'content':null,'role':'assistant','tool_"
+     "calls'"
      ":"
      "[{'function':{'arguments':'{}','name':'m__f'},'id':'d','type':'function'},{'function':{"
      "'arguments':'{\\'type\\':\\'exec\\'}','name':'local_shell'},'id':'e','type':'function'}]},{"

@@ -160,11 +160,12 @@ static void ends_with_its_client(void **state)
     room m;
     rose_api_error err = {0};
     rose_template_text text;
+    rose_chat *chat;
     const atomic_bool gone = true;
     (void)state;
     begin(&m, 2, false);
     rose_api_job j = {.api = m.api};
-    const rose_api_prompt_ctx c = {.gone = &gone, .job = &j, .api = m.api};
+    const rose_api_prompt_ctx c = {.gone = &gone, .job = &j, .api = m.api, .chat = m.chat};
     rose_json *messages = rose_json_pack("[{s:s,s:s}]", "role", "user", "content", "slow");
     rose_json *own = rose_json_string("{{ messages[0].content }}");
     rose_api_params p = {.messages = messages};
@@ -172,7 +173,7 @@ static void ends_with_its_client(void **state)
     assert_int_equal(err.status, 499);
     p.chat_template = own;
     err = (rose_api_error){0};
-    assert_false(rose_api_messages_render(&text, &p, &c, &err));
+    assert_false(rose_api_own_template(&chat, &p, &c, &err));
     assert_int_equal(err.status, 499);
     rose_json_decref(messages);
     rose_json_decref(own);
