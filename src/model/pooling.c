@@ -155,21 +155,16 @@ static rose_status read_dimensions(rose_pooling_config *p, const rose_config *c,
 }
 
 /* A converted reranker has the difference of two rows of the head instead of the head. With a tied
- * head the rows are those of the token embedding. */
+ * head the rows are those of the token embedding. Without it the model gives embeddings alone. */
 static rose_status read_architecture(rose_pooling_config *p, const rose_config *c, rose_err *err)
 {
     bool tied = true;
     const json_t *first = json_array_get(rose_config_get(c, "architectures", NULL), 0);
     const char *name = json_string_value(first);
-    p->ranks = name != NULL && strcmp(name, "Qwen3ForSequenceClassification") == 0;
-    if (!p->ranks) return ROSE_OK;
+    if (name == NULL || strcmp(name, "Qwen3ForSequenceClassification") != 0) return ROSE_OK;
     const rose_status st = rose_config_read_bool(c, "tie_word_embeddings", &tied, err);
-    if (st != ROSE_OK || tied) return st;
-    return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: %s with tie_word_embeddings false has no head for the answers yes and "
-                     "no; use the reranker before its conversion (Qwen3ForCausalLM), with --task "
-                     "rerank",
-                     c->label, name);
+    p->ranks = tied;
+    return st;
 }
 
 static rose_status read_folder(rose_pooling_config *p, const char *folder, bool modules,

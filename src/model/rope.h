@@ -6,6 +6,9 @@
 
 #include "model/model.h"
 
+/* The largest base: no power of it overflows fp32. */
+#define ROSE_MAX_THETA 3e38
+
 /* inv_freq[0 .. r->dim / 2) and the factor by which sine and cosine are multiplied. Position p
  * rotates pair i by the angle p * inv_freq[i], a product in fp32.
  * The formulas are those of transformers, each operation rounded to fp32 as PyTorch does it. Powers

@@ -5,7 +5,7 @@
 /* no_rope_layers holds 1 for a layer that rotates and 0 for one that does not. */
 static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *err)
 {
-    const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false};
+    const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
     uint32_t interval = 4;
     json_t *list = rose_config_get(c, "no_rope_layers", NULL);
     rose_status st = rose_config_read_u32(c, &f, &interval, err);
