@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "base/log.h"
+
 #define PI 3.14159265358979323846
 
 const char *rose_rope_kind_name(rose_rope_kind k)
@@ -202,4 +204,18 @@ void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_fre
     if (r->short_factor == NULL) return;
     for (uint32_t i = 0; i < r->dim / 2; i++) /* a file's own divisors (GGUF) */
         inv_freq[i] /= r->short_factor[i];
+}
+
+void rose_rope_log_context(const rose_arch *a, uint32_t served_context)
+{
+    const rose_rope *r = &a->rope[0];
+    const uint32_t original = r->original_max_positions;
+    const bool longer = r->kind == ROSE_ROPE_LONGROPE || r->kind == ROSE_ROPE_DYNAMIC;
+    if (a->pos != ROSE_POS_ROPE || !longer || served_context <= original) return;
+    rose_log(ROSE_LOG_INFO, "model",
+             "RoPE of type %s: the context of %u tokens is longer than the original %u, so all "
+             "texts, also short ones, get the %s; --max-model-len %u gives those of short texts",
+             rose_rope_kind_name(r->kind), served_context, original,
+             r->kind == ROSE_ROPE_LONGROPE ? "long factors" : "frequencies of a grown base",
+             original);
 }

@@ -18,6 +18,10 @@
 void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_freq,
                      float *attention_factor);
 
+/* Logs it if the served context decides which frequencies the model has: those of longrope's long
+ * factors, or those of a grown base (dynamic). */
+void rose_rope_log_context(const rose_arch *a, uint32_t served_context);
+
 const char *rose_rope_kind_name(rose_rope_kind k); /* "llama3", as configs spell it */
 
 #endif
