@@ -33,18 +33,21 @@ static const char *find_method(const json_t *v)
     return mlx ? "mlx" : NULL;
 }
 
+/* algorithm: such as "FP8"; NULL = none. */
 static rose_status refuse(const char *label, const char *field, const char *method,
                           const char *algorithm, rose_err *err)
 {
-    const char *name = method != NULL ? method : "a method that it does not name";
+    const char *name = method != NULL ? "another program" : "a method that it does not name";
     for (size_t i = 0; method != NULL && i < sizeof names / sizeof names[0]; i++)
         if (strncmp(method, names[i].method, strlen(names[i].method)) == 0) name = names[i].name;
-    return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: %s: the weights are quantized by %.60s%s%.40s, which is not supported; "
-                     "use the model's BF16 files (on a CPU with --quantization int8), or a GGUF "
-                     "file of it",
-                     label, field, name, algorithm != NULL ? ": " : "",
-                     algorithm != NULL ? algorithm : "");
+    return rose_fail(
+        err, ROSE_E_UNSUPPORTED,
+        "%s: %s: the weights are quantized by %s%s%.60s%s%.40s%s, which is not "
+        "supported; use the model's BF16 files (on a CPU with --quantization int8), or "
+        "a GGUF file of it",
+        label, field, name, method != NULL ? " (" : "", method != NULL ? method : "",
+        method != NULL && algorithm != NULL ? ", " : "",
+        method != NULL && algorithm != NULL ? algorithm : "", method != NULL ? ")" : "");
 }
 
 rose_status rose_quantized_refuse(const rose_config *c, const char *field, const json_t *v,

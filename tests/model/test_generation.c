@@ -189,6 +189,11 @@ static const pooled poolings[] = {
     {.task = "rerank", .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .ranks = true}},
     {.config = "{\"architectures\":[\"Qwen3ForSequenceClassification\"],"
                "\"tie_word_embeddings\":false}",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .own_head = true}},
+    {.config = "{\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .own_head = true}},
+    {.config = "{\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     .task = "embed",
      .want = {.pool = ROSE_POOL_LAST, .normalizes = true}},
     {.config = "{\"matryoshka_dimensions\":[0]}", .wrong = "matryoshka_dimensions[0]"},
     {.config = "{\"matryoshka_dimensions\":7}", .wrong = "not a list"},
