@@ -262,6 +262,7 @@ static rose_status read_added(rose_added_spec *s, const json_t *o, const char *p
                            .single_word = rose_json_bool(o, "single_word", false, &ok),
                            .normalized = rose_json_bool(o, "normalized", true, &ok),
                            .has_id = true,
+                           .id_may_differ = true,
                            .id = (uint32_t)json_integer_value(id)};
     return ok ? ROSE_OK : rose_json_bad(err, path, "added_tokens: a flag is not a boolean");
 }
