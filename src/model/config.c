@@ -130,6 +130,7 @@ rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *
     json_t *v = rose_config_get(c, name, NULL);
     *out = (rose_config){0};
     snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
+    if (json_is_false(v)) return ROSE_OK;
     if (v != NULL && !json_is_object(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
                          rose_config_describe(v, text));

@@ -44,7 +44,8 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
 
-/* The object at `name` as a config of its own, labelled with both names; absent or null: root NULL.
+/* The object at `name` as a config of its own, labelled with both names; absent, null or
+ * false: root NULL.
  * out borrows from c: do not close it. */
 rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name,
                             rose_err *err);

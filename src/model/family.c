@@ -47,7 +47,7 @@ static rose_status refuse_fields(const rose_config *c, rose_err *err)
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *v = json_object_get(c->root, refused[i]);
-        if (is_off(v)) continue;
+        if (is_off(v) || (i == 1 && !json_is_object(v))) continue; /* MLX writes an object */
         if (i < 2) return rose_quantized_refuse(c, refused[i], v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));

@@ -91,7 +91,12 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
     if (st != ROSE_OK) return st;
     const json_t *v = rose_config_get(r->fields, name, NULL);
     if (v == NULL) v = rose_config_get(r->c, name, NULL);
-    const double partial = v != NULL ? json_number_value(v) : 1.0;
+    double partial = v != NULL ? json_number_value(v) : 1.0;
+    if (partial < 1.0 && !r->d->partial_rotary && rope->kind == ROSE_ROPE_DEFAULT) {
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%s' is ignored: %s rotates whole heads", r->c->label,
+                 name, r->a->model_type);
+        partial = 1.0;
+    }
     if (partial < 1.0 && !r->d->partial_rotary)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: partial_rotary_factor %g: %s rotates whole heads", r->c->label,

@@ -234,6 +234,8 @@ static void rope_warnings(void **state)
          "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 4, "
          "\"high_freq_factor\": 4}",
          "high_freq_factor 4"},
+        {"llama", "\"partial_rotary_factor\": 0.5", "'partial_rotary_factor' is ignored"},
+        {"llama", "\"rope_scaling\": false, \"quantization\": \"none\"", ""},
         {"mistral", "\"sliding_window\": -1", "sliding_window is -1: the model has no window"},
         {"llama", YARN ", \"mscale\": 0, \"mscale_all_dim\": 0.0, \"beta_fast\": 0}", ""},
         {"llama", "\"rope_theta\": 1e11", ""},
@@ -294,7 +296,8 @@ static void refusals(void **state)
         {"llama", "\"num_attention_heads\": 5, \"num_key_value_heads\": 5", ROSE_E_FORMAT,
          "head_dim"},
         {"llama", "\"head_dim\": 7", ROSE_E_UNSUPPORTED, "head_dim 7"},
-        {"llama", "\"partial_rotary_factor\": 0.5", ROSE_E_UNSUPPORTED, "partial_rotary_factor"},
+        {"llama", YARN ", \"partial_rotary_factor\": 0.5}", ROSE_E_UNSUPPORTED,
+         "partial_rotary_factor"},
         {"llama", "\"rope_scaling\": 4", ROSE_E_FORMAT, "'rope_scaling'"},
         {"llama", "\"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}", ROSE_E_UNSUPPORTED,
          "rope_type 'mrope'"},
