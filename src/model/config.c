@@ -89,7 +89,7 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
     if (v == NULL && !f->required) return ROSE_OK;
     if (v == NULL) return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is missing", c->label, f->name);
     double d =
-        json_is_number(v) ? json_number_value(v) : -1.0; /* a huge integer is a number, too */
+        json_is_number(v) ? json_number_value(v) : -1.0; /* a huge integer is also a number */
     if (f->clamp && d > f->max) d = f->max;
     if (!(d >= f->min && d <= f->max && d == floor(d))) /* written so that a NaN fails */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",

@@ -258,7 +258,7 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
 }
 
 /* Reads generation_config.json for the end-of-text ids. As in transformers the file is optional,
- * and one that is no JSON object counts for nothing. */
+ * and one that is no JSON object is ignored. */
 static rose_status read_generation_config(rose_model *m, rose_err *err)
 {
     rose_config c;

@@ -1,6 +1,6 @@
 /* model/rope_config.c - the fields of rotary positions in config.json. transformers 5 writes them
- * as the object rope_parameters; older files have rope_theta and the object rope_scaling. What
- * transformers computes after a warning is computed here after a warning, too. */
+ * as the object rope_parameters; older files have rope_theta and the object rope_scaling. Where
+ * transformers only warns of a value and computes with it, so do we. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

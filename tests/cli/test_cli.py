@@ -316,7 +316,7 @@ def test_family_errors():
                 ("another family", {"model_type": "mixtral"}, ("'mixtral' is not supported", "qwen3")),
                 ("a multimodal model", {"model_type": "gemma3", "text_config": config}, ("'gemma3'", "text_config", "GGUF file")),
                 ("quantized safetensors", {"quantization_config": {"quant_method": "gptq"}},
-                 ("quantization_config", "gptq", "--quantization int8", "GGUF")),
+                 ("quantization_config", "GPTQ (gptq)", "--quantization int8", "GGUF")),
                 ("another scaling", {"rope_scaling": {"rope_type": "new", "factor": 2.0}}, ("rope_type 'new'", "llama3")),
                 ("experts", {"num_local_experts": 8}, ("'num_local_experts' is 8",))):
             put(model, "config.json", json.dumps({**config, **change}))
@@ -515,8 +515,9 @@ def test_chat():
         check("what the model recommends is the default", a == (0, shown[0] + "\n", ""), a)
         a = run("chat", folder, "--chat-template", JOINED, "-n", "3", stdin=b"Once upon a time\n")
         check("an option counts more", a[0] == 0 and shown[0].startswith(a[1].rstrip("\n")) and len(a[1]) < len(shown[0]), a)
-        put(folder, "generation_config.json", json.dumps({"temperature": -1}))
-        one_line_error("a wrong recommendation", run("chat", folder, "--chat-template", JOINED), 1, "temperature", "--generation-config")
+        put(folder, "generation_config.json", json.dumps({"temperature": -1, "max_new_tokens": 12}))
+        a = run("chat", folder, "--chat-template", JOINED, stdin=b"Once upon a time\n")
+        check("a wrong recommendation: the nearest one", a[:2] == (0, shown[0] + "\n") and "temperature is -1, expected 0" in a[2], a)
         a = run(*args[:1], folder, *args[2:], JOINED, "--generation-config", "none", stdin=b"Once upon a time\n")
         check("--generation-config none ignores it", a == (0, shown[0] + "\n", ""), a)
         put(folder, "chat_template.jinja", "{% if %}")
