@@ -476,7 +476,7 @@ static void takes_the_last_of_two(void **state)
     item items[MAX_ITEMS];
     const size_t n = tiny_items(items, "", false);
     put_sharded(NULL, NULL);
-    put_items(scratch, "s2.safetensors", items, n); /* those of s1, too */
+    put_items(scratch, "s2.safetensors", items, n); /* also those of s1 */
     rose_model *m = expect_opens(scratch);
     const rose_weight_file *last = &m->weights->files[1];
     assert_int_equal(m->weights->n_tensors, n);
