@@ -29,9 +29,9 @@ typedef struct rose_weights {
     struct rose_random_tensor *random;
 } rose_weights;
 
-/* Opens all files of the folder. It fails with a message if a shard is missing or a shard name leads
- * out of the folder. The index gives only the names of the files; each file says which tensors it
- * holds. *out is NULL on failure. */
+/* Opens all files of the folder. It fails with a message if a shard is missing or a shard name
+ * leads out of the folder. The index gives only the names of the files; each file says which
+ * tensors it holds. *out is NULL on failure. */
 rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err);
 
 /* The same for the GGUF file at path, or for all files of the split model that it belongs to. The
