@@ -32,8 +32,8 @@ WRAP_FNS    := malloc calloc realloc free aligned_alloc posix_memalign cudaMallo
                cudaGraphInstantiate cudaGraphExecDestroy cudaEventCreateWithFlags
 WRAP        := $(if $(filter debug,$(VARIANT)),$(addprefix -Wl$(comma)--wrap=,$(WRAP_FNS)))
 
-# Debian's static archives; jansson, pcre2 and http_parser have no dependencies of their own.
-STATIC_LIBS := -l:libevent_core.a -l:libevent_pthreads.a -l:libhttp_parser.a -l:libjansson.a \
+# Debian's static archives; pcre2 and http_parser have no dependencies of their own.
+STATIC_LIBS := -l:libevent_core.a -l:libevent_pthreads.a -l:libhttp_parser.a \
                -l:libpcre2-8.a -l:libutf8proc.a
 LDFLAGS     := -pthread $(SAN) $(WRAP)
 # What edits a line of `roseinfer chat`: libedit and the libraries that it needs, all under BSD or MIT licences.
@@ -107,7 +107,7 @@ REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
 # The C library: everything but the server and the program.
 LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
 LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
-LIB_DEPS  := $(CUDA_LIBS) -ljansson -lpcre2-8 -lutf8proc -lm -pthread
+LIB_DEPS  := $(CUDA_LIBS) -lpcre2-8 -lutf8proc -lm -pthread
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -231,14 +231,12 @@ $B/libroseinfer.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -o $@ $^ $(LIB_DEPS)
 
 # The library of the wheel needs glibc only. Debian's static archives are not built for shared libraries. They can be linked
-# into one all the same, if it uses its own symbols (-Bsymbolic). `stdin`, which is not its own, is replaced by NULL:
-# jansson only asks whether a file is stdin, and the library reads files by name.
-WHEEL_ARCHIVES := libjansson.a libpcre2-8.a libutf8proc.a
+# into one all the same, if it uses its own symbols (-Bsymbolic).
+WHEEL_ARCHIVES := libpcre2-8.a libutf8proc.a
 $B/wheel/libroseinfer.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
-	$(Q)echo 'void *__wrap_stdin;' | $(CC) -fPIC -fvisibility=hidden -x c -c -o $(@D)/stdin.o -
-	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -Wl,-Bsymbolic -Wl,--wrap=stdin \
-	    $(WHEEL_ARCHIVES:%=-Wl,--exclude-libs,%) -o $@ $^ $(@D)/stdin.o $(CUDA_LIBS) $(WHEEL_ARCHIVES:%=-l:%) -lm
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -Wl,-Bsymbolic \
+	    $(WHEEL_ARCHIVES:%=-Wl,--exclude-libs,%) -o $@ $^ $(CUDA_LIBS) $(WHEEL_ARCHIVES:%=-l:%) -lm
 
 $B/roseinfer.pc: tools/roseinfer.pc.in Makefile $B/with-cuda-$(WITH_CUDA)
 	@mkdir -p $(@D)
@@ -288,7 +286,7 @@ $(EMULATED)/%.o: tests/backend/emulated/%.c
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $(EMULATED)/test_emulated_load: $(EMULATED)/test_emulated_load.o $E/machine.o $E/pack.o \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
-	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libjansson.a -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
 # The whole backend: its host files, its kernels but for sampler.cu, and a runtime in host memory.
 $(EMULATED)/test_emulated_forward: $(EMULATED)/test_emulated_forward.o $E/runtime.o $E/machine.o \
     $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu,$(CUDA_SRC))) $B/librose_all.a

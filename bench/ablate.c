@@ -64,8 +64,8 @@ typedef struct ablation {
     rose_prompt_mode mode;
     bool at_once;
     const volatile sig_atomic_t *stop;
-    json_t *root;   /* owned; written to the folder after every switch */
-    char dir[4096]; /* "" = no folder: the JSON goes to standard output at the end */
+    rose_json *root; /* owned; written to the folder after every switch */
+    char dir[4096];  /* "" = no folder: the JSON goes to standard output at the end */
     double on[N_METRICS][ROSE_MAX_PAIRS], off[N_METRICS][ROSE_MAX_PAIRS];
 } ablation;
 
@@ -134,8 +134,8 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
     rose_buf words = {0}, more = {0};
     rose_proc p = {0};
     rose_buf text = {0};
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     const int fd = mkstemp(path), log_fd = mkstemp(log);
     rose_status st = ROSE_OK;
     if (fd < 0 || log_fd < 0) {
@@ -159,12 +159,12 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
     if (st == ROSE_OK) st = rose_file_read(&text, path, 1u << 24, err);
     if (st == ROSE_OK && rose_json_parse(&o, text.data, text.len, 0, &e) != ROSE_OK)
         st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no JSON", flag);
-    double tps = json_number_value(json_object_get(o, "output_throughput_tps"));
+    double tps = rose_json_number_value(rose_json_get(o, "output_throughput_tps"));
     if (st == ROSE_OK && !(tps > 0))
         st = rose_fail(err, ROSE_E_FORMAT, "bench offline %s: no throughput", flag);
     if (st == ROSE_OK) *out = 1 / tps;
 done:
-    json_decref(o);
+    rose_json_decref(o);
     rose_buf_free(&text);
     rose_buf_free(&words);
     rose_buf_free(&more);
@@ -199,17 +199,17 @@ static void save(const ablation *a)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
 }
 
-static json_t *list_json(const double *v, uint32_t n)
+static rose_json *list_json(const double *v, uint32_t n)
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_real(v[i]));
+        rose_json_append_new(list, rose_json_real(v[i]));
     return list;
 }
 
-static json_t *report_switch(const ablation *a, const rose_switch *sw, uint32_t pairs)
+static rose_json *report_switch(const ablation *a, const rose_switch *sw, uint32_t pairs)
 {
-    json_t *all = json_object();
+    rose_json *all = rose_json_object();
     for (int m = 0; m < N_METRICS; m++) {
         if (!(a->on[m][0] > 0) || !(a->off[m][0] > 0)) continue; /* the metric was not measured */
         const rose_verdict v = rose_verdict_make(a->on[m], a->off[m], pairs);
@@ -219,22 +219,22 @@ static json_t *report_switch(const ablation *a, const rose_switch *sw, uint32_t 
                      v.ratio > 1 ? "faster" : "slower");
         fprintf(stderr, "%-22s %-24s off/on %.3f (%.3f to %.3f, noise %.3f): %s\n", sw->name,
                 metrics[m].title, v.ratio, v.min, v.max, v.noise, verdict);
-        json_object_set_new(all, metrics[m].key,
-                            json_pack("{s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "off_over_on",
-                                      v.ratio, "min", v.min, "max", v.max, "noise", v.noise,
-                                      "changed", (int)v.changed, "verdict", verdict, "on",
-                                      list_json(a->on[m], pairs), "off",
-                                      list_json(a->off[m], pairs)));
+        rose_json_set_new(all, metrics[m].key,
+                          rose_json_pack("{s:f, s:f, s:f, s:f, s:b, s:s, s:o, s:o}", "off_over_on",
+                                         v.ratio, "min", v.min, "max", v.max, "noise", v.noise,
+                                         "changed", (int)v.changed, "verdict", verdict, "on",
+                                         list_json(a->on[m], pairs), "off",
+                                         list_json(a->off[m], pairs)));
     }
-    json_object_set_new(all, "setting",
-                        json_pack("{s:s, s:s, s:s, s:s}", "on", sw->on, "off", sw->off, "both",
-                                  sw->both, "workload", rose_switch_load_name(sw->load)));
+    rose_json_set_new(all, "setting",
+                      rose_json_pack("{s:s, s:s, s:s, s:s}", "on", sw->on, "off", sw->off, "both",
+                                     sw->both, "workload", rose_switch_load_name(sw->load)));
     return all;
 }
 
 /* Measures one switch. If that fails, its entry in the results holds the error and the pairs that
  * were complete; the next switch still runs. */
-static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
+static bool ablate_switch(ablation *a, const rose_switch *sw, rose_json *results)
 {
     rose_err err = {{0}};
     memset(a->on, 0, sizeof a->on);
@@ -250,35 +250,35 @@ static bool ablate_switch(ablation *a, const rose_switch *sw, json_t *results)
     }
     rose_load_trace_free(&a->trace);
     if (st != ROSE_OK) {
-        json_t *entry = pairs > 0 ? report_switch(a, sw, pairs) : json_object();
+        rose_json *entry = pairs > 0 ? report_switch(a, sw, pairs) : rose_json_object();
         fprintf(stderr, "roseinfer: %s: %s (%" PRIu32 " pairs are kept)\n", sw->name, err.msg,
                 pairs);
-        json_object_set_new(entry, "error", rose_results_string(err.msg));
-        json_object_set_new(entry, "pairs", json_integer(pairs));
-        json_object_set_new(results, sw->name, entry);
+        rose_json_set_new(entry, "error", rose_results_string(err.msg));
+        rose_json_set_new(entry, "pairs", rose_json_integer(pairs));
+        rose_json_set_new(results, sw->name, entry);
     } else {
-        json_object_set_new(results, sw->name, report_switch(a, sw, pairs));
+        rose_json_set_new(results, sw->name, report_switch(a, sw, pairs));
     }
     save(a);
     return st == ROSE_OK;
 }
 
-static void print_cell(const json_t *metric)
+static void print_cell(const rose_json *metric)
 {
-    double ratio = json_number_value(json_object_get(metric, "off_over_on"));
+    double ratio = rose_json_number_value(rose_json_get(metric, "off_over_on"));
     if (metric == NULL)
         fprintf(stderr, " - |");
-    else if (json_is_true(json_object_get(metric, "changed")))
+    else if (rose_json_is_true(rose_json_get(metric, "changed")))
         fprintf(stderr, " **%.2f** |", ratio);
     else
         fprintf(stderr, " %.2f |", ratio);
 }
 
 /* Prints all results as one Markdown table, which a document can take over. */
-static void print_table(const json_t *results)
+static void print_table(const rose_json *results)
 {
     const char *name;
-    json_t *sw;
+    rose_json *sw;
     fprintf(stderr,
             "\noff / on: over 1, on is faster; bold: outside the noise\n\n| switch | on | off "
             "| workload |");
@@ -288,27 +288,26 @@ static void print_table(const json_t *results)
     for (int m = 0; m < N_METRICS; m++)
         fprintf(stderr, "---|");
     fprintf(stderr, "\n");
-    json_object_foreach((json_t *)(uintptr_t)results, name, sw)
-    {
-        const json_t *setting = json_object_get(sw, "setting");
+    rose_json_each (results, name, sw) {
+        const rose_json *setting = rose_json_get(sw, "setting");
         if (setting == NULL) {
             fprintf(stderr, "| %s | not measured: %s |\n", name,
-                    json_string_value(json_object_get(sw, "error")));
+                    rose_json_text(rose_json_get(sw, "error")));
             continue;
         }
         fprintf(stderr, "| %s | `%s` | `%s` | %s |", name,
-                json_string_value(json_object_get(setting, "on")),
-                json_string_value(json_object_get(setting, "off")),
-                json_string_value(json_object_get(setting, "workload")));
+                rose_json_text(rose_json_get(setting, "on")),
+                rose_json_text(rose_json_get(setting, "off")),
+                rose_json_text(rose_json_get(setting, "workload")));
         for (int m = 0; m < N_METRICS; m++)
-            print_cell(json_object_get(sw, metrics[m].key));
+            print_cell(rose_json_get(sw, metrics[m].key));
         fprintf(stderr, "\n");
     }
 }
 
 /* Measures every switch of the list, or all that are known. Returns how many failed, or -1 for a
  * bad list, of which it measured nothing. */
-static int ablate_all(ablation *a, json_t *results)
+static int ablate_all(ablation *a, rose_json *results)
 {
     int failed = 0;
     rose_err err;
@@ -350,8 +349,9 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
                                        .out_median = o->output_len};
     int rc = 1;
     a = (ablation){.o = o, .model_dir = model_dir, .plain = plain, .stop = o->server.stop};
-    json_t *results = json_object();
-    a.root = json_pack("{s:o, s:o, s:i, s:o}", "meta", rose_results_meta(argc, argv), "model",
+    rose_json *results = rose_json_object();
+    a.root =
+        rose_json_pack("{s:o, s:o, s:i, s:o}", "meta", rose_results_meta(argc, argv), "model",
                        rose_results_string(model_dir), "pairs", (int)o->pairs, "switches", results);
     if (a.root == NULL) return rose_die(&(rose_err){"out of memory"});
     rose_status st = rose_request_flags_check(&o->req, &err);
@@ -377,7 +377,7 @@ static int run(const char *model_dir, const ablate_opts *o, int argc, char **arg
     }
     if (failed > 0 || *a.stop) rc = 1;
 done:
-    json_decref(a.root);
+    rose_json_decref(a.root);
     rose_prompts_close(a.prompts);
     rose_buf_free(&a.engine_args);
     return rc;

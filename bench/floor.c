@@ -27,11 +27,11 @@ void rose_machine_print(FILE *f, const rose_machine *m)
             m->barrier_ns * 1e-3, m->barrier_p99_ns * 1e-3, m->job_ns * 1e-3);
 }
 
-json_t *rose_machine_json(const rose_machine *m)
+rose_json *rose_machine_json(const rose_machine *m)
 {
-    return json_pack("{s:i, s:f, s:i, s:i, s:f, s:f, s:f}", "threads", (int)m->n_threads,
-                     "read_gb_per_s", m->read_bytes_per_s * 1e-9, "read_streams", (int)m->n_streams,
-                     "read_prefetch_bytes", (int)m->prefetch_bytes, "barrier_us",
-                     m->barrier_ns * 1e-3, "barrier_p99_us", m->barrier_p99_ns * 1e-3, "job_us",
-                     m->job_ns * 1e-3);
+    return rose_json_pack("{s:i, s:f, s:i, s:i, s:f, s:f, s:f}", "threads", (int)m->n_threads,
+                          "read_gb_per_s", m->read_bytes_per_s * 1e-9, "read_streams",
+                          (int)m->n_streams, "read_prefetch_bytes", (int)m->prefetch_bytes,
+                          "barrier_us", m->barrier_ns * 1e-3, "barrier_p99_us",
+                          m->barrier_p99_ns * 1e-3, "job_us", m->job_ns * 1e-3);
 }

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "backend/machine.h"
 
@@ -16,6 +16,6 @@ void rose_machine_better(rose_machine *m, const rose_machine *again);
 double rose_floor_ms(const rose_machine *m, uint64_t bytes);
 
 void rose_machine_print(FILE *f, const rose_machine *m); /* prints one line */
-json_t *rose_machine_json(const rose_machine *m);        /* NULL: out of memory */
+rose_json *rose_machine_json(const rose_machine *m);     /* NULL: out of memory */
 
 #endif

@@ -260,13 +260,13 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
 {
     if (o->json) {
         char *machine = NULL;
-        json_t *j = m->n_threads > 0 ? rose_machine_json(m) : NULL;
-        if (j != NULL) machine = json_dumps(j, JSON_REAL_PRECISION(6));
+        rose_json *j = m->n_threads > 0 ? rose_machine_json(m) : NULL;
+        if (j != NULL) machine = rose_json_dumps(j, ROSE_JSON_REAL_PRECISION(6));
         printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", "
                "\"repeats\": %u, \"rest_ms\": %u, \"machine\": %s,\n\"products\": [",
                ops->about(b), dtype, o->repeats, o->rest_ms, machine != NULL ? machine : "null");
         free(machine);
-        json_decref(j);
+        rose_json_decref(j);
         return;
     }
     printf("%s; roseinfer in %s", ops->about(b), dtype);

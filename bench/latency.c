@@ -66,7 +66,7 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
 
 /* Adds the machine's limits, to which the measured times are compared. Adds nothing if they were
  * not measured. */
-static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
+static void add_floor(rose_json *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
 {
     if (m->n_threads == 0) return;
     const double floor_ms = rose_floor_ms(m, bytes), ratio = tpot_ms / floor_ms;
@@ -75,29 +75,31 @@ static void add_floor(json_t *root, const rose_machine *m, uint64_t bytes, doubl
     fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms", (double)bytes * 1e-6, floor_ms);
     if (known) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
     fputc('\n', stderr);
-    json_object_set_new(root, "machine", rose_machine_json(m));
-    json_object_set_new(root, "floor",
-                        json_pack("{s:I, s:f, s:o}", "weights_read_bytes", (json_int_t)bytes,
-                                  "tpot_ms", floor_ms, "tpot_p50_over_floor",
-                                  known ? json_real(ratio) : json_null()));
+    rose_json_set_new(root, "machine", rose_machine_json(m));
+    rose_json_set_new(root, "floor",
+                      rose_json_pack("{s:I, s:f, s:o}", "weights_read_bytes", (int64_t)bytes,
+                                     "tpot_ms", floor_ms, "tpot_p50_over_floor",
+                                     known ? rose_json_real(ratio) : rose_json_null()));
 }
 
 /* Writes the keys of vllm bench latency, and a few keys that vllm bench latency does not have. */
-static json_t *result_json(const latency_opts *o, const char *model, const rose_offline_engine *e,
-                           double *seconds, rose_samples *ttft, rose_samples *tpot, json_t *meta)
+static rose_json *result_json(const latency_opts *o, const char *model,
+                              const rose_offline_engine *e, double *seconds, rose_samples *ttft,
+                              rose_samples *tpot, rose_json *meta)
 {
     static const int at[] = {10, 25, 50, 75, 90, 99};
-    json_t *all = json_array(), *percentiles = json_object();
+    rose_json *all = rose_json_array(), *percentiles = rose_json_object();
     double sum = 0;
     for (uint32_t i = 0; i < o->iters; i++) {
-        json_array_append_new(all, json_real(seconds[i]));
+        rose_json_append_new(all, rose_json_real(seconds[i]));
         sum += seconds[i];
     }
     rose_sort_f64(seconds, o->iters);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         char key[8];
         snprintf(key, sizeof key, "%d", at[i]);
-        json_object_set_new(percentiles, key, json_real(rose_percentile(seconds, o->iters, at[i])));
+        rose_json_set_new(percentiles, key,
+                          rose_json_real(rose_percentile(seconds, o->iters, at[i])));
     }
     const rose_summary a = rose_summarise(ttft->v, ttft->n), b = rose_summarise(tpot->v, tpot->n),
                        s = rose_summarise(seconds, o->iters);
@@ -108,14 +110,14 @@ static json_t *result_json(const latency_opts *o, const char *model, const rose_
             "TPOT p50 %s\n",
             o->batch_size, o->input_len, o->output_len, s.mean * 1e3, s.p50 * 1e3, s.p90 * 1e3,
             s.p99 * 1e3, a.p50 * 1e3, token);
-    return json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "meta", meta, "model", rose_results_string(model), "batch_size",
-                     (int)o->batch_size, "input_len", (int)o->input_len, "output_len",
-                     (int)o->output_len, "num_iters_warmup", (int)o->warmup, "num_iters",
-                     (int)o->iters, "avg_latency", sum / o->iters, "latencies", all, "percentiles",
-                     percentiles, "latency_ms", rose_summary_json(&s, 1e3), "ttft_ms",
-                     rose_summary_json(&a, 1e3), "tpot_ms", rose_summary_json(&b, 1e3), "engine",
-                     rose_offline_engine_json(e));
+    return rose_json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:o, s:o, s:o, s:o}",
+                          "meta", meta, "model", rose_results_string(model), "batch_size",
+                          (int)o->batch_size, "input_len", (int)o->input_len, "output_len",
+                          (int)o->output_len, "num_iters_warmup", (int)o->warmup, "num_iters",
+                          (int)o->iters, "avg_latency", sum / o->iters, "latencies", all,
+                          "percentiles", percentiles, "latency_ms", rose_summary_json(&s, 1e3),
+                          "ttft_ms", rose_summary_json(&a, 1e3), "tpot_ms",
+                          rose_summary_json(&b, 1e3), "engine", rose_offline_engine_json(e));
 }
 
 static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
@@ -130,7 +132,7 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     rose_load_trace lengths = {0};
     rose_samples ttft = {0}, tpot = {0};
     rose_machine machine = {0};
-    json_t *root = NULL;
+    rose_json *root = NULL;
     double *seconds = calloc(o->iters, sizeof *seconds);
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
     if (o->engine.opts.backend.max_seqs < o->batch_size)

@@ -240,49 +240,49 @@ static rose_status read_csv_row(reader *r, char *line)
     return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
-static rose_status json_tokens(reader *r, const json_t *o, const char *key, uint32_t *out)
+static rose_status json_tokens(reader *r, const rose_json *o, const char *key, uint32_t *out)
 {
-    const json_t *v = json_object_get(o, key);
-    return take_tokens(r, key, json_is_number(v) ? json_number_value(v) : (double)NAN, out);
+    const rose_json *v = rose_json_get(o, key);
+    return take_tokens(r, key, rose_json_is_number(v) ? rose_json_number_value(v) : (double)NAN,
+                       out);
 }
 
-static rose_status read_hashes(reader *r, const json_t *list, rose_load_trace_row *row)
+static rose_status read_hashes(reader *r, const rose_json *list, rose_load_trace_row *row)
 {
     size_t i;
-    const json_t *v;
+    const rose_json *v;
     size_t start = r->t->n_hashes;
     row->hash0 = (uint32_t)start;
-    json_array_foreach(list, i, v)
-    {
-        if (!json_is_integer(v)) {
+    rose_json_each_item (list, i, v) {
+        if (!rose_json_is_integer(v)) {
             r->t->n_hashes = start;
             return refuse(r, "hash_ids holds a value that is not an integer");
         }
-        if (add_hash(r, (uint64_t)json_integer_value(v)) != ROSE_OK) return ROSE_E_NOMEM;
+        if (add_hash(r, (uint64_t)rose_json_int(v)) != ROSE_OK) return ROSE_E_NOMEM;
     }
     row->n_hash = (uint32_t)(r->t->n_hashes - start);
     return ROSE_OK;
 }
 
-static rose_status read_json_object(reader *r, const json_t *o)
+static rose_status read_json_object(reader *r, const rose_json *o)
 {
     rose_load_trace_row row = {0};
-    const json_t *ts = json_object_get(o, "timestamp"), *hashes = json_object_get(o, "hash_ids");
-    if (!json_is_object(o)) return refuse(r, "not a JSON object");
-    double at = json_number_value(ts) * r->unit;
-    if (!json_is_number(ts) || !isfinite(at) || at < 0 || at > 1e15)
+    const rose_json *ts = rose_json_get(o, "timestamp"), *hashes = rose_json_get(o, "hash_ids");
+    if (!rose_json_is_object(o)) return refuse(r, "not a JSON object");
+    double at = rose_json_number_value(ts) * r->unit;
+    if (!rose_json_is_number(ts) || !isfinite(at) || at < 0 || at > 1e15)
         return refuse(r, "no time stamp");
     row.at_s = at;
     rose_status st = json_tokens(r, o, "input_length", &row.n_in);
     if (st == ROSE_OK) st = json_tokens(r, o, "output_length", &row.n_out);
-    if (st == ROSE_OK && json_is_array(hashes)) st = read_hashes(r, hashes, &row);
+    if (st == ROSE_OK && rose_json_is_array(hashes)) st = read_hashes(r, hashes, &row);
     return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
 static rose_status read_json_row(reader *r, const char *line, size_t len)
 {
-    json_error_t e;
-    json_t *o;
+    rose_json_error e;
+    rose_json *o;
     rose_status st = rose_json_parse(&o, line, len, 0, &e);
     if (st == ROSE_E_NOMEM) return st;
     if (st != ROSE_OK) {
@@ -290,7 +290,7 @@ static rose_status read_json_row(reader *r, const char *line, size_t len)
         return ROSE_E_FORMAT;
     }
     st = read_json_object(r, o);
-    json_decref(o);
+    rose_json_decref(o);
     return st;
 }
 
@@ -299,16 +299,16 @@ static rose_status read_json_row(reader *r, const char *line, size_t len)
  * left out as any other broken line. */
 static rose_status settle_json(reader *r, const char *line, size_t len)
 {
-    json_error_t e;
-    json_t *o;
+    rose_json_error e;
+    rose_json *o;
     rose_status st = rose_json_parse(&o, line, len, 0, &e);
     if (st == ROSE_E_NOMEM) return st;
     if (st != ROSE_OK) return refuse(r, e.text);
-    bool known = json_object_get(o, "timestamp") != NULL &&
-                 json_object_get(o, "input_length") != NULL &&
-                 json_object_get(o, "output_length") != NULL;
-    bool qwen = json_object_get(o, "chat_id") != NULL || json_object_get(o, "turn") != NULL;
-    json_decref(o);
+    bool known = rose_json_get(o, "timestamp") != NULL &&
+                 rose_json_get(o, "input_length") != NULL &&
+                 rose_json_get(o, "output_length") != NULL;
+    bool qwen = rose_json_get(o, "chat_id") != NULL || rose_json_get(o, "turn") != NULL;
+    rose_json_decref(o);
     if (!known) return refuse(r, "no timestamp, input_length and output_length");
     r->t->format = qwen ? "qwen" : "mooncake";
     r->unit = qwen ? 1 : 1e-3;

@@ -1,11 +1,11 @@
 /* bench/merge.c - `roseinfer bench merge OUT DIR...` combines the results of several folders, so
  * that one picture can show them. If two folders hold the same backend at the same load, the later
  * folder wins. */
-#include <jansson.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/json.h"
 #include "base/opts.h"
 #include "bench/bench.h"
 #include "bench/folder.h"
@@ -14,113 +14,109 @@
 
 enum { MAX_DIRS = 64 };
 
-static bool same_point(const json_t *a, const json_t *b)
+static bool same_point(const rose_json *a, const rose_json *b)
 {
     static const char *const keys[] = {"backend", "scale", "concurrency", "goodput_search"};
     for (int i = 0; i < 4; i++) {
-        const json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
-        if (x != y && (x == NULL || y == NULL || !json_equal(x, y))) return false;
+        const rose_json *x = rose_json_get(a, keys[i]), *y = rose_json_get(b, keys[i]);
+        if (x != y && (x == NULL || y == NULL || !rose_json_equal(x, y))) return false;
     }
     return true;
 }
 
 /* Appends the rows of `from` to `to`, and removes older rows of the same backend and load. */
-static void merge_rows(json_t *to, const json_t *from)
+static void merge_rows(rose_json *to, const rose_json *from)
 {
     size_t i;
-    json_t *row;
-    json_array_foreach(from, i, row)
-    {
-        for (size_t k = json_array_size(to); k-- > 0;) {
-            if (same_point(json_array_get(to, k), row)) json_array_remove(to, k);
+    rose_json *row;
+    rose_json_each_item (from, i, row) {
+        for (size_t k = rose_json_count(to); k-- > 0;) {
+            if (same_point(rose_json_at(to, k), row)) rose_json_remove(to, k);
         }
-        json_array_append(to, row);
+        rose_json_append(to, row);
     }
 }
 
 /* The runs of a backend hold no `backend` key, so runs are compared by their summaries. */
-static void merge_backend(json_t *to, json_t *from)
+static void merge_backend(rose_json *to, rose_json *from)
 {
     size_t i;
-    json_t *run, *runs = json_object_get(to, "runs");
-    json_array_foreach(json_object_get(from, "runs"), i, run)
-    {
-        for (size_t k = json_array_size(runs); k-- > 0;) {
-            if (same_point(json_object_get(json_array_get(runs, k), "summary"),
-                           json_object_get(run, "summary")))
-                json_array_remove(runs, k);
+    rose_json *run, *runs = rose_json_get(to, "runs");
+    rose_json_each_item (rose_json_get(from, "runs"), i, run) {
+        for (size_t k = rose_json_count(runs); k-- > 0;) {
+            if (same_point(rose_json_get(rose_json_at(runs, k), "summary"),
+                           rose_json_get(run, "summary")))
+                rose_json_remove(runs, k);
         }
-        json_array_append(runs, run);
+        rose_json_append(runs, run);
     }
-    json_object_set(from, "runs", runs);
-    const json_t *walls = json_object_get(json_object_get(to, "timing"), "scale_wall_s");
-    json_t *newer = json_object_get(json_object_get(from, "timing"), "scale_wall_s");
-    if (json_is_object(walls) && json_is_object(newer))
-        json_object_update_missing(newer, (json_t *)(uintptr_t)walls);
-    json_object_update(to, from);
+    rose_json_set(from, "runs", runs);
+    const rose_json *walls = rose_json_get(rose_json_get(to, "timing"), "scale_wall_s");
+    rose_json *newer = rose_json_get(rose_json_get(from, "timing"), "scale_wall_s");
+    if (rose_json_is_object(walls) && rose_json_is_object(newer))
+        rose_json_update_missing(newer, walls);
+    rose_json_update(to, from);
 }
 
-static void merge_online(json_t *to, const json_t *from)
+static void merge_online(rose_json *to, const rose_json *from)
 {
     const char *label;
-    json_t *b, *all = json_object_get(to, "by_backend");
-    merge_rows(json_object_get(to, "summaries"), json_object_get(from, "summaries"));
-    json_object_foreach(json_object_get(from, "by_backend"), label, b)
-    {
-        json_t *old = json_object_get(all, label);
-        if (json_is_object(old) && json_is_object(b))
+    rose_json *b, *all = rose_json_get(to, "by_backend");
+    merge_rows(rose_json_get(to, "summaries"), rose_json_get(from, "summaries"));
+    rose_json_each (rose_json_get(from, "by_backend"), label, b) {
+        rose_json *old = rose_json_get(all, label);
+        if (rose_json_is_object(old) && rose_json_is_object(b))
             merge_backend(old, b);
         else
-            json_object_set(all, label, b);
+            rose_json_set(all, label, b);
     }
 }
 
 /* An offline row without a backend gets the backend of its file. The rows of one backend are
  * repeats of each other, so they are all replaced together. */
-static void merge_offline(json_t *to, const json_t *from)
+static void merge_offline(rose_json *to, const rose_json *from)
 {
     size_t i;
-    json_t *row, *rows = json_object_get(to, "results");
-    json_t *own = json_object_get(json_object_get(from, "meta"), "backend");
-    json_array_foreach(json_object_get(from, "results"), i, row)
-    {
-        if (json_object_get(row, "backend") == NULL && own != NULL)
-            json_object_set(row, "backend", own);
+    rose_json *row, *rows = rose_json_get(to, "results");
+    rose_json *own = rose_json_get(rose_json_get(from, "meta"), "backend");
+    rose_json_each_item (rose_json_get(from, "results"), i, row) {
+        if (rose_json_get(row, "backend") == NULL && own != NULL)
+            rose_json_set(row, "backend", own);
     }
-    for (size_t k = json_array_size(rows); k-- > 0;) {
-        const json_t *old = json_object_get(json_array_get(rows, k), "backend");
+    for (size_t k = rose_json_count(rows); k-- > 0;) {
+        const rose_json *old = rose_json_get(rose_json_at(rows, k), "backend");
         bool again = false;
-        json_array_foreach(json_object_get(from, "results"), i, row) again |=
-            old != NULL && json_equal(old, json_object_get(row, "backend"));
-        if (again) json_array_remove(rows, k);
+        rose_json_each_item (rose_json_get(from, "results"), i, row)
+            again |= old != NULL && rose_json_equal(old, rose_json_get(row, "backend"));
+        if (again) rose_json_remove(rows, k);
     }
-    json_array_extend(rows, json_object_get(from, "results"));
+    rose_json_extend(rows, rose_json_get(from, "results"));
 }
 
 typedef struct kind {
     const char *file, *rows;
-    void (*merge)(json_t *to, const json_t *from);
+    void (*merge)(rose_json *to, const rose_json *from);
 } kind;
 static const kind kinds[] = {{"online_results.json", "summaries", merge_online},
                              {"offline_results.json", "results", merge_offline}};
 
 /* Adds the file of one folder to root, and its meta to sources. A folder without that file adds
  * nothing. */
-static rose_status merge_file(const kind *k, json_t *root, json_t *sources, const char *dir,
+static rose_status merge_file(const kind *k, rose_json *root, rose_json *sources, const char *dir,
                               uint32_t *n_read, rose_err *err)
 {
-    json_t *from;
+    rose_json *from;
     rose_status st = rose_results_read(&from, dir, k->file, err);
     if (st == ROSE_E_NOTFOUND) return ROSE_OK;
-    if (st == ROSE_OK && !json_is_array(json_object_get(from, k->rows)))
+    if (st == ROSE_OK && !rose_json_is_array(rose_json_get(from, k->rows)))
         st = rose_fail(err, ROSE_E_FORMAT, "%s/%s: no list '%s'", dir, k->file, k->rows);
     if (st == ROSE_OK) {
         k->merge(root, from);
-        if (json_is_object(json_object_get(from, "meta")))
-            json_array_append(sources, json_object_get(from, "meta"));
+        if (rose_json_is_object(rose_json_get(from, "meta")))
+            rose_json_append(sources, rose_json_get(from, "meta"));
         ++*n_read;
     }
-    json_decref(from);
+    rose_json_decref(from);
     return st;
 }
 
@@ -128,14 +124,14 @@ static rose_status merge_kind(const kind *k, const char *out, const rose_names *
 {
     uint32_t n_read = 0;
     rose_status st = ROSE_OK;
-    json_t *sources = json_array();
-    json_t *root = json_pack("{s:{}, s:[], s:{}}", "meta", k->rows, "by_backend");
-    json_t *meta = json_object_get(root, "meta");
+    rose_json *sources = rose_json_array();
+    rose_json *root = rose_json_pack("{s:{}, s:[], s:{}}", "meta", k->rows, "by_backend");
+    rose_json *meta = rose_json_get(root, "meta");
     for (size_t i = 0; i < runs->n && st == ROSE_OK; i++)
         st = merge_file(k, root, sources, runs->v[i], &n_read, err);
-    if (json_array_size(sources) > 0)
-        json_object_update(meta, json_array_get(sources, json_array_size(sources) - 1));
-    json_object_set_new(meta, "merged_from", sources);
+    if (rose_json_count(sources) > 0)
+        rose_json_update(meta, rose_json_at(sources, rose_json_count(sources) - 1));
+    rose_json_set_new(meta, "merged_from", sources);
     if (k->merge == merge_online) rose_online_set_dtype(root);
     if (st == ROSE_OK && n_read > 0) {
         mkdir(out, 0777); /* an existing folder is fine; any other failure shows when the file is
@@ -145,7 +141,7 @@ static rose_status merge_kind(const kind *k, const char *out, const rose_names *
             st = k->merge == merge_online ? rose_online_summary(root, out, err)
                                           : rose_offline_summary(root, out, err);
     }
-    json_decref(root);
+    rose_json_decref(root);
     return st;
 }
 

@@ -66,8 +66,8 @@ typedef struct offline {
     rose_offline_work work;
     backend backends[ROSE_MAX_BACKENDS];
     uint32_t n_backends, n_failed;
-    char dir[4096]; /* "" = the JSON goes to standard output */
-    json_t *root;   /* owned */
+    char dir[4096];  /* "" = the JSON goes to standard output */
+    rose_json *root; /* owned */
 } offline;
 
 static rose_status parse_one(const char *part, backend *b, rose_err *err)
@@ -172,10 +172,10 @@ static double cpu_s_now(void)
  * alternates. The recordings are thrown away; their times go to `pairs` and not into the
  * results. */
 static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose_offline_run *plain,
-                            json_t *pairs, rose_err *err)
+                            rose_json *pairs, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    json_t *pair = json_object();
+    rose_json *pair = rose_json_object();
     for (uint32_t k = 0; k < 2 && st == ROSE_OK; k++) {
         const bool on = (i + k) % 2 == 1;
         const uint32_t seed = 4 * i + 2 * k;
@@ -191,12 +191,12 @@ static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose
         cpu_s = cpu_s_now() - cpu_s;
         if (on) rose_prof_stop(NULL, &said, NULL);
         if (!on) *plain = run;
-        json_object_set_new(pair, on ? "on" : "off",
-                            json_pack("{s:f, s:f, s:I, s:I}", "total_s", run.total_s, "cpu_s",
-                                      cpu_s, "events", (json_int_t)said.n_events, "dropped",
-                                      (json_int_t)said.n_dropped));
+        rose_json_set_new(pair, on ? "on" : "off",
+                          rose_json_pack("{s:f, s:f, s:I, s:I}", "total_s", run.total_s, "cpu_s",
+                                         cpu_s, "events", (int64_t)said.n_events, "dropped",
+                                         (int64_t)said.n_dropped));
     }
-    json_array_append_new(pairs, pair);
+    rose_json_append_new(pairs, pair);
     return st;
 }
 
@@ -205,7 +205,7 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
     const offline_opts *o = r->o;
     rose_offline_engine e = {0};
     rose_offline_run ignored;
-    json_t *pairs = o->record ? json_array() : NULL;
+    rose_json *pairs = o->record ? rose_json_array() : NULL;
     uint32_t max_in = 1;
     for (uint32_t i = 0; i < r->work.n; i++)
         max_in = r->work.rows[i].n_in > max_in ? r->work.rows[i].n_in : max_in;
@@ -227,8 +227,8 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
     out->ready_s = e.load_s;
     out->resident_peak_bytes = rose_watch_peak_bytes(getpid());
     if (st == ROSE_OK) out->extra = rose_offline_engine_json(&e);
-    if (st == ROSE_OK && o->record) json_object_set(out->extra, "recorder_pairs", pairs);
-    json_decref(pairs);
+    if (st == ROSE_OK && o->record) rose_json_set(out->extra, "recorder_pairs", pairs);
+    rose_json_decref(pairs);
     rose_offline_engine_close(&e);
     return st;
 }
@@ -255,14 +255,14 @@ static rose_status run_one(offline *r, const backend *b, rose_offline_result *ou
     return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
 }
 
-static void print_result(const rose_offline_result *res, const json_t *row)
+static void print_result(const rose_offline_result *res, const rose_json *row)
 {
     const rose_offline_run *m =
         &res->runs[(res->n_runs - 1) / 2]; /* rose_offline_row has sorted the runs */
     fprintf(stderr, "%s: %.1f output tok/s (median of %u, %.1f to %.1f), %.3f s", res->label,
-            json_number_value(json_object_get(row, "output_throughput_tps")), res->n_runs,
-            json_number_value(json_object_get(row, "output_throughput_tps_min")),
-            json_number_value(json_object_get(row, "output_throughput_tps_max")), m->total_s);
+            rose_json_number_value(rose_json_get(row, "output_throughput_tps")), res->n_runs,
+            rose_json_number_value(rose_json_get(row, "output_throughput_tps_min")),
+            rose_json_number_value(rose_json_get(row, "output_throughput_tps_max")), m->total_s);
     if (m->ttft_p50 > 0) fprintf(stderr, ", TTFT p50 %.1f ms", m->ttft_p50 * 1e3);
     if (m->tpot_p50 > 0) fprintf(stderr, ", TPOT p50 %.3f ms", m->tpot_p50 * 1e3);
     if (res->ready_s > 0) fprintf(stderr, ", ready after %.2f s", res->ready_s);
@@ -284,42 +284,42 @@ static void run_backend(offline *r, const backend *b)
                                          "output_throughput_tps_max"};
     rose_offline_result res = {0};
     rose_err err = {{0}};
-    json_t *results = json_object_get(r->root, "results");
+    rose_json *results = rose_json_get(r->root, "results");
     if (run_one(r, b, &res, &err) != ROSE_OK) {
         snprintf(res.error, sizeof res.error, "%.300s", err.msg);
         fprintf(stderr, "roseinfer: %s: %s\n", b->label, err.msg);
         r->n_failed++;
     }
-    json_t *row = rose_offline_row(&res, &r->work, r->model_dir);
+    rose_json *row = rose_offline_row(&res, &r->work, r->model_dir);
     if (res.error[0] == '\0') print_result(&res, row);
-    for (int i = 0; i < 3 && json_array_size(results) == 0; i++)
-        json_object_set(r->root, copied[i], json_object_get(row, copied[i]));
-    json_array_append_new(results, row);
+    for (int i = 0; i < 3 && rose_json_count(results) == 0; i++)
+        rose_json_set(r->root, copied[i], rose_json_get(row, copied[i]));
+    rose_json_append_new(results, row);
     if (write_results(r, &err) != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", err.msg);
     rose_offline_result_free(&res);
 }
 
-static json_t *meta_json(const offline *r, int argc, char **argv)
+static rose_json *meta_json(const offline *r, int argc, char **argv)
 {
     const offline_opts *o = r->o;
-    json_t *meta = rose_results_meta(argc, argv);
-    json_t *more = json_pack(
+    rose_json *meta = rose_results_meta(argc, argv);
+    rose_json *more = rose_json_pack(
         "{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b, s:b}", "model",
         rose_results_string(r->model_dir), "workload", o->workload, "backends",
         rose_results_string(o->backends), "num_prompts", (int)r->work.n, "input_len",
         (int)o->input_len, "output_len", (int)o->output_len, "max_batch_size",
         (int)o->server.engine.opts.backend.max_seqs, "repeats", (int)o->repeats, "warmup",
-        (int)o->warmup, "seed", (json_int_t)o->seed, "temperature", (double)o->temperature, "top_p",
+        (int)o->warmup, "seed", (int64_t)o->seed, "temperature", (double)o->temperature, "top_p",
         (double)o->top_p, "top_k", (int)o->top_k, "ignore_eos", 1, "send_seed", o->send_seed);
     if (strcmp(o->workload, "uniform") != 0) {
-        json_object_set_new(more, "input_len", json_null());
-        json_object_set_new(more, "output_len", json_null());
+        rose_json_set_new(more, "input_len", rose_json_null());
+        rose_json_set_new(more, "output_len", rose_json_null());
     }
-    if (more == NULL || json_object_update(meta, more) != 0) {
-        json_decref(meta);
+    if (more == NULL || rose_json_update(meta, more) != 0) {
+        rose_json_decref(meta);
         meta = NULL;
     }
-    json_decref(more);
+    rose_json_decref(more);
     return meta;
 }
 
@@ -360,7 +360,7 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
         st = rose_results_dir(o->output_dir, "offline", r.dir, sizeof r.dir, &err);
     if (o->server.engine.opts.max_queued < r.work.n) o->server.engine.opts.max_queued = r.work.n;
     if (st == ROSE_OK) {
-        r.root = json_pack("{s:o, s:[]}", "meta", meta_json(&r, argc, argv), "results");
+        r.root = rose_json_pack("{s:o, s:[]}", "meta", meta_json(&r, argc, argv), "results");
         if (r.root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
     }
     if (st != ROSE_OK) {
@@ -374,12 +374,12 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
     if (o->profile_only)
         rc = 0;
     else if (r.dir[0] == '\0')
-        rc = rose_results_emit(json_incref(r.root), NULL, "offline");
+        rc = rose_results_emit(rose_json_incref(r.root), NULL, "offline");
     else
         rc = printf("%s/offline_results.json\n", r.dir) < 0;
     if (r.n_failed > 0) rc = 1;
 done:
-    json_decref(r.root);
+    rose_json_decref(r.root);
     rose_load_trace_free(&r.lengths);
     return rc;
 }

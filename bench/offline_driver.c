@@ -53,14 +53,14 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
             d->model);
     for (uint32_t i = 0; i < w->n; i++)
         max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
-    json_t *head = json_pack("{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", d->model,
-                             "temperature", (double)w->temperature, "top_p", (double)w->top_p,
-                             "top_k", (int)w->top_k, "send_seed", w->send_seed, "max_batch_size",
-                             (int)d->max_batch_size, "warmup", (int)warmup);
+    rose_json *head = rose_json_pack(
+        "{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", d->model, "temperature",
+        (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k, "send_seed",
+        w->send_seed, "max_batch_size", (int)d->max_batch_size, "warmup", (int)warmup);
     uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
     FILE *f = fopen(path, "w");
     bool ok = f != NULL && ids != NULL && head != NULL && fputs("{\"options\":", f) >= 0 &&
-              json_dumpf(head, f, 0) == 0 && fputs(",\"runs\":[", f) >= 0;
+              rose_json_dumpf(head, f, 0) == 0 && fputs(",\"runs\":[", f) >= 0;
     for (uint32_t i = 0; i < warmup + repeats && ok; i++) {
         if (i > 0) fputc(',', f);
         ok = write_run(f, w, rose_offline_seed(w, i < warmup, i < warmup ? i : i - warmup), ids);
@@ -68,7 +68,7 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
     if (ok) ok = fputs("]}\n", f) >= 0;
     if (f != NULL && fclose(f) != 0) ok = false;
     free(ids);
-    json_decref(head);
+    rose_json_decref(head);
     return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
@@ -108,18 +108,18 @@ static char *last_line(char *text)
 }
 
 /* Computes TTFT and TPOT of a run if the script gives the times of every prompt. */
-static rose_status take_times(const json_t *run, const rose_offline_work *w, rose_offline_run *out,
-                              rose_err *err)
+static rose_status take_times(const rose_json *run, const rose_offline_work *w,
+                              rose_offline_run *out, rose_err *err)
 {
-    const json_t *firsts = json_object_get(run, "first_s"), *lasts = json_object_get(run, "last_s");
+    const rose_json *firsts = rose_json_get(run, "first_s"), *lasts = rose_json_get(run, "last_s");
     rose_samples ttft = {0}, tpot = {0};
     rose_status st = ROSE_OK;
     if (firsts == NULL && lasts == NULL) return ROSE_OK;
-    if (json_array_size(firsts) != w->n || json_array_size(lasts) != w->n)
+    if (rose_json_count(firsts) != w->n || rose_json_count(lasts) != w->n)
         return rose_fail(err, ROSE_E_FORMAT, "the driver does not give times for %u prompts", w->n);
     for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
-        const double first = json_number_value(json_array_get(firsts, i)),
-                     last = json_number_value(json_array_get(lasts, i));
+        const double first = rose_json_number_value(rose_json_at(firsts, i)),
+                     last = rose_json_number_value(rose_json_at(lasts, i));
         if (!(first > 0) || !(last >= first) || last > out->total_s) {
             st =
                 rose_fail(err, ROSE_E_FORMAT, "the driver gives impossible times for prompt %u", i);
@@ -134,20 +134,20 @@ static rose_status take_times(const json_t *run, const rose_offline_work *w, ros
     return st;
 }
 
-static rose_status take_runs(const json_t *o, const rose_offline_work *w, uint32_t repeats,
+static rose_status take_runs(const rose_json *o, const rose_offline_work *w, uint32_t repeats,
                              rose_offline_result *r, rose_err *err)
 {
-    const json_t *runs = json_object_get(o, "runs");
-    if (json_array_size(runs) != repeats)
+    const rose_json *runs = rose_json_get(o, "runs");
+    if (rose_json_count(runs) != repeats)
         return rose_fail(err, ROSE_E_FORMAT, "the driver reports %zu runs of %u",
-                         json_array_size(runs), repeats);
+                         rose_json_count(runs), repeats);
     if ((r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < repeats; i++) {
-        const json_t *run = json_array_get(runs, i);
-        const double total_s = json_number_value(json_object_get(run, "total_s"));
-        const json_int_t in = json_integer_value(json_object_get(run, "input_tokens")),
-                         out = json_integer_value(json_object_get(run, "output_tokens"));
+        const rose_json *run = rose_json_at(runs, i);
+        const double total_s = rose_json_number_value(rose_json_get(run, "total_s"));
+        const int64_t in = rose_json_int(rose_json_get(run, "input_tokens")),
+                      out = rose_json_int(rose_json_get(run, "output_tokens"));
         if (!(total_s > 0) || in < 1 || out < 1)
             return rose_fail(err, ROSE_E_FORMAT, "run %u of the driver has no time or no tokens",
                              i);
@@ -162,17 +162,17 @@ static rose_status take_runs(const json_t *o, const rose_offline_work *w, uint32
         if (st != ROSE_OK) return st;
         r->n_runs++;
     }
-    json_object_update(r->extra, json_object_get(o, "extra"));
+    rose_json_update(r->extra, rose_json_get(o, "extra"));
     return ROSE_OK;
 }
 
 /* Reads the start-up time and the memory use that the driver script reports. An impossible
  * figure is dropped, as if the script had not reported it. */
-static void take_process(const json_t *o, uint64_t start_ns, rose_offline_result *r)
+static void take_process(const rose_json *o, uint64_t start_ns, rose_offline_result *r)
 {
-    const double ready_at = json_number_value(json_object_get(o, "ready_at_s")),
+    const double ready_at = rose_json_number_value(rose_json_get(o, "ready_at_s")),
                  ready_s = ready_at - (double)start_ns * 1e-9;
-    const json_int_t peak = json_integer_value(json_object_get(o, "resident_peak_bytes"));
+    const int64_t peak = rose_json_int(rose_json_get(o, "resident_peak_bytes"));
     if (ready_at > 0 && ready_s > 0) r->ready_s = ready_s;
     if (peak > 0) r->resident_peak_bytes = (uint64_t)peak;
 }
@@ -181,8 +181,8 @@ static rose_status read_result(const char *path, const rose_offline_work *w, uin
                                uint64_t start_ns, rose_offline_result *r, rose_err *err)
 {
     rose_buf text = {0};
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     rose_status st = rose_file_read(&text, path, MAX_OUTPUT, err);
     if (st == ROSE_OK && rose_buf_str(&text) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
@@ -194,7 +194,7 @@ static rose_status read_result(const char *path, const rose_offline_work *w, uin
     }
     if (st == ROSE_OK) st = take_runs(o, w, repeats, r, err);
     if (st == ROSE_OK) take_process(o, start_ns, r);
-    json_decref(o);
+    rose_json_decref(o);
     rose_buf_free(&text);
     return st;
 }
@@ -249,7 +249,7 @@ rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_d
     argv[n] = NULL;
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
-    r->extra = json_pack("{s:o}", "cmd", rose_results_stringn(cmd.data, cmd.len));
+    r->extra = rose_json_pack("{s:o}", "cmd", rose_results_stringn(cmd.data, cmd.len));
     const uint64_t start_ns = rose_now_ns();
     if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
     if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);

@@ -177,13 +177,13 @@ done:
     return st;
 }
 
-json_t *rose_offline_engine_json(const rose_offline_engine *e)
+rose_json *rose_offline_engine_json(const rose_offline_engine *e)
 {
     const rose_memory_plan *p = rose_engine_plan(e->engine);
-    return json_pack(
+    return rose_json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:I}", "dtype", rose_compute_name(p->dtype),
         "quantization", rose_quantization_name(p->quantization), "isa", e->isa, "threads",
         (int)p->n_threads, "max_batch_size", (int)p->max_seqs, "max_num_batched_tokens",
         (int)p->max_step_tokens, "max_model_len", (int)p->max_model_len, "load_s", e->load_s,
-        "resident_bytes", (json_int_t)rose_memory_resident());
+        "resident_bytes", (int64_t)rose_memory_resident());
 }

@@ -3,9 +3,9 @@
 #ifndef ROSE_BENCH_OFFLINE_INTERNAL_H
 #define ROSE_BENCH_OFFLINE_INTERNAL_H
 
-#include <jansson.h>
 #include <signal.h>
 
+#include "base/json.h"
 #include "bench/load_trace.h"
 #include "bench/server.h"
 #include "bench/stats.h"
@@ -54,7 +54,7 @@ typedef struct rose_offline_result {
                      * opening the model); 0 = unknown */
     uint64_t resident_peak_bytes; /* most memory that the backend's process has used up to the
                                    * last run; 0 = unknown */
-    json_t *extra;                /* owned object: what the backend reports about itself */
+    rose_json *extra;             /* owned object: what the backend reports about itself */
     char error[320];              /* "" = success */
 } rose_offline_result;
 
@@ -83,7 +83,7 @@ rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_w
                                     rose_err *err);
 
 /* Threads, data type, sizes and memory of the engine. */
-json_t *rose_offline_engine_json(const rose_offline_engine *e);
+rose_json *rose_offline_engine_json(const rose_offline_engine *e);
 
 /* ---- other backends: they fill r->runs and r->extra ---- */
 
@@ -129,16 +129,16 @@ uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_ta
 /* Records a profile of one server: warm-up, /start_profile, the work, /stop_profile. dir gets
  * the server's log, and the trace if we started the server. row gets the server's answers. */
 rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
-                                        const char *dir, json_t *row, rose_err *err);
+                                        const char *dir, rose_json *row, rose_err *err);
 
 /* ---- results ---- */
 
 /* Makes a row of `results`: the repeat with the median time, all repeats, and the spread. */
-json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
-                         const char *model);
+rose_json *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
+                            const char *model);
 
 /* Writes offline_summary.md for results in memory, which may come from a file; `merge` also
  * calls it. */
-rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err);
+rose_status rose_offline_summary(const rose_json *root, const char *dir, rose_err *err);
 
 #endif

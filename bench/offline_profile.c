@@ -13,15 +13,15 @@
 #include "bench/profile_call.h"
 #include "bench/results.h"
 
-static json_t *said_json(const rose_prof_result *r, const char *path)
+static rose_json *said_json(const rose_prof_result *r, const char *path)
 {
-    return json_pack("{s:o, s:I, s:I, s:I, s:i, s:f, s:s}", "path", rose_results_string(path),
-                     "bytes", (json_int_t)r->file_bytes, "events", (json_int_t)r->n_events,
-                     "dropped", (json_int_t)r->n_dropped, "threads", (int)r->n_threads,
-                     "duration_s", (double)r->duration_ns * 1e-9, "note", r->note);
+    return rose_json_pack("{s:o, s:I, s:I, s:I, s:i, s:f, s:s}", "path", rose_results_string(path),
+                          "bytes", (int64_t)r->file_bytes, "events", (int64_t)r->n_events,
+                          "dropped", (int64_t)r->n_dropped, "threads", (int)r->n_threads,
+                          "duration_s", (double)r->duration_ns * 1e-9, "note", r->note);
 }
 
-static rose_status in_process(const rose_offline_stage *s, const char *dir, json_t *row,
+static rose_status in_process(const rose_offline_stage *s, const char *dir, rose_json *row,
                               rose_err *err)
 {
     const rose_offline_work *w = &s->work;
@@ -46,7 +46,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
                                      err);
         /* the recording is stopped even after a failure, because it may show the cause */
         const rose_status stopped = rose_prof_stop(path, &said, st == ROSE_OK ? err : NULL);
-        if (stopped == ROSE_OK) json_object_set_new(row, "stop", said_json(&said, path));
+        if (stopped == ROSE_OK) rose_json_set_new(row, "stop", said_json(&said, path));
         if (st == ROSE_OK) st = stopped;
     }
     rose_offline_engine_close(&e);
@@ -54,7 +54,7 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, json
 }
 
 static rose_status attempt(const rose_offline_stage *s, const rose_offline_target *t,
-                           const char *dir, json_t *row, rose_err *err)
+                           const char *dir, rose_json *row, rose_err *err)
 {
     if (t->in_process) return in_process(s, dir, row, err);
     if (t->server == NULL)
@@ -63,7 +63,7 @@ static rose_status attempt(const rose_offline_stage *s, const rose_offline_targe
     return rose_offline_server_profile(s, t->server, dir, row, err);
 }
 
-static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, json_t *root,
+static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, rose_json *root,
                     rose_err *err)
 {
     const uint64_t start = rose_now_ns();
@@ -75,21 +75,22 @@ static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, j
         return false;
     }
     snprintf(dir, sizeof dir, "%.4000s/profiles/trace/%s", base, t->label);
-    json_t *row = json_pack("{s:s, s:s, s:o, s:i}", "tool", "trace", "backend", t->label,
-                            "output_dir", rose_results_string(dir), "num_requests", (int)s->work.n);
+    rose_json *row =
+        rose_json_pack("{s:s, s:s, s:o, s:i}", "tool", "trace", "backend", t->label, "output_dir",
+                       rose_results_string(dir), "num_requests", (int)s->work.n);
     if (row == NULL) {
         rose_fail(err, ROSE_E_NOMEM, "out of memory");
         return false;
     }
     rose_status st = rose_profile_dirs(dir, &why);
     if (st == ROSE_OK) st = attempt(s, t, dir, row, &why);
-    json_object_set_new(row, "num_success", json_integer(st == ROSE_OK ? s->work.n : 0));
-    json_object_set_new(row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_json_set_new(row, "num_success", rose_json_integer(st == ROSE_OK ? s->work.n : 0));
+    rose_json_set_new(row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
-        json_object_set_new(row, "profile_error", rose_results_string(why.msg));
+        rose_json_set_new(row, "profile_error", rose_results_string(why.msg));
         fprintf(stderr, "roseinfer: profile (trace) of %s: %s\n", t->label, why.msg);
     }
-    json_array_append_new(json_object_get(root, "runs"), row);
+    rose_json_append_new(rose_json_get(root, "runs"), row);
     return rose_results_write(root, s->dir, "profile_manifest.json", err) == ROSE_OK &&
            st == ROSE_OK;
 }
@@ -101,12 +102,12 @@ uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_ta
     rose_err err = {{0}};
     char time[32];
     const uint64_t start = rose_now_ns();
-    json_t *meta = rose_results_meta(argc, argv);
-    json_t *root = json_pack("{s:o, s:[]}", "meta", meta, "runs");
+    rose_json *meta = rose_results_meta(argc, argv);
+    rose_json *root = rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
     rose_results_time(time);
-    json_object_set_new(meta, "profile", json_string("trace"));
-    json_object_set_new(meta, "profile_n", json_integer(s->work.n));
-    json_object_set_new(meta, "profile_start_time", json_string(time));
+    rose_json_set_new(meta, "profile", rose_json_string("trace"));
+    rose_json_set_new(meta, "profile_n", rose_json_integer(s->work.n));
+    rose_json_set_new(meta, "profile_start_time", rose_json_string(time));
     for (uint32_t i = 0; i < n && (s->work.stop == NULL || !*s->work.stop); i++) {
         if (try_one(s, &targets[i], root, &err)) continue;
         n_failed++;

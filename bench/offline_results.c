@@ -10,21 +10,21 @@
 #include "bench/stats.h"
 #include "bench/summary.h"
 
-static json_t *ms_or_null(double s)
+static rose_json *ms_or_null(double s)
 {
-    return isfinite(s) ? json_real(s * 1e3) : json_null();
+    return isfinite(s) ? rose_json_real(s * 1e3) : rose_json_null();
 }
 
-static json_t *run_json(const rose_offline_run *r, uint32_t n)
+static rose_json *run_json(const rose_offline_run *r, uint32_t n)
 {
-    return json_pack("{s:f, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "total_s", r->total_s,
-                     "total_input_tokens", (json_int_t)r->input_tokens, "total_output_tokens",
-                     (json_int_t)r->output_tokens, "request_throughput_rps", n / r->total_s,
-                     "output_throughput_tps", (double)r->output_tokens / r->total_s,
-                     "total_throughput_tps",
-                     (double)(r->input_tokens + r->output_tokens) / r->total_s, "ttft_p50_ms",
-                     ms_or_null(r->ttft_p50), "ttft_p99_ms", ms_or_null(r->ttft_p99), "tpot_p50_ms",
-                     ms_or_null(r->tpot_p50), "tpot_p99_ms", ms_or_null(r->tpot_p99));
+    return rose_json_pack(
+        "{s:f, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "total_s", r->total_s,
+        "total_input_tokens", (int64_t)r->input_tokens, "total_output_tokens",
+        (int64_t)r->output_tokens, "request_throughput_rps", n / r->total_s,
+        "output_throughput_tps", (double)r->output_tokens / r->total_s, "total_throughput_tps",
+        (double)(r->input_tokens + r->output_tokens) / r->total_s, "ttft_p50_ms",
+        ms_or_null(r->ttft_p50), "ttft_p99_ms", ms_or_null(r->ttft_p99), "tpot_p50_ms",
+        ms_or_null(r->tpot_p50), "tpot_p99_ms", ms_or_null(r->tpot_p99));
 }
 
 static int by_time(const void *a, const void *b)
@@ -35,82 +35,84 @@ static int by_time(const void *a, const void *b)
 
 /* A backend that failed gets a row of zeros, as that suite writes it. prefill_s and decode_s are
  * null, because chunked prefill overlaps with decode. */
-static void add_zeros(json_t *row)
+static void add_zeros(rose_json *row)
 {
     static const char *const zeros[] = {
         "total_input_tokens",     "total_output_tokens",   "total_s",
         "request_throughput_rps", "output_throughput_tps", "total_throughput_tps"};
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
-        json_object_set_new(row, zeros[i], json_integer(0));
+        rose_json_set_new(row, zeros[i], rose_json_integer(0));
 }
 
-static void add_runs(json_t *row, const rose_offline_result *r, const rose_offline_work *w)
+static void add_runs(rose_json *row, const rose_offline_result *r, const rose_offline_work *w)
 {
-    json_t *repeats = json_array();
+    rose_json *repeats = rose_json_array();
     double tps[2] = {(double)INFINITY, 0};
     for (uint32_t i = 0; i < r->n_runs; i++) {
         const double x = (double)r->runs[i].output_tokens / r->runs[i].total_s;
         tps[0] = fmin(tps[0], x);
         tps[1] = fmax(tps[1], x);
-        json_array_append_new(repeats, run_json(&r->runs[i], w->n));
+        rose_json_append_new(repeats, run_json(&r->runs[i], w->n));
     }
     qsort(r->runs, r->n_runs, sizeof *r->runs, by_time);
-    json_t *median = run_json(&r->runs[(r->n_runs - 1) / 2], w->n);
-    json_object_update(row, median);
-    json_decref(median);
-    json_object_set_new(row, "output_throughput_tps_min", json_real(tps[0]));
-    json_object_set_new(row, "output_throughput_tps_max", json_real(tps[1]));
-    json_object_set_new(row, "repeats", repeats);
+    rose_json *median = run_json(&r->runs[(r->n_runs - 1) / 2], w->n);
+    rose_json_update(row, median);
+    rose_json_decref(median);
+    rose_json_set_new(row, "output_throughput_tps_min", rose_json_real(tps[0]));
+    rose_json_set_new(row, "output_throughput_tps_max", rose_json_real(tps[1]));
+    rose_json_set_new(row, "repeats", repeats);
 }
 
-json_t *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
-                         const char *model)
+rose_json *rose_offline_row(const rose_offline_result *r, const rose_offline_work *w,
+                            const char *model)
 {
     uint64_t in = 0, out = 0;
     for (uint32_t i = 0; i < w->n; i++) {
         in += w->rows[i].n_in;
         out += w->rows[i].n_out;
     }
-    json_t *extra = r->extra != NULL ? json_incref(r->extra) : json_object();
-    const char *device = json_string_value(json_object_get(extra, "device"));
-    json_t *row = json_pack("{s:s, s:o, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend", r->label,
-                            "model", rose_results_string(model), "device", device, "num_prompts",
-                            (int)w->n, "input_len", (double)in / w->n, "output_len",
-                            (double)out / w->n, "prefill_s", "decode_s");
+    rose_json *extra = r->extra != NULL ? rose_json_incref(r->extra) : rose_json_object();
+    const char *device = rose_json_text(rose_json_get(extra, "device"));
+    rose_json *row = rose_json_pack("{s:s, s:o, s:s?, s:i, s:f, s:f, s:n, s:n}", "backend",
+                                    r->label, "model", rose_results_string(model), "device", device,
+                                    "num_prompts", (int)w->n, "input_len", (double)in / w->n,
+                                    "output_len", (double)out / w->n, "prefill_s", "decode_s");
     if (r->n_runs > 0)
         add_runs(row, r, w); /* the row includes the repeats that were measured before the
                               * backend failed */
     else
         add_zeros(row);
-    json_object_set_new(row, "ready_s", r->ready_s > 0 ? json_real(r->ready_s) : json_null());
-    json_object_set_new(row, "resident_peak_bytes",
-                        r->resident_peak_bytes > 0
-                            ? json_integer((json_int_t)r->resident_peak_bytes)
-                            : json_null());
-    if (r->error[0] != '\0') json_object_set_new(extra, "error", rose_results_string(r->error));
-    json_object_set_new(row, "extra", extra);
+    rose_json_set_new(row, "ready_s",
+                      r->ready_s > 0 ? rose_json_real(r->ready_s) : rose_json_null());
+    rose_json_set_new(row, "resident_peak_bytes",
+                      r->resident_peak_bytes > 0
+                          ? rose_json_integer((int64_t)r->resident_peak_bytes)
+                          : rose_json_null());
+    if (r->error[0] != '\0') rose_json_set_new(extra, "error", rose_results_string(r->error));
+    rose_json_set_new(row, "extra", extra);
     return row;
 }
 
-static double number(const json_t *row, const char *key)
+static double number(const rose_json *row, const char *key)
 {
-    return json_number_value(json_object_get(row, key));
+    return rose_json_number_value(rose_json_get(row, key));
 }
 
 /* Prints " a/b |" for two keys, or a dash if one is not known. */
-static void print_pair(FILE *f, const json_t *row, const char *p50, const char *p99)
+static void print_pair(FILE *f, const rose_json *row, const char *p50, const char *p99)
 {
-    if (json_is_number(json_object_get(row, p50)) && json_is_number(json_object_get(row, p99)))
+    if (rose_json_is_number(rose_json_get(row, p50)) &&
+        rose_json_is_number(rose_json_get(row, p99)))
         fprintf(f, " %.1f/%.1f |", number(row, p50), number(row, p99));
     else
         fputs(" - |", f);
 }
 
-static void print_row(FILE *f, const json_t *row, const json_t *meta)
+static void print_row(FILE *f, const rose_json *row, const rose_json *meta)
 {
-    const char *label = json_string_value(json_object_get(row, "backend"));
-    const char *error = json_string_value(json_object_get(json_object_get(row, "extra"), "error"));
-    if (label == NULL) label = json_string_value(json_object_get(meta, "backend"));
+    const char *label = rose_json_text(rose_json_get(row, "backend"));
+    const char *error = rose_json_text(rose_json_get(rose_json_get(row, "extra"), "error"));
+    if (label == NULL) label = rose_json_text(rose_json_get(meta, "backend"));
     fprintf(f, "| %s |", label != NULL ? label : "?");
     if (error != NULL) {
         fprintf(f, " failed: %s | | | | | | | | |\n", error);
@@ -118,22 +120,22 @@ static void print_row(FILE *f, const json_t *row, const json_t *meta)
     }
     fprintf(f, " %.0f | %.2f | %.1f", number(row, "num_prompts"),
             number(row, "request_throughput_rps"), number(row, "output_throughput_tps"));
-    if (json_array_size(json_object_get(row, "repeats")) > 1)
+    if (rose_json_count(rose_json_get(row, "repeats")) > 1)
         fprintf(f, " (%.1f to %.1f)", number(row, "output_throughput_tps_min"),
                 number(row, "output_throughput_tps_max"));
     fprintf(f, " | %.1f | %.3f |", number(row, "total_throughput_tps"), number(row, "total_s"));
     print_pair(f, row, "ttft_p50_ms", "ttft_p99_ms");
     print_pair(f, row, "tpot_p50_ms", "tpot_p99_ms");
-    rose_summary_cell(f, json_object_get(row, "ready_s"), 1, 3);
-    rose_summary_cell(f, json_object_get(row, "resident_peak_bytes"), 1.0 / 1048576, 0);
+    rose_summary_cell(f, rose_json_get(row, "ready_s"), 1, 3);
+    rose_summary_cell(f, rose_json_get(row, "resident_peak_bytes"), 1.0 / 1048576, 0);
     fputc('\n', f);
 }
 
-rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *err)
+rose_status rose_offline_summary(const rose_json *root, const char *dir, rose_err *err)
 {
     rose_summary_file s;
     size_t i;
-    const json_t *row;
+    const rose_json *row;
     rose_status st = rose_summary_open(
         &s, root, dir, "offline_summary.md", "Offline throughput",
         "Each row is the repeat with the median time; in brackets the least and the most of all "
@@ -142,8 +144,8 @@ rose_status rose_offline_summary(const json_t *root, const char *dir, rose_err *
         "| ready (s) | peak MiB",
         err);
     if (st != ROSE_OK) return st;
-    json_array_foreach(json_object_get(root, "results"), i, row)
-        print_row(s.f, row, json_object_get(root, "meta"));
+    rose_json_each_item (rose_json_get(root, "results"), i, row)
+        print_row(s.f, row, rose_json_get(root, "meta"));
     return rose_summary_close(&s, err);
 }
 

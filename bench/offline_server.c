@@ -15,8 +15,8 @@
 static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_t i,
                               const char *model, uint32_t *ids, rose_buf *b)
 {
-    json_t *name = json_string(model);
-    char *quoted = name != NULL ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    rose_json *name = rose_json_string(model);
+    char *quoted = name != NULL ? rose_json_dumps(name, 0) : NULL;
     rose_status st = quoted == NULL ? ROSE_E_NOMEM : ROSE_OK;
     rose_offline_prompt(w, seed, i, ids);
     if (st == ROSE_OK) st = rose_buf_addf(b, "{\"model\":%s,\"prompt\":[", quoted);
@@ -33,7 +33,7 @@ static rose_status write_body(const rose_offline_work *w, uint64_t seed, uint32_
         st = rose_buf_addf(b, ",\"seed\":%" PRIu64, (seed + i) & INT64_MAX);
     if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
     free(quoted);
-    json_decref(name);
+    rose_json_decref(name);
     return st;
 }
 
@@ -127,9 +127,9 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        r->extra = json_pack("{s:o, s:s, s:f}", "cmd",
-                             rose_results_stringn(server.command.data, server.command.len),
-                             "version", server.version, "server_ready_s", server.ready_s);
+        r->extra = rose_json_pack("{s:o, s:s, s:f}", "cmd",
+                                  rose_results_stringn(server.command.data, server.command.len),
+                                  "version", server.version, "server_ready_s", server.ready_s);
     for (uint32_t i = 0; i < warmup && st == ROSE_OK; i++)
         st = run_once(w, &server, rose_offline_seed(w, true, i), &ignored, err);
     for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
@@ -143,7 +143,7 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
 }
 
 rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
-                                        const char *dir, json_t *row, rose_err *err)
+                                        const char *dir, rose_json *row, rose_err *err)
 {
     const bool ours = spec->driver >= 0;
     rose_server server = {0};
@@ -157,9 +157,9 @@ rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
         st = rose_server_start(&server, spec, s->server, s->model_dir, flags.data, dir, err);
-    json_object_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
-    json_object_set_new(row, "log_path", rose_results_string(server.log));
-    json_object_set_new(row, "version", json_string(server.version));
+    rose_json_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
+    rose_json_set_new(row, "log_path", rose_results_string(server.log));
+    rose_json_set_new(row, "version", rose_json_string(server.version));
     if (st == ROSE_OK)
         st = run_once(&s->work, &server, rose_offline_seed(&s->work, true, 0), &ignored, err);
     if (st == ROSE_OK) st = rose_profile_call(row, &server.url, "/start_profile", "start", err);

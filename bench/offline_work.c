@@ -98,6 +98,6 @@ uint64_t rose_offline_seed(const rose_offline_work *w, bool warm_up, uint32_t ru
 void rose_offline_result_free(rose_offline_result *r)
 {
     free(r->runs);
-    json_decref(r->extra);
+    rose_json_decref(r->extra);
     *r = (rose_offline_result){0};
 }

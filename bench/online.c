@@ -137,7 +137,7 @@ static rose_prompt_mode prompt_mode(const online *r)
 
 /* Adds the parameters that the trace was drawn from, defaults included. For a trace from a file
  * there are none, except under a ramp: it draws new arrival times. */
-static void add_generator(json_t *meta, const rose_online_opts *o)
+static void add_generator(rose_json *meta, const rose_online_opts *o)
 {
     const bool ramp = strcmp(o->ramp, "none") != 0, generated = o->trace == NULL;
     const struct {
@@ -151,57 +151,57 @@ static void add_generator(json_t *meta, const rose_online_opts *o)
                {"output_median", o->out_median, generated},
                {"output_sigma", o->out_sigma, generated}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        json_object_set_new(meta, all[i].key,
-                            all[i].used ? json_real((double)all[i].value) : json_null());
+        rose_json_set_new(meta, all[i].key,
+                          all[i].used ? rose_json_real((double)all[i].value) : rose_json_null());
 }
 
-static json_t *meta_json(const online *r, int argc, char **argv)
+static rose_json *meta_json(const online *r, int argc, char **argv)
 {
     static const char *const mode_names[] = {[ROSE_PROMPT_UNIQUE] = "unique",
                                              [ROSE_PROMPT_SHARED] = "shared-prefix",
                                              [ROSE_PROMPT_TRACE] = "trace-prefixes"};
     const rose_online_opts *o = r->o;
-    json_t *meta = rose_results_meta(argc, argv);
-    json_t *more = json_pack(
+    rose_json *meta = rose_results_meta(argc, argv);
+    rose_json *more = rose_json_pack(
         "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, "
         "s:s, s:o, s:s?, s:s, s:{}}",
         "model", rose_results_string(r->model_dir), "backends", rose_results_string(o->backends),
-        "trace_path", rose_results_string(o->trace), "n", (int)o->n, "seed",
-        (json_int_t)o->req.seed, "temperature", (double)o->req.temperature, "top_p",
-        (double)o->req.top_p, "top_k", (int)o->req.top_k, "ignore_eos", o->req.ignore_eos,
-        "send_seed", o->req.send_seed, "endpoint", o->req.endpoint, "prompt_form",
-        o->req.prompt_form, "max_output_len", (int)o->max_output_len, "max_input_len",
-        (int)o->max_input_len, "warmup_requests", (int)o->warmup_requests, "warmup_input_len",
-        (int)o->warmup_input_len, "warmup_output_len", (int)o->warmup_output_len, "trace_format",
-        r->trace.format, "server_cpus", rose_results_string(o->server.server_cpus), "client_cpus",
-        o->client_cpus, "prompts", mode_names[prompt_mode(r)], "server_versions");
+        "trace_path", rose_results_string(o->trace), "n", (int)o->n, "seed", (int64_t)o->req.seed,
+        "temperature", (double)o->req.temperature, "top_p", (double)o->req.top_p, "top_k",
+        (int)o->req.top_k, "ignore_eos", o->req.ignore_eos, "send_seed", o->req.send_seed,
+        "endpoint", o->req.endpoint, "prompt_form", o->req.prompt_form, "max_output_len",
+        (int)o->max_output_len, "max_input_len", (int)o->max_input_len, "warmup_requests",
+        (int)o->warmup_requests, "warmup_input_len", (int)o->warmup_input_len, "warmup_output_len",
+        (int)o->warmup_output_len, "trace_format", r->trace.format, "server_cpus",
+        rose_results_string(o->server.server_cpus), "client_cpus", o->client_cpus, "prompts",
+        mode_names[prompt_mode(r)], "server_versions");
     char gpu[256];
-    json_t *scales = json_array();
+    rose_json *scales = rose_json_array();
     rose_backend_gpu_name(gpu, sizeof gpu);
     for (uint32_t i = 0; i < r->n_scales; i++)
-        json_array_append_new(scales, json_real(r->scales[i]));
+        rose_json_append_new(scales, rose_json_real(r->scales[i]));
     if (more != NULL) {
-        json_object_set_new(more, "scales", scales);
-        json_object_set_new(more, "ramp_up_strategy", json_string(o->ramp));
+        rose_json_set_new(more, "scales", scales);
+        rose_json_set_new(more, "ramp_up_strategy", rose_json_string(o->ramp));
         if (strcmp(o->ramp, "none") != 0) {
-            json_object_set_new(more, "ramp_up_start_rps", json_real((double)o->ramp_start));
-            json_object_set_new(more, "ramp_up_end_rps", json_real((double)o->ramp_end));
+            rose_json_set_new(more, "ramp_up_start_rps", rose_json_real((double)o->ramp_start));
+            rose_json_set_new(more, "ramp_up_end_rps", rose_json_real((double)o->ramp_end));
         }
-        json_object_set_new(more, "prompt_overhead_tokens", json_integer(o->prompt_overhead));
-        json_object_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
-        json_object_set_new(more, "dtype", json_null()); /* null until a server reports it */
-        json_object_set_new(more, "start_offset_s", json_real(ROSE_START_OFFSET_S));
-        json_object_set_new(more, "timeout_ready_s", json_integer(o->server.ready_timeout_s));
-        json_object_set_new(more, "max_inflight_requests", json_null()); /* null: no limit */
-        json_object_set_new(more, "trace_bad_lines", json_integer(r->trace.n_bad));
-        json_object_set_new(more, "cold_prefix", json_boolean(o->cold_prefix));
+        rose_json_set_new(more, "prompt_overhead_tokens", rose_json_integer(o->prompt_overhead));
+        rose_json_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
+        rose_json_set_new(more, "dtype", rose_json_null()); /* null until a server reports it */
+        rose_json_set_new(more, "start_offset_s", rose_json_real(ROSE_START_OFFSET_S));
+        rose_json_set_new(more, "timeout_ready_s", rose_json_integer(o->server.ready_timeout_s));
+        rose_json_set_new(more, "max_inflight_requests", rose_json_null()); /* null: no limit */
+        rose_json_set_new(more, "trace_bad_lines", rose_json_integer(r->trace.n_bad));
+        rose_json_set_new(more, "cold_prefix", rose_json_boolean(o->cold_prefix));
         add_generator(more, o);
     }
-    if (more == NULL || json_object_update(meta, more) != 0) {
-        json_decref(meta);
+    if (more == NULL || rose_json_update(meta, more) != 0) {
+        rose_json_decref(meta);
         meta = NULL;
     }
-    json_decref(more);
+    rose_json_decref(more);
     return meta;
 }
 
@@ -210,7 +210,7 @@ static json_t *meta_json(const online *r, int argc, char **argv)
 typedef struct target {
     const char *label, *model;
     rose_server *server;
-    json_t *entry;
+    rose_json *entry;
 } target;
 
 static void print_run(const char *label, const rose_run *run, const rose_run_stats *s)
@@ -257,10 +257,10 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
 static void add_wall(const target *t, const rose_run_spec *spec, double wall_s)
 {
     char scale[32];
-    json_t *timing = json_object_get(t->entry, "timing");
+    rose_json *timing = rose_json_get(t->entry, "timing");
     if (spec->concurrency > 0 || spec->search) return;
     snprintf(scale, sizeof scale, "%.6g", spec->scale);
-    json_object_set_new(json_object_get(timing, "scale_wall_s"), scale, json_real(wall_s));
+    rose_json_set_new(rose_json_get(timing, "scale_wall_s"), scale, rose_json_real(wall_s));
 }
 
 /* The results of one run that the goodput search needs. */
@@ -314,11 +314,11 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
  * limits. */
 static void report_goodput(const online *r, const target *t, const point *best, double broken_rps)
 {
-    json_object_set_new(t->entry, "goodput_rps", json_real(best->offered_rps));
-    json_object_set_new(t->entry, "goodput_done_rps", json_real(best->done_rps));
-    json_object_set_new(t->entry, "goodput_broken_rps",
-                        broken_rps > 0 ? json_real(broken_rps) : json_null());
-    json_object_set_new(t->entry, "goodput_limits", json_string(r->o->goodput));
+    rose_json_set_new(t->entry, "goodput_rps", rose_json_real(best->offered_rps));
+    rose_json_set_new(t->entry, "goodput_done_rps", rose_json_real(best->done_rps));
+    rose_json_set_new(t->entry, "goodput_broken_rps",
+                      broken_rps > 0 ? rose_json_real(broken_rps) : rose_json_null());
+    rose_json_set_new(t->entry, "goodput_limits", rose_json_string(r->o->goodput));
     fprintf(stderr, "%s: goodput %.3f req/s within %s (p99), %.3f req/s done\n", t->label,
             best->offered_rps, r->o->goodput, best->done_rps);
     if (!(broken_rps > 0))
@@ -445,16 +445,16 @@ static void run_backend(online *r, const rose_server_spec *spec)
     const uint64_t warm_end = rose_now_ns();
     if (st == ROSE_OK) st = run_points(r, &t, &err);
     pin_client(r, false);
-    json_t *timing = json_object_get(t.entry, "timing");
-    json_object_set_new(timing, "server_ready_s", json_real(server.ready_s));
-    json_object_set_new(timing, "warmup_s", json_real(warm_s));
-    json_object_set_new(timing, "runs_s", json_real((double)(rose_now_ns() - warm_end) * 1e-9));
+    rose_json *timing = rose_json_get(t.entry, "timing");
+    rose_json_set_new(timing, "server_ready_s", rose_json_real(server.ready_s));
+    rose_json_set_new(timing, "warmup_s", rose_json_real(warm_s));
+    rose_json_set_new(timing, "runs_s", rose_json_real((double)(rose_now_ns() - warm_end) * 1e-9));
     rose_server_stop(&server);
     rose_results_time(ended);
-    json_object_set_new(timing, "backend_start_time", json_string(began));
-    json_object_set_new(timing, "backend_end_time", json_string(ended));
-    json_object_set_new(timing, "backend_wall_s",
-                        json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_json_set_new(timing, "backend_start_time", rose_json_string(began));
+    rose_json_set_new(timing, "backend_end_time", rose_json_string(ended));
+    rose_json_set_new(timing, "backend_wall_s",
+                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
         r->n_failed++;
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
@@ -483,8 +483,8 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     if (st == ROSE_OK)
         st = rose_results_dir(o->output_dir, "online", r->results.dir, sizeof r->results.dir, err);
     if (st != ROSE_OK) return st;
-    r->results.root =
-        json_pack("{s:o, s:[], s:{}}", "meta", meta_json(r, argc, argv), "summaries", "by_backend");
+    r->results.root = rose_json_pack("{s:o, s:[], s:{}}", "meta", meta_json(r, argc, argv),
+                                     "summaries", "by_backend");
     if (r->results.root == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     return rose_online_write(&r->results, err);
 }
@@ -520,10 +520,10 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
         run_backend(&r, &r.specs[i]);
     char ended[32];
     rose_results_time(ended);
-    json_object_set_new(json_object_get(r.results.root, "meta"), "run_end_time",
-                        json_string(ended));
-    json_object_set_new(json_object_get(r.results.root, "meta"), "wall_s",
-                        json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_json_set_new(rose_json_get(r.results.root, "meta"), "run_end_time",
+                      rose_json_string(ended));
+    rose_json_set_new(rose_json_get(r.results.root, "meta"), "wall_s",
+                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
     if (rose_online_write(&r.results, &err) != ROSE_OK)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
     else
@@ -531,7 +531,7 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     printf("%s/online_results.json\n", r.results.dir);
     if (strcmp(o->profile, "none") != 0 && profile(&r, argc, argv) > 0) rc = 1;
 done:
-    json_decref(r.results.root);
+    rose_json_decref(r.results.root);
     rose_load_trace_free(&r.trace);
     rose_load_trace_free(&r.warm_trace);
     rose_prompts_close(r.prompts);

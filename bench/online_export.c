@@ -26,45 +26,45 @@ static double seconds(uint64_t from, uint64_t to)
 }
 
 /* The gaps between events. As in vLLM, an event with several tokens counts once. */
-static json_t *gaps(const rose_reply *r)
+static rose_json *gaps(const rose_reply *r)
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (uint32_t i = 1; i < r->n_events && success(r); i++)
-        json_array_append_new(list,
-                              json_real(seconds(r->arrivals[i - 1].t_ns, r->arrivals[i].t_ns)));
+        rose_json_append_new(list,
+                             rose_json_real(seconds(r->arrivals[i - 1].t_ns, r->arrivals[i].t_ns)));
     return list;
 }
 
-static void add_requests(json_t *o, const rose_run *run)
+static void add_requests(rose_json *o, const rose_run *run)
 {
-    json_t *in = json_array(), *out = json_array(), *ttfts = json_array(), *itls = json_array(),
-           *latencies = json_array(), *starts = json_array(), *queue = json_array(),
-           *errors = json_array();
+    rose_json *in = rose_json_array(), *out = rose_json_array(), *ttfts = rose_json_array(),
+              *itls = rose_json_array(), *latencies = rose_json_array(),
+              *starts = rose_json_array(), *queue = rose_json_array(), *errors = rose_json_array();
     for (uint32_t i = 0; i < run->n; i++) {
         const rose_reply *r = &run->replies[i];
         const bool ok = success(r);
-        json_array_append_new(in, json_integer(run->trace->rows[i].n_in));
-        json_array_append_new(out, json_integer(ok ? r->n_tokens : 0));
-        json_array_append_new(ttfts, json_real(ok ? seconds(r->start_ns, r->first_ns) : 0));
-        json_array_append_new(itls, gaps(r));
-        json_array_append_new(latencies, json_real(ok ? seconds(r->start_ns, r->last_ns) : 0));
-        json_array_append_new(starts, json_real((double)r->start_ns * 1e-9));
-        json_array_append_new(queue, r->has_times && r->times.queue_wait >= 0
-                                         ? json_real(r->times.queue_wait * 1e-3)
-                                         : json_null());
-        json_array_append_new(errors, json_string(r->error));
+        rose_json_append_new(in, rose_json_integer(run->trace->rows[i].n_in));
+        rose_json_append_new(out, rose_json_integer(ok ? r->n_tokens : 0));
+        rose_json_append_new(ttfts, rose_json_real(ok ? seconds(r->start_ns, r->first_ns) : 0));
+        rose_json_append_new(itls, gaps(r));
+        rose_json_append_new(latencies, rose_json_real(ok ? seconds(r->start_ns, r->last_ns) : 0));
+        rose_json_append_new(starts, rose_json_real((double)r->start_ns * 1e-9));
+        rose_json_append_new(queue, r->has_times && r->times.queue_wait >= 0
+                                        ? rose_json_real(r->times.queue_wait * 1e-3)
+                                        : rose_json_null());
+        rose_json_append_new(errors, rose_json_string(r->error));
     }
-    json_object_set_new(o, "input_lens", in);
-    json_object_set_new(o, "output_lens", out);
-    json_object_set_new(o, "ttfts", ttfts);
-    json_object_set_new(o, "itls", itls);
-    json_object_set_new(o, "latencies", latencies);
-    json_object_set_new(o, "start_times", starts);
-    json_object_set_new(o, "queue_times", queue);
-    json_object_set_new(o, "errors", errors);
+    rose_json_set_new(o, "input_lens", in);
+    rose_json_set_new(o, "output_lens", out);
+    rose_json_set_new(o, "ttfts", ttfts);
+    rose_json_set_new(o, "itls", itls);
+    rose_json_set_new(o, "latencies", latencies);
+    rose_json_set_new(o, "start_times", starts);
+    rose_json_set_new(o, "queue_times", queue);
+    rose_json_set_new(o, "errors", errors);
 }
 
-static void add_summary(json_t *o, const char *name, const rose_summary *s)
+static void add_summary(rose_json *o, const char *name, const rose_summary *s)
 {
     const double population = s->n > 1 ? s->sd * sqrt((double)(s->n - 1) / (double)s->n) : 0;
     const struct {
@@ -74,12 +74,12 @@ static void add_summary(json_t *o, const char *name, const rose_summary *s)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char key[48];
         snprintf(key, sizeof key, "%s_%s_ms", all[i].stat, name);
-        json_object_set_new(o, key, json_real(s->n > 0 ? all[i].value * 1e3 : 0));
+        rose_json_set_new(o, key, rose_json_real(s->n > 0 ? all[i].value * 1e3 : 0));
     }
 }
 
 /* The summary is over the gaps between events, so that it agrees with itls. */
-static rose_status add_gap_summary(json_t *o, const rose_run *run, rose_err *err)
+static rose_status add_gap_summary(rose_json *o, const rose_run *run, rose_err *err)
 {
     rose_samples s = {0};
     rose_status st = ROSE_OK;
@@ -95,7 +95,8 @@ static rose_status add_gap_summary(json_t *o, const rose_run *run, rose_err *err
 }
 
 /* Most tokens that arrived within one second, and most requests at a time. */
-static rose_status add_peaks(json_t *o, const rose_run *run, const rose_run_stats *s, rose_err *err)
+static rose_status add_peaks(rose_json *o, const rose_run *run, const rose_run_stats *s,
+                             rose_err *err)
 {
     const double d = s->duration_s;
     const uint32_t n = d < MAX_SECONDS - 2 ? (uint32_t)ceil(d) + 1 : MAX_SECONDS;
@@ -118,18 +119,19 @@ static rose_status add_peaks(json_t *o, const rose_run *run, const rose_run_stat
         if (tokens[t] > most_tokens) most_tokens = tokens[t];
         if (under_way[t] > most) most = under_way[t];
     }
-    json_object_set_new(o, "max_output_tokens_per_s", json_real((double)most_tokens));
-    json_object_set_new(o, "max_concurrent_requests", json_integer((json_int_t)most));
+    rose_json_set_new(o, "max_output_tokens_per_s", rose_json_real((double)most_tokens));
+    rose_json_set_new(o, "max_concurrent_requests", rose_json_integer((int64_t)most));
     free(tokens);
     free(under_way);
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
 }
 
 /* Requests per second that kept every limit; null if no limit was given. */
-static json_t *request_goodput(const rose_goodput_limits *l, const rose_run *run, double duration_s)
+static rose_json *request_goodput(const rose_goodput_limits *l, const rose_run *run,
+                                  double duration_s)
 {
     uint32_t good = 0;
-    if (l->ttft <= 0 && l->tpot <= 0 && l->itl <= 0 && l->e2e <= 0) return json_null();
+    if (l->ttft <= 0 && l->tpot <= 0 && l->itl <= 0 && l->e2e <= 0) return rose_json_null();
     for (uint32_t i = 0; i < run->n; i++) {
         const rose_reply *r = &run->replies[i];
         bool ok = success(r);
@@ -140,11 +142,11 @@ static json_t *request_goodput(const rose_goodput_limits *l, const rose_run *run
             ok = seconds(r->arrivals[k - 1].t_ns, r->arrivals[k].t_ns) <= l->itl;
         good += ok;
     }
-    return json_real(duration_s > 0 ? good / duration_s : 0);
+    return rose_json_real(duration_s > 0 ? good / duration_s : 0);
 }
 
-static json_t *header(const rose_online_names *names, const rose_online_opts *o,
-                      const rose_run *run, const rose_run_stats *s)
+static rose_json *header(const rose_online_names *names, const rose_online_opts *o,
+                         const rose_run *run, const rose_run_stats *s)
 {
     char date[32];
     const time_t now = (time_t)rose_unix_time();
@@ -155,15 +157,16 @@ static json_t *header(const rose_online_names *names, const rose_online_opts *o,
     const double d = s->duration_s > 0 ? s->duration_s : (double)INFINITY;
     gmtime_r(&now, &tm);
     strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
-    return json_pack(
+    return rose_json_pack(
         "{s:s, s:s, s:s, s:o, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",
         date, "backend", names->label, "model_id", names->model, "tokenizer_id",
         rose_results_string(names->tokenizer), "num_prompts", (int)run->n, "request_rate",
-        s->offered_rps > 0 ? json_real(s->offered_rps) : json_string("inf"), "burstiness",
-        o->trace == NULL ? json_real((double)o->burstiness) : json_null(), "max_concurrency",
-        run->spec.concurrency > 0 ? json_integer(run->spec.concurrency) : json_null(), "duration",
-        s->duration_s, "completed", (int)s->n_success, "failed", (int)s->n_error,
-        "total_input_tokens", (json_int_t)in, "total_output_tokens", (json_int_t)s->tokens,
+        s->offered_rps > 0 ? rose_json_real(s->offered_rps) : rose_json_string("inf"), "burstiness",
+        o->trace == NULL ? rose_json_real((double)o->burstiness) : rose_json_null(),
+        "max_concurrency",
+        run->spec.concurrency > 0 ? rose_json_integer(run->spec.concurrency) : rose_json_null(),
+        "duration", s->duration_s, "completed", (int)s->n_success, "failed", (int)s->n_error,
+        "total_input_tokens", (int64_t)in, "total_output_tokens", (int64_t)s->tokens,
         "request_throughput", s->n_success / d, "output_throughput", (double)s->tokens / d,
         "total_token_throughput", (double)(s->tokens + in) / d);
 }
@@ -173,10 +176,10 @@ rose_status rose_online_export_vllm(const rose_online_names *names, const rose_o
                                     const rose_run_stats *s, rose_err *err)
 {
     char folder[4200], name[128];
-    json_t *root = header(names, o, run, s);
+    rose_json *root = header(names, o, run, s);
     if (root == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     rose_status st = ROSE_OK;
-    json_object_set_new(root, "request_goodput", request_goodput(limits, run, s->duration_s));
+    rose_json_set_new(root, "request_goodput", request_goodput(limits, run, s->duration_s));
     add_summary(root, "ttft", &s->ttft);
     add_summary(root, "tpot", &s->tpot);
     if (st == ROSE_OK) st = add_gap_summary(root, run, err);
@@ -192,6 +195,6 @@ rose_status rose_online_export_vllm(const rose_online_names *names, const rose_o
     else
         snprintf(name, sizeof name, "%.64s-scale%.6g.json", names->label, run->spec.scale);
     if (st == ROSE_OK) st = rose_results_write(root, folder, name, err);
-    json_decref(root);
+    rose_json_decref(root);
     return st;
 }

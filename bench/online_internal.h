@@ -26,22 +26,22 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
 
 /* The results, which grow and are written after every run. */
 typedef struct rose_online_results {
-    json_t *root; /* owned: {meta, summaries, by_backend} */
+    rose_json *root; /* owned: {meta, summaries, by_backend} */
     char dir[4096];
 } rose_online_results;
 
 /* Adds the entry of a backend and returns it, borrowed. s says how the start went. */
-json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
-                                const rose_server *s);
+rose_json *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
+                                   const rose_server *s);
 
 /* Adds a run to a backend: a row of `summaries`, and its request_metrics. The memory of a server
  * that we started is read at this moment. */
-rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
+rose_status rose_online_add_run(rose_online_results *r, rose_json *backend, const char *label,
                                 const rose_server *server, const rose_run *run,
                                 const rose_run_stats *s, rose_err *err);
 
 /* Adds a row with the error of a backend that failed. */
-rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
+rose_status rose_online_add_failure(rose_online_results *r, rose_json *backend, const char *label,
                                     const char *error, rose_err *err);
 
 /* Writes online_results.json and online_summary.md. */
@@ -49,11 +49,11 @@ rose_status rose_online_write(const rose_online_results *r, rose_err *err);
 
 /* Sets meta.dtype from by_backend: the dtype that every server reported, or null if one reported
  * none or another. `merge` also calls it. */
-void rose_online_set_dtype(json_t *root);
+void rose_online_set_dtype(rose_json *root);
 
 /* Writes the Markdown summary of results in memory, which may come from a file; `merge` also
  * calls it. */
-rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err);
+rose_status rose_online_summary(const rose_json *root, const char *dir, rose_err *err);
 
 /* Limits of a goodput search in seconds; 0 = no limit. */
 typedef struct rose_goodput_limits {

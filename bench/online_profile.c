@@ -28,7 +28,7 @@ typedef struct attempt {
     const rose_server_spec *spec;
     bool nsys;
     char dir[4096]; /* folder of the files of this profile */
-    json_t *row;
+    rose_json *row;
 } attempt;
 
 static rose_status replay(attempt *a, const rose_server *server, const rose_load_trace *trace,
@@ -48,8 +48,8 @@ static rose_status replay(attempt *a, const rose_server *server, const rose_load
     for (uint32_t i = 0; st == ROSE_OK && i < run.n; i++)
         n_ok += run.replies[i].error[0] == '\0';
     if (st == ROSE_OK && count_as != NULL) {
-        json_object_set_new(a->row, "num_requests", json_integer(run.n));
-        json_object_set_new(a->row, count_as, json_integer(n_ok));
+        rose_json_set_new(a->row, "num_requests", rose_json_integer(run.n));
+        rose_json_set_new(a->row, count_as, rose_json_integer(n_ok));
         if (n_ok == 0) st = rose_fail(err, ROSE_E_CLOSED, "no request succeeded");
     }
     rose_run_free(&run);
@@ -112,8 +112,8 @@ static rose_status check_nsys_file(attempt *a, rose_err *err)
     snprintf(path, sizeof path, "%s/%s.nsys-rep", a->dir, a->spec->label);
     if (!rose_file_exists(path))
         return rose_fail(err, ROSE_E_NOTFOUND, "nsys wrote no %s; its messages are in %s", path,
-                         json_string_value(json_object_get(a->row, "log_path")));
-    json_object_set_new(a->row, "path", rose_results_string(path));
+                         rose_json_text(rose_json_get(a->row, "log_path")));
+    rose_json_set_new(a->row, "path", rose_results_string(path));
     return ROSE_OK;
 }
 
@@ -129,10 +129,10 @@ static rose_status run_attempt(attempt *a, rose_err *err)
     if (st == ROSE_OK) {
         st = rose_server_start(&server, a->spec, &f, a->s->model_dir, extra.data, a->dir, err);
         started = true;
-        json_object_set_new(a->row, "cmd",
-                            rose_results_stringn(server.command.data, server.command.len));
-        json_object_set_new(a->row, "log_path", rose_results_string(server.log));
-        json_object_set_new(a->row, "version", json_string(server.version));
+        rose_json_set_new(a->row, "cmd",
+                          rose_results_stringn(server.command.data, server.command.len));
+        rose_json_set_new(a->row, "log_path", rose_results_string(server.log));
+        rose_json_set_new(a->row, "version", rose_json_string(server.version));
     }
     if (st == ROSE_OK) st = drive(a, &server, err);
     if (started && a->nsys) rose_proc_stop(&server.proc, NSYS_GRACE_MS);
@@ -144,13 +144,13 @@ static rose_status run_attempt(attempt *a, rose_err *err)
 }
 
 /* The first line that `nsys --version` prints; null if nsys is not there. */
-static json_t *nsys_version(const char *dir)
+static rose_json *nsys_version(const char *dir)
 {
     char *const argv[] = {(char *)(uintptr_t) "nsys", (char *)(uintptr_t) "--version", NULL};
     char path[4200];
     rose_proc p;
     rose_buf text = {0};
-    json_t *v = NULL;
+    rose_json *v = NULL;
     snprintf(path, sizeof path, "%s/nsys_version.txt", dir);
     if (rose_proc_start(&p, argv, path, path, NULL, 0, NULL) == ROSE_OK && rose_proc_wait(&p) &&
         rose_file_read(&text, path, 1 << 16, NULL) == ROSE_OK && rose_buf_str(&text) != NULL) {
@@ -159,24 +159,24 @@ static json_t *nsys_version(const char *dir)
     }
     unlink(path);
     rose_buf_free(&text);
-    return v != NULL ? v : json_null();
+    return v != NULL ? v : rose_json_null();
 }
 
-static json_t *manifest_of(const rose_profile_stage *s, int argc, char **argv)
+static rose_json *manifest_of(const rose_profile_stage *s, int argc, char **argv)
 {
     const rose_online_opts *o = s->o;
     char began[32];
-    json_t *meta = rose_results_meta(argc, argv);
-    json_t *more = json_pack("{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile,
-                             "profile_only", o->profile_only, "profile_n", (int)o->profile_n,
-                             "profile_scale", (double)o->profile_scale, "warmup_requests",
-                             (int)o->warmup_requests, "backends", rose_results_string(o->backends),
-                             "profile_nsys_args", NSYS_ARGS, "tool_versions");
-    if (more != NULL) json_object_update(meta, more);
-    json_decref(more);
+    rose_json *meta = rose_results_meta(argc, argv);
+    rose_json *more = rose_json_pack(
+        "{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile, "profile_only",
+        o->profile_only, "profile_n", (int)o->profile_n, "profile_scale", (double)o->profile_scale,
+        "warmup_requests", (int)o->warmup_requests, "backends", rose_results_string(o->backends),
+        "profile_nsys_args", NSYS_ARGS, "tool_versions");
+    if (more != NULL) rose_json_update(meta, more);
+    rose_json_decref(more);
     rose_results_time(began);
-    json_object_set_new(meta, "profile_start_time", json_string(began));
-    return json_pack("{s:o, s:[]}", "meta", meta, "runs");
+    rose_json_set_new(meta, "profile_start_time", rose_json_string(began));
+    return rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
 }
 
 static bool wanted(const rose_profile_stage *s, bool nsys)
@@ -186,7 +186,7 @@ static bool wanted(const rose_profile_stage *s, bool nsys)
 }
 
 /* Makes one profile and writes the manifest. Returns true if the profile succeeded. */
-static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server_spec *spec,
+static bool try_one(const rose_profile_stage *s, rose_json *root, const rose_server_spec *spec,
                     bool nsys, rose_err *err)
 {
     attempt a = {.s = s, .spec = spec, .nsys = nsys};
@@ -200,19 +200,19 @@ static bool try_one(const rose_profile_stage *s, json_t *root, const rose_server
         rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
         return false;
     }
-    a.row = json_pack("{s:s, s:s, s:o}", "tool", tool, "backend", spec->label, "output_dir",
-                      rose_results_string(a.dir));
+    a.row = rose_json_pack("{s:s, s:s, s:o}", "tool", tool, "backend", spec->label, "output_dir",
+                           rose_results_string(a.dir));
     if (a.row == NULL) {
         rose_fail(err, ROSE_E_NOMEM, "out of memory");
         return false;
     }
     rose_status st = run_attempt(&a, &why);
-    json_object_set_new(a.row, "wall_s", json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_json_set_new(a.row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
     if (st != ROSE_OK) {
-        json_object_set_new(a.row, "profile_error", rose_results_string(why.msg));
+        rose_json_set_new(a.row, "profile_error", rose_results_string(why.msg));
         fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, spec->label, why.msg);
     }
-    json_array_append_new(json_object_get(root, "runs"), a.row);
+    rose_json_append_new(rose_json_get(root, "runs"), a.row);
     if (rose_results_write(root, s->dir, "profile_manifest.json", err) != ROSE_OK) return false;
     return st == ROSE_OK;
 }
@@ -222,9 +222,9 @@ uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
     uint32_t n_failed = 0;
     rose_err err = {{0}};
     const uint64_t start = rose_now_ns();
-    json_t *root = manifest_of(s, argc, argv), *meta = json_object_get(root, "meta");
+    rose_json *root = manifest_of(s, argc, argv), *meta = rose_json_get(root, "meta");
     if (wanted(s, true))
-        json_object_set_new(json_object_get(meta, "tool_versions"), "nsys", nsys_version(s->dir));
+        rose_json_set_new(rose_json_get(meta, "tool_versions"), "nsys", nsys_version(s->dir));
     for (int nsys = 0; nsys < 2; nsys++) {
         for (uint32_t i = 0; wanted(s, nsys) && i < s->n_specs && !*s->stop; i++) {
             if (try_one(s, root, &s->specs[i], nsys, &err)) continue;

@@ -9,60 +9,60 @@
 #include "bench/summary.h"
 #include "bench/watch.h"
 
-static json_t *real_or_null(double x)
+static rose_json *real_or_null(double x)
 {
-    return isfinite(x) ? json_real(x) : json_null();
+    return isfinite(x) ? rose_json_real(x) : rose_json_null();
 }
 
 /* Seconds since the start of the run; null for an event that did not happen. */
-static json_t *since(uint64_t t, uint64_t start)
+static rose_json *since(uint64_t t, uint64_t start)
 {
-    return t == 0 ? json_null() : json_real(((double)t - (double)start) * 1e-9);
+    return t == 0 ? rose_json_null() : rose_json_real(((double)t - (double)start) * 1e-9);
 }
 
-static json_t *between(uint64_t a, uint64_t b)
+static rose_json *between(uint64_t a, uint64_t b)
 {
-    return a == 0 || b == 0 ? json_null() : json_real(((double)b - (double)a) * 1e-9);
+    return a == 0 || b == 0 ? rose_json_null() : rose_json_real(((double)b - (double)a) * 1e-9);
 }
 
-static json_t *times_json(const rose_server_times *t)
+static rose_json *times_json(const rose_server_times *t)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "receive_ms", t->receive,
-                     "worker_wait_ms", t->worker_wait, "parse_ms", t->parse, "tokenize_ms",
-                     t->tokenize, "queue_wait_ms", t->queue_wait, "prefill_to_first_ms",
-                     t->prefill_to_first, "ttft_ms", t->ttft, "e2e_ms", t->e2e);
+    return rose_json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "receive_ms", t->receive,
+                          "worker_wait_ms", t->worker_wait, "parse_ms", t->parse, "tokenize_ms",
+                          t->tokenize, "queue_wait_ms", t->queue_wait, "prefill_to_first_ms",
+                          t->prefill_to_first, "ttft_ms", t->ttft, "e2e_ms", t->e2e);
 }
 
-static json_t *request_json(const rose_run *run, uint32_t i)
+static rose_json *request_json(const rose_run *run, uint32_t i)
 {
     const rose_reply *r = &run->replies[i];
     const rose_load_trace_row *row = &run->trace->rows[i];
-    return json_pack(
+    return rose_json_pack(
         "{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:i, s:o, s:o}", "input_len",
         (int)row->n_in, "output_len", (int)row->n_out, "output_tokens", (int)r->n_tokens, "start_s",
         since(r->start_ns, run->start_ns), "end_s", since(r->end_ns, run->start_ns), "lateness_s",
         between(r->due_ns, r->start_ns), "ttft_s", between(r->start_ns, r->first_ns), "e2e_s",
         between(r->start_ns, r->last_ns), "tpot_s",
-        r->error[0] == '\0' ? real_or_null(rose_reply_tpot(r)) : json_null(), "num_stream_events",
-        (int)r->n_events, "finish_reason", r->finish, "http_status", r->status, "error",
-        r->error[0] == '\0' ? json_null() : json_string(r->error), "server_times",
-        r->has_times ? times_json(&r->times) : json_null());
+        r->error[0] == '\0' ? real_or_null(rose_reply_tpot(r)) : rose_json_null(),
+        "num_stream_events", (int)r->n_events, "finish_reason", r->finish, "http_status", r->status,
+        "error", r->error[0] == '\0' ? rose_json_null() : rose_json_string(r->error),
+        "server_times", r->has_times ? times_json(&r->times) : rose_json_null());
 }
 
-static json_t *cdf_json(const double cdf[101])
+static rose_json *cdf_json(const double cdf[101])
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (int p = 0; p <= 100; p++)
-        json_array_append_new(list, real_or_null(cdf[p] * 1e3));
+        rose_json_append_new(list, real_or_null(cdf[p] * 1e3));
     return list;
 }
 
 /* Figures for each tenth of the requests of an open loop, in order of their due times. They show
  * how latency grows under a ramp, or under more load than the server can bear. */
-static json_t *slices_json(const rose_run *run)
+static rose_json *slices_json(const rose_run *run)
 {
     enum { N_SLICES = 10 };
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (uint32_t k = 0; run->n >= 2 * N_SLICES && k < N_SLICES; k++) {
         const uint32_t begin = (uint32_t)((uint64_t)run->n * k / N_SLICES),
                        end = (uint32_t)((uint64_t)run->n * (k + 1) / N_SLICES);
@@ -78,32 +78,33 @@ static json_t *slices_json(const rose_run *run)
         }
         const size_t n_ok = ttft.n;
         const rose_summary t = rose_summarise(ttft.v, ttft.n), e = rose_summarise(e2e.v, e2e.n);
-        json_array_append_new(
-            list, json_pack("{s:f, s:f, s:o, s:i, s:i, s:o, s:o, s:o}", "from_s", from, "to_s", to,
-                            "offered_rps",
-                            to > from ? json_real((end - begin - 1) / (to - from)) : json_null(),
-                            "num_requests", (int)(end - begin), "num_success", (int)n_ok,
-                            "ttft_p50_ms", real_or_null(t.p50), "ttft_p99_ms", real_or_null(t.p99),
-                            "e2e_p99_ms", real_or_null(e.p99)));
+        rose_json_append_new(
+            list, rose_json_pack("{s:f, s:f, s:o, s:i, s:i, s:o, s:o, s:o}", "from_s", from, "to_s",
+                                 to, "offered_rps",
+                                 to > from ? rose_json_real((end - begin - 1) / (to - from))
+                                           : rose_json_null(),
+                                 "num_requests", (int)(end - begin), "num_success", (int)n_ok,
+                                 "ttft_p50_ms", real_or_null(t.p50), "ttft_p99_ms",
+                                 real_or_null(t.p99), "e2e_p99_ms", real_or_null(e.p99)));
         rose_samples_free(&ttft);
         rose_samples_free(&e2e);
     }
     return list;
 }
 
-static json_t *summary_json(const char *label, const rose_run *run, const rose_run_stats *s)
+static rose_json *summary_json(const char *label, const rose_run *run, const rose_run_stats *s)
 {
     const double d = s->duration_s > 0 ? s->duration_s : (double)NAN;
-    json_t *o = json_pack(
+    rose_json *o = rose_json_pack(
         "{s:s, s:o, s:i, s:o, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:f, s:o, s:o}", "backend", label,
-        "scale", run->spec.concurrency > 0 ? json_null() : json_real(run->spec.scale),
+        "scale", run->spec.concurrency > 0 ? rose_json_null() : rose_json_real(run->spec.scale),
         "concurrency", (int)run->spec.concurrency, "offered_rps",
-        s->offered_rps > 0 ? json_real(s->offered_rps) : json_null(), "num_requests", (int)run->n,
-        "num_success", (int)s->n_success, "num_error", (int)s->n_error, "success_rate",
-        run->n > 0 ? (double)s->n_success / run->n : 0.0, "total_output_events",
-        (json_int_t)s->events, "total_output_tokens", (json_int_t)s->tokens, "total_input_tokens",
-        (json_int_t)s->prompt_tokens, "duration_s", s->duration_s, "req_per_s",
-        real_or_null(s->n_success / d), "tok_per_s", real_or_null((double)s->tokens / d));
+        s->offered_rps > 0 ? rose_json_real(s->offered_rps) : rose_json_null(), "num_requests",
+        (int)run->n, "num_success", (int)s->n_success, "num_error", (int)s->n_error, "success_rate",
+        run->n > 0 ? (double)s->n_success / run->n : 0.0, "total_output_events", (int64_t)s->events,
+        "total_output_tokens", (int64_t)s->tokens, "total_input_tokens", (int64_t)s->prompt_tokens,
+        "duration_s", s->duration_s, "req_per_s", real_or_null(s->n_success / d), "tok_per_s",
+        real_or_null((double)s->tokens / d));
     const struct {
         const char *name;
         const rose_summary *s;
@@ -117,14 +118,14 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
         {"server_prefill_to_first_ms", &s->prefill_to_first},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        json_object_set_new(o, all[i].name, rose_summary_json(all[i].s, 1e3));
-    json_object_set_new(o, "itl_cdf_ms", cdf_json(s->itl_cdf));
-    if (run->spec.concurrency == 0) json_object_set_new(o, "slices", slices_json(run));
-    json_object_set_new(o, "num_short", json_integer(s->n_short));
-    json_object_set_new(o, "num_usage_contradicted", json_integer(s->n_usage_lies));
-    json_object_set_new(o, "num_prompt_len_differs", json_integer(s->n_prompt_mismatch));
-    json_object_set_new(o, "itl_counts_tokens", json_boolean(s->tokens_counted));
-    json_object_set_new(o, "num_uncounted", json_integer(s->n_uncounted));
+        rose_json_set_new(o, all[i].name, rose_summary_json(all[i].s, 1e3));
+    rose_json_set_new(o, "itl_cdf_ms", cdf_json(s->itl_cdf));
+    if (run->spec.concurrency == 0) rose_json_set_new(o, "slices", slices_json(run));
+    rose_json_set_new(o, "num_short", rose_json_integer(s->n_short));
+    rose_json_set_new(o, "num_usage_contradicted", rose_json_integer(s->n_usage_lies));
+    rose_json_set_new(o, "num_prompt_len_differs", rose_json_integer(s->n_prompt_mismatch));
+    rose_json_set_new(o, "itl_counts_tokens", rose_json_boolean(s->tokens_counted));
+    rose_json_set_new(o, "num_uncounted", rose_json_integer(s->n_uncounted));
     const struct {
         const char *key;
         uint32_t n, at;
@@ -132,94 +133,93 @@ static json_t *summary_json(const char *label, const rose_run *run, const rose_r
                   {"first_short_request", s->n_short, s->first_short_at},
                   {"first_uncounted_request", s->n_uncounted, s->first_uncounted_at}};
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
-        if (firsts[i].n > 0) json_object_set_new(o, firsts[i].key, json_integer(firsts[i].at));
+        if (firsts[i].n > 0) rose_json_set_new(o, firsts[i].key, rose_json_integer(firsts[i].at));
     }
     if (s->first_error != NULL) {
-        json_object_set_new(o, "first_error", json_string(s->first_error));
-        json_object_set_new(o, "first_error_request", json_integer(s->first_error_at));
+        rose_json_set_new(o, "first_error", rose_json_string(s->first_error));
+        rose_json_set_new(o, "first_error_request", rose_json_integer(s->first_error_at));
     }
     return o;
 }
 
 /* Adds how long the server's process took to be ready, and the most memory it has had so far. Both
  * are null for a server at a URL. */
-static void add_process(json_t *summary, const rose_server *s)
+static void add_process(rose_json *summary, const rose_server *s)
 {
     const uint64_t peak = s->proc.pid != 0 ? rose_watch_peak_bytes(s->proc.pid) : 0;
-    json_object_set_new(summary, "server_ready_s",
-                        s->ready_s > 0 ? json_real(s->ready_s) : json_null());
-    json_object_set_new(summary, "server_resident_peak_bytes",
-                        peak > 0 ? json_integer((json_int_t)peak) : json_null());
+    rose_json_set_new(summary, "server_ready_s",
+                      s->ready_s > 0 ? rose_json_real(s->ready_s) : rose_json_null());
+    rose_json_set_new(summary, "server_resident_peak_bytes",
+                      peak > 0 ? rose_json_integer((int64_t)peak) : rose_json_null());
 }
 
-static json_t *string_or_null(const char *s)
+static rose_json *string_or_null(const char *s)
 {
-    return s[0] != '\0' ? json_string(s) : json_null();
+    return s[0] != '\0' ? rose_json_string(s) : rose_json_null();
 }
 
-void rose_online_set_dtype(json_t *root)
+void rose_online_set_dtype(rose_json *root)
 {
     const char *label;
-    json_t *b, *common = NULL;
+    rose_json *b, *common = NULL;
     bool same = true;
-    json_object_foreach(json_object_get(root, "by_backend"), label, b)
-    {
-        json_t *dtype = json_object_get(b, "dtype");
-        if (dtype == NULL) dtype = json_null(); /* a file of an older version */
+    rose_json_each (rose_json_get(root, "by_backend"), label, b) {
+        rose_json *dtype = rose_json_get(b, "dtype");
+        if (dtype == NULL) dtype = rose_json_null(); /* a file of an older version */
         /* this backend never answered */
-        if (json_string_length(json_object_get(b, "model")) == 0) continue;
-        same = same && (common == NULL || json_equal(common, dtype));
+        if (rose_json_text_len(rose_json_get(b, "model")) == 0) continue;
+        same = same && (common == NULL || rose_json_equal(common, dtype));
         common = dtype;
     }
     if (common != NULL)
-        json_object_set(json_object_get(root, "meta"), "dtype", same ? common : json_null());
+        rose_json_set(rose_json_get(root, "meta"), "dtype", same ? common : rose_json_null());
 }
 
-json_t *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
-                                const rose_server *s)
+rose_json *rose_online_add_backend(rose_online_results *r, const rose_server_spec *spec,
+                                   const rose_server *s)
 {
     char url[640];
     snprintf(url, sizeof url, "http://%s:%s%s", s->url.host, s->url.port, s->url.path);
-    json_t *b = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:[], s:{s:{}}}", "backend",
-                          spec->label, "base_url", rose_results_string(url), "cmd",
-                          rose_results_stringn(s->command.data, s->command.len), "log_path",
-                          rose_results_string(s->log), "model", s->model, "version", s->version,
-                          "dtype", string_or_null(s->dtype), "runs", "timing", "scale_wall_s");
-    json_object_set_new(json_object_get(r->root, "by_backend"), spec->label, b);
+    rose_json *b = rose_json_pack(
+        "{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:[], s:{s:{}}}", "backend", spec->label, "base_url",
+        rose_results_string(url), "cmd", rose_results_stringn(s->command.data, s->command.len),
+        "log_path", rose_results_string(s->log), "model", s->model, "version", s->version, "dtype",
+        string_or_null(s->dtype), "runs", "timing", "scale_wall_s");
+    rose_json_set_new(rose_json_get(r->root, "by_backend"), spec->label, b);
     rose_online_set_dtype(r->root);
     if (s->version[0] != '\0')
-        json_object_set_new(json_object_get(json_object_get(r->root, "meta"), "server_versions"),
-                            spec->label, json_string(s->version));
+        rose_json_set_new(rose_json_get(rose_json_get(r->root, "meta"), "server_versions"),
+                          spec->label, rose_json_string(s->version));
     return b;
 }
 
-rose_status rose_online_add_run(rose_online_results *r, json_t *backend, const char *label,
+rose_status rose_online_add_run(rose_online_results *r, rose_json *backend, const char *label,
                                 const rose_server *server, const rose_run *run,
                                 const rose_run_stats *s, rose_err *err)
 {
-    json_t *summary = summary_json(label, run, s);
-    json_t *requests = json_array();
+    rose_json *summary = summary_json(label, run, s);
+    rose_json *requests = rose_json_array();
     add_process(summary, server);
-    if (run->spec.search) json_object_set_new(summary, "goodput_search", json_true());
+    if (run->spec.search) rose_json_set_new(summary, "goodput_search", rose_json_true());
     for (uint32_t i = 0; i < run->n; i++)
-        json_array_append_new(requests, request_json(run, i));
-    json_array_append(json_object_get(r->root, "summaries"), summary);
-    json_t *entry =
-        json_pack("{s:O, s:i, s:o, s:o}", "scale", json_object_get(summary, "scale"), "concurrency",
-                  (int)run->spec.concurrency, "summary", summary, "request_metrics", requests);
-    if (json_array_append_new(json_object_get(backend, "runs"), entry) != 0)
+        rose_json_append_new(requests, request_json(run, i));
+    rose_json_append(rose_json_get(r->root, "summaries"), summary);
+    rose_json *entry = rose_json_pack(
+        "{s:O, s:i, s:o, s:o}", "scale", rose_json_get(summary, "scale"), "concurrency",
+        (int)run->spec.concurrency, "summary", summary, "request_metrics", requests);
+    if (rose_json_append_new(rose_json_get(backend, "runs"), entry) != 0)
         return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     return rose_online_write(r, err);
 }
 
-rose_status rose_online_add_failure(rose_online_results *r, json_t *backend, const char *label,
+rose_status rose_online_add_failure(rose_online_results *r, rose_json *backend, const char *label,
                                     const char *error, rose_err *err)
 {
-    json_object_set_new(backend, "error", rose_results_string(error));
-    json_array_append_new(json_object_get(r->root, "summaries"),
-                          json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:o}", "backend", label,
-                                    "scale", "concurrency", 0, "num_requests", 0, "num_success", 0,
-                                    "num_error", 0, "error", rose_results_string(error)));
+    rose_json_set_new(backend, "error", rose_results_string(error));
+    rose_json_append_new(rose_json_get(r->root, "summaries"),
+                         rose_json_pack("{s:s, s:n, s:i, s:i, s:i, s:i, s:o}", "backend", label,
+                                        "scale", "concurrency", 0, "num_requests", 0, "num_success",
+                                        0, "num_error", 0, "error", rose_results_string(error)));
     return rose_online_write(r, err);
 }
 
@@ -232,13 +232,13 @@ rose_status rose_online_write(const rose_online_results *r, rose_err *err)
 
 /* ---- Markdown ---- */
 
-static double value(const json_t *row, const char *metric, const char *p)
+static double value(const rose_json *row, const char *metric, const char *p)
 {
-    const json_t *v = json_object_get(json_object_get(row, metric), p);
-    return json_is_number(v) ? json_number_value(v) : (double)NAN;
+    const rose_json *v = rose_json_get(rose_json_get(row, metric), p);
+    return rose_json_is_number(v) ? rose_json_number_value(v) : (double)NAN;
 }
 
-static void print_triple(FILE *f, const json_t *row, const char *metric)
+static void print_triple(FILE *f, const rose_json *row, const char *metric)
 {
     const rose_summary s = {.n = 1,
                             .p50 = value(row, metric, "p50"),
@@ -249,12 +249,12 @@ static void print_triple(FILE *f, const json_t *row, const char *metric)
     fprintf(f, " %s |", all ? rose_summary_text(&s, 1, 2, text) : text);
 }
 
-static void print_row(FILE *f, const json_t *row)
+static void print_row(FILE *f, const rose_json *row)
 {
-    const char *label = json_string_value(json_object_get(row, "backend"));
-    const char *error = json_string_value(json_object_get(row, "error"));
-    const json_t *scale = json_object_get(row, "scale");
-    const json_int_t conc = json_integer_value(json_object_get(row, "concurrency"));
+    const char *label = rose_json_text(rose_json_get(row, "backend"));
+    const char *error = rose_json_text(rose_json_get(row, "error"));
+    const rose_json *scale = rose_json_get(row, "scale");
+    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
     char load[48];
     if (label == NULL) label = "?";
     if (error != NULL) {
@@ -264,53 +264,52 @@ static void print_row(FILE *f, const json_t *row)
     if (conc > 0)
         snprintf(load, sizeof load, "%d at once", (int)conc);
     else
-        snprintf(load, sizeof load, "scale %.4g", json_number_value(scale));
+        snprintf(load, sizeof load, "scale %.4g", rose_json_number_value(scale));
     fprintf(f, "| %s | %s | %d/%d |", label, load,
-            (int)json_integer_value(json_object_get(row, "num_success")),
-            (int)json_integer_value(json_object_get(row, "num_requests")));
+            (int)rose_json_int(rose_json_get(row, "num_success")),
+            (int)rose_json_int(rose_json_get(row, "num_requests")));
     print_triple(f, row, "ttft_ms");
     print_triple(f, row, "tpot_ms");
     print_triple(f, row, "itl_ms");
     print_triple(f, row, "e2e_ms");
-    fprintf(f, " %.2f | %.1f |", json_number_value(json_object_get(row, "req_per_s")),
-            json_number_value(json_object_get(row, "tok_per_s")));
-    rose_summary_cell(f, json_object_get(json_object_get(row, "lateness_ms"), "p99"), 1, 3);
-    rose_summary_cell(f, json_object_get(row, "server_ready_s"), 1, 3);
-    rose_summary_cell(f, json_object_get(row, "server_resident_peak_bytes"), 1.0 / 1048576, 0);
+    fprintf(f, " %.2f | %.1f |", rose_json_number_value(rose_json_get(row, "req_per_s")),
+            rose_json_number_value(rose_json_get(row, "tok_per_s")));
+    rose_summary_cell(f, rose_json_get(rose_json_get(row, "lateness_ms"), "p99"), 1, 3);
+    rose_summary_cell(f, rose_json_get(row, "server_ready_s"), 1, 3);
+    rose_summary_cell(f, rose_json_get(row, "server_resident_peak_bytes"), 1.0 / 1048576, 0);
     fputc('\n', f);
 }
 
 /* Prints how latency grew with the rate, for a run under a ramp. */
-static void print_ramp(FILE *f, const json_t *row)
+static void print_ramp(FILE *f, const rose_json *row)
 {
     static const char *const keys[] = {"offered_rps", "ttft_p50_ms", "ttft_p99_ms", "e2e_p99_ms"};
     size_t i;
-    const json_t *s, *slices = json_object_get(row, "slices");
-    const char *label = json_string_value(json_object_get(row, "backend"));
-    if (json_array_size(slices) == 0) return;
+    const rose_json *s, *slices = rose_json_get(row, "slices");
+    const char *label = rose_json_text(rose_json_get(row, "backend"));
+    if (rose_json_count(slices) == 0) return;
     fprintf(f,
             "\n%s, scale %.4g, by tenths of the requests:\n\n"
             "| from s | ok | req/s offered | TTFT p50 | TTFT p99 | E2E p99 |\n"
             "|---|---|---|---|---|---|\n",
-            label != NULL ? label : "?", json_number_value(json_object_get(row, "scale")));
-    json_array_foreach(slices, i, s)
-    {
-        fprintf(f, "| %.2f | %d/%d |", json_number_value(json_object_get(s, "from_s")),
-                (int)json_integer_value(json_object_get(s, "num_success")),
-                (int)json_integer_value(json_object_get(s, "num_requests")));
+            label != NULL ? label : "?", rose_json_number_value(rose_json_get(row, "scale")));
+    rose_json_each_item (slices, i, s) {
+        fprintf(f, "| %.2f | %d/%d |", rose_json_number_value(rose_json_get(s, "from_s")),
+                (int)rose_json_int(rose_json_get(s, "num_success")),
+                (int)rose_json_int(rose_json_get(s, "num_requests")));
         for (int k = 0; k < 4; k++)
-            rose_summary_cell(f, json_object_get(s, keys[k]), 1, 2);
+            rose_summary_cell(f, rose_json_get(s, keys[k]), 1, 2);
         fputc('\n', f);
     }
 }
 
-rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *err)
+rose_status rose_online_summary(const rose_json *root, const char *dir, rose_err *err)
 {
     rose_summary_file s;
     size_t i;
-    const json_t *row, *rows = json_object_get(root, "summaries");
+    const rose_json *row, *rows = rose_json_get(root, "summaries");
     const char *ramp =
-        json_string_value(json_object_get(json_object_get(root, "meta"), "ramp_up_strategy"));
+        rose_json_text(rose_json_get(rose_json_get(root, "meta"), "ramp_up_strategy"));
     rose_status st = rose_summary_open(
         &s, root, dir, "online_summary.md", "Online latency",
         "Times in ms as p50/p90/p99 over successful requests; scale multiplies the trace's times "
@@ -319,9 +318,11 @@ rose_status rose_online_summary(const json_t *root, const char *dir, rose_err *e
         "ready s | peak MiB",
         err);
     if (st != ROSE_OK) return st;
-    json_array_foreach(rows, i, row) print_row(s.f, row);
+    rose_json_each_item (rows, i, row)
+        print_row(s.f, row);
     if (ramp != NULL && strcmp(ramp, "none") != 0) {
-        json_array_foreach(rows, i, row) print_ramp(s.f, row);
+        rose_json_each_item (rows, i, row)
+            print_ramp(s.f, row);
     }
     return rose_summary_close(&s, err);
 }

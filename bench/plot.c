@@ -23,9 +23,9 @@ const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS] = {
     {"e2e_ms", "e2e_s", "E2E", "e2e"},
 };
 
-void rose_plot_label(const json_t *v, char *out, size_t cap)
+void rose_plot_label(const rose_json *v, char *out, size_t cap)
 {
-    const char *s = json_is_string(v) ? json_string_value(v) : "unknown";
+    const char *s = rose_json_is_string(v) ? rose_json_text(v) : "unknown";
     size_t n = 0;
     for (; *s != '\0' && n + 1 < cap; s++)
         out[n++] = (isalnum((unsigned char)*s) || strchr(" ._+-", *s) != NULL) ? *s : '_';
@@ -83,14 +83,14 @@ static rose_status run_gnuplot(const char *figures, rose_err *err)
 }
 
 /* A missing file is no error; a file that cannot be read is one. */
-static rose_status read_optional(json_t **out, const char *dir, const char *name, rose_err *err)
+static rose_status read_optional(rose_json **out, const char *dir, const char *name, rose_err *err)
 {
     rose_status st = rose_results_read(out, dir, name, err);
     return st == ROSE_E_NOTFOUND ? ROSE_OK : st;
 }
 
 /* The files that can be drawn, each with its function. */
-static bool plot_online(FILE *gp, const json_t *online)
+static bool plot_online(FILE *gp, const rose_json *online)
 {
     bool any = rose_plot_latency(gp, online, false);
     any |= rose_plot_latency(gp, online, true);
@@ -101,7 +101,7 @@ static bool plot_online(FILE *gp, const json_t *online)
 static const struct {
     const char *file;
     /* function that draws one result file; returns false if the file holds nothing to draw */
-    bool (*draw)(FILE *gp, const json_t *root);
+    bool (*draw)(FILE *gp, const rose_json *root);
 } kinds[] = {{"online_results.json", plot_online},
              {"offline_results.json", rose_plot_offline},
              {"ablate_results.json", rose_plot_ablate},
@@ -116,7 +116,7 @@ bool rose_plot_draws(const char *file)
     return false;
 }
 
-static rose_status write_script(const char *figures, json_t *const roots[N_KINDS], rose_err *err)
+static rose_status write_script(const char *figures, rose_json *const roots[N_KINDS], rose_err *err)
 {
     char path[MAX_PATH + 16];
     bool any = false;
@@ -133,7 +133,7 @@ static rose_status write_script(const char *figures, json_t *const roots[N_KINDS
 rose_status rose_plot_folder(const char *dir, rose_err *err)
 {
     char figures[MAX_PATH];
-    json_t *roots[N_KINDS] = {NULL};
+    rose_json *roots[N_KINDS] = {NULL};
     rose_status st = ROSE_OK;
     bool any = false;
     for (int i = 0; i < N_KINDS && st == ROSE_OK; i++) {
@@ -153,7 +153,7 @@ rose_status rose_plot_folder(const char *dir, rose_err *err)
     }
     if (st == ROSE_OK) st = run_gnuplot(figures, err);
     for (int i = 0; i < N_KINDS; i++)
-        json_decref(roots[i]);
+        rose_json_decref(roots[i]);
     return st;
 }
 

@@ -14,42 +14,41 @@ static const struct {
 };
 enum { N_METRICS = sizeof metrics / sizeof *metrics, ROW_PX = 24, HEAD_PX = 130 };
 
-static double number(const json_t *o, const char *key)
+static double number(const rose_json *o, const char *key)
 {
-    return json_number_value(json_object_get(o, key));
+    return rose_json_number_value(rose_json_get(o, key));
 }
 
 /* The entry of a metric, or NULL if it was not measured. */
-static const json_t *metric_of(const json_t *sw, int m)
+static const rose_json *metric_of(const rose_json *sw, int m)
 {
-    const json_t *o = json_object_get(sw, metrics[m].key);
+    const rose_json *o = rose_json_get(sw, metrics[m].key);
     return number(o, "min") > 0 && number(o, "off_over_on") > 0 && number(o, "max") > 0 ? o : NULL;
 }
 
 /* Writes the gnuplot block $ablate with rows: row ratio min max changed "metric" "heading". Each
  * switch begins with a row that holds only its heading. Returns the number of rows, and widens lo
  * and hi to include all values. */
-static int write_rows(FILE *gp, json_t *switches, double *lo, double *hi)
+static int write_rows(FILE *gp, rose_json *switches, double *lo, double *hi)
 {
     const char *name;
-    json_t *sw;
+    rose_json *sw;
     int y = 0;
     fputs("$ablate << EOD\n", gp);
-    json_object_foreach(switches, name, sw)
-    {
-        const json_t *setting = json_object_get(sw, "setting");
+    rose_json_each (switches, name, sw) {
+        const rose_json *setting = rose_json_get(sw, "setting");
         char on[80], off[80], load[80];
         if (setting == NULL) continue; /* this switch could not be measured */
-        rose_plot_label(json_object_get(setting, "on"), on, sizeof on);
-        rose_plot_label(json_object_get(setting, "off"), off, sizeof off);
-        rose_plot_label(json_object_get(setting, "workload"), load, sizeof load);
+        rose_plot_label(rose_json_get(setting, "on"), on, sizeof on);
+        rose_plot_label(rose_json_get(setting, "off"), off, sizeof off);
+        rose_plot_label(rose_json_get(setting, "workload"), load, sizeof load);
         fprintf(gp, "%d nan nan nan 0 \"\" \"on: %s    off: %s    (%s)\"\n", -y++, on, off, load);
         for (int m = 0; m < N_METRICS; m++) {
-            const json_t *o = metric_of(sw, m);
+            const rose_json *o = metric_of(sw, m);
             if (o == NULL) continue;
             const double min = number(o, "min"), max = number(o, "max");
             fprintf(gp, "%d %.9g %.9g %.9g %d \"%s\" \"\"\n", -y++, number(o, "off_over_on"), min,
-                    max, json_is_true(json_object_get(o, "changed")), metrics[m].title);
+                    max, rose_json_is_true(rose_json_get(o, "changed")), metrics[m].title);
             *lo = fmin(*lo, min);
             *hi = fmax(*hi, max);
         }
@@ -85,10 +84,10 @@ static const char drawing[] =
     "  $ablate using (strlen(strcol(7)) > 0 ? lo : NaN):1:7 with labels left boxed offset 1,0 "
     "textcolor rgb '#111111'\n";
 
-bool rose_plot_ablate(FILE *gp, const json_t *ablate)
+bool rose_plot_ablate(FILE *gp, const rose_json *ablate)
 {
     double lo = 0.9, hi = 1.1;
-    const int rows = write_rows(gp, json_object_get(ablate, "switches"), &lo, &hi);
+    const int rows = write_rows(gp, rose_json_get(ablate, "switches"), &lo, &hi);
     if (rows == 0) return false;
     lo /= 1.05;
     hi *= 1.15; /* leaves room for the printed numbers */
@@ -106,7 +105,7 @@ bool rose_plot_ablate(FILE *gp, const json_t *ablate)
             "set title 'Time without / time with, the least and the most of %d pairs'\n"
             "set xlabel 'right of 1 it is faster with the switch on; hollow: inside the noise'\n"
             "set arrow 1 from 1, graph 0 to 1, graph 1 nohead lc rgb '#888888' lw 1.5 back\n",
-            lo, -rows, (int)json_integer_value(json_object_get(ablate, "pairs")));
+            lo, -rows, (int)rose_json_int(rose_json_get(ablate, "pairs")));
     write_ratios(gp, lo, hi);
     fputs(drawing, gp);
     fputs("unset arrow 1\nunset logscale x\nset xtics autofreq\nset ytics scale 1 autofreq\n"

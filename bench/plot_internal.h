@@ -3,10 +3,10 @@
 #ifndef ROSE_BENCH_PLOT_INTERNAL_H
 #define ROSE_BENCH_PLOT_INTERNAL_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "base/status.h"
 
 enum { ROSE_PLOT_MAX_BACKENDS = 16, ROSE_PLOT_N_METRICS = 4 };
@@ -18,7 +18,7 @@ extern const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS];
 
 /* Writes the text of a JSON string with every character replaced that is unsafe in a gnuplot
  * literal or in a file name. */
-void rose_plot_label(const json_t *v, char *out, size_t cap);
+void rose_plot_label(const rose_json *v, char *out, size_t cap);
 
 /* Writes the settings that all pictures share. */
 void rose_plot_head(FILE *gp);
@@ -30,12 +30,12 @@ void rose_plot_start(FILE *gp, const char *name, int width, int height);
 
 /* Draws latency over scale (concurrency false) or over concurrency. Returns false if there is no
  * such run. */
-bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency);
+bool rose_plot_latency(FILE *gp, const rose_json *online, bool concurrency);
 
-void rose_plot_cdfs(FILE *gp, const json_t *online);
-bool rose_plot_offline(FILE *gp, const json_t *offline);
-bool rose_plot_ablate(FILE *gp, const json_t *ablate);
-bool rose_plot_stream(FILE *gp, const json_t *stream);
+void rose_plot_cdfs(FILE *gp, const rose_json *online);
+bool rose_plot_offline(FILE *gp, const rose_json *offline);
+bool rose_plot_ablate(FILE *gp, const rose_json *ablate);
+bool rose_plot_stream(FILE *gp, const rose_json *stream);
 
 /* Whether a results file of this name can be drawn. */
 bool rose_plot_draws(const char *file);

@@ -15,33 +15,33 @@ static const struct {
     {"total_throughput_tps", "input and output tokens/s"},
 };
 
-static const json_t *backend_of(const json_t *offline, const json_t *row)
+static const rose_json *backend_of(const rose_json *offline, const rose_json *row)
 {
-    const json_t *own = json_object_get(row, "backend");
-    return own != NULL ? own : json_object_get(json_object_get(offline, "meta"), "backend");
+    const rose_json *own = rose_json_get(row, "backend");
+    return own != NULL ? own : rose_json_get(rose_json_get(offline, "meta"), "backend");
 }
 
-static void add_value(rose_samples *s, const json_t *o, const char *metric)
+static void add_value(rose_samples *s, const rose_json *o, const char *metric)
 {
-    const json_t *v = json_object_get(o, metric);
-    if (json_is_number(v) && json_number_value(v) > 0)
-        rose_samples_add(s, json_number_value(v)); /* out of memory: this value is left out */
+    const rose_json *v = rose_json_get(o, metric);
+    if (rose_json_is_number(v) && rose_json_number_value(v) > 0)
+        rose_samples_add(s, rose_json_number_value(v)); /* out of memory: this value is left out */
 }
 
 /* Returns the largest value of the bar, or 0 if it has none. */
-static double write_bar(FILE *gp, const json_t *offline, const json_t *key, const char *metric,
-                        int y)
+static double write_bar(FILE *gp, const rose_json *offline, const rose_json *key,
+                        const char *metric, int y)
 {
     size_t i;
-    const json_t *row;
+    const rose_json *row;
     rose_samples s = {0};
-    json_array_foreach(json_object_get(offline, "results"), i, row)
-    {
-        if (!json_equal(backend_of(offline, row), key)) continue;
-        const json_t *repeats = json_object_get(row, "repeats"), *repeat;
+    rose_json_each_item (rose_json_get(offline, "results"), i, row) {
+        if (!rose_json_equal(backend_of(offline, row), key)) continue;
+        const rose_json *repeats = rose_json_get(row, "repeats"), *repeat;
         size_t k;
-        if (json_array_size(repeats) == 0) add_value(&s, row, metric);
-        json_array_foreach(repeats, k, repeat) add_value(&s, repeat, metric);
+        if (rose_json_count(repeats) == 0) add_value(&s, row, metric);
+        rose_json_each_item (repeats, k, repeat)
+            add_value(&s, repeat, metric);
     }
     const rose_summary m = rose_summarise(s.v, s.n);
     if (s.n > 0) fprintf(gp, "%d %.9g %.9g %.9g\n", y, m.p50, m.min, m.max);
@@ -57,7 +57,7 @@ static double nice_step(double x)
 }
 
 /* Pixels left of the first panel, where the full names of the backends stand. */
-static int left_of_panels(const json_t *const *keys, int n)
+static int left_of_panels(const rose_json *const *keys, int n)
 {
     enum { LEAST = 166, CHARACTER = 8, GAP = 28 };
     int px = LEAST;
@@ -70,20 +70,19 @@ static int left_of_panels(const json_t *const *keys, int n)
     return px;
 }
 
-bool rose_plot_offline(FILE *gp, const json_t *offline)
+bool rose_plot_offline(FILE *gp, const rose_json *offline)
 {
-    const json_t *keys[ROSE_PLOT_MAX_BACKENDS], *row;
+    const rose_json *keys[ROSE_PLOT_MAX_BACKENDS], *row;
     char label[80];
     size_t i;
     int n = 0;
     double most[3] = {0};
-    json_array_foreach(json_object_get(offline, "results"), i, row)
-    {
-        const json_t *key = backend_of(offline, row);
-        const json_t *tps = json_object_get(row, "output_throughput_tps");
-        bool known = key == NULL || !json_is_number(tps) || json_number_value(tps) <= 0;
+    rose_json_each_item (rose_json_get(offline, "results"), i, row) {
+        const rose_json *key = backend_of(offline, row);
+        const rose_json *tps = rose_json_get(row, "output_throughput_tps");
+        bool known = key == NULL || !rose_json_is_number(tps) || rose_json_number_value(tps) <= 0;
         for (int k = 0; k < n && !known; k++)
-            known = json_equal(keys[k], key);
+            known = rose_json_equal(keys[k], key);
         if (!known && n < ROSE_PLOT_MAX_BACKENDS) keys[n++] = key;
     }
     if (n == 0) return false;

@@ -9,39 +9,38 @@
 
 typedef struct backends {
     char label[ROSE_PLOT_MAX_BACKENDS][80];
-    const json_t *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
+    const rose_json *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
     int n;
 } backends;
 
-static bool is_point(const json_t *row, bool concurrency)
+static bool is_point(const rose_json *row, bool concurrency)
 {
-    const json_int_t c = json_integer_value(json_object_get(row, "concurrency"));
-    if (json_integer_value(json_object_get(row, "num_success")) < 1) return false;
+    const int64_t c = rose_json_int(rose_json_get(row, "concurrency"));
+    if (rose_json_int(rose_json_get(row, "num_success")) < 1) return false;
     if (concurrency) return c > 0;
-    return c == 0 && json_is_number(json_object_get(row, "scale"));
+    return c == 0 && rose_json_is_number(rose_json_get(row, "scale"));
 }
 
-static bool is_search(const json_t *row)
+static bool is_search(const rose_json *row)
 {
-    return json_is_true(json_object_get(row, "goodput_search"));
+    return rose_json_is_true(rose_json_get(row, "goodput_search"));
 }
 
-static double load_of(const json_t *row, bool concurrency)
+static double load_of(const rose_json *row, bool concurrency)
 {
-    return json_number_value(json_object_get(row, concurrency ? "concurrency" : "scale"));
+    return rose_json_number_value(rose_json_get(row, concurrency ? "concurrency" : "scale"));
 }
 
-static void collect(const json_t *online, bool concurrency, backends *b)
+static void collect(const rose_json *online, bool concurrency, backends *b)
 {
     size_t i;
-    const json_t *row;
+    const rose_json *row;
     b->n = 0;
-    json_array_foreach(json_object_get(online, "summaries"), i, row)
-    {
-        const json_t *key = json_object_get(row, "backend");
-        bool known = !is_point(row, concurrency) || !json_is_string(key);
+    rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
+        const rose_json *key = rose_json_get(row, "backend");
+        bool known = !is_point(row, concurrency) || !rose_json_is_string(key);
         for (int k = 0; k < b->n && !known; k++)
-            known = json_equal(b->key[k], key);
+            known = rose_json_equal(b->key[k], key);
         if (known || b->n == ROSE_PLOT_MAX_BACKENDS) continue;
         b->key[b->n] = key;
         rose_plot_label(key, b->label[b->n], sizeof b->label[b->n]);
@@ -49,17 +48,17 @@ static void collect(const json_t *online, bool concurrency, backends *b)
     }
 }
 
-static void print_value(FILE *gp, const json_t *v)
+static void print_value(FILE *gp, const rose_json *v)
 {
-    if (json_is_number(v))
-        fprintf(gp, " %.9g", json_number_value(v));
+    if (rose_json_is_number(v))
+        fprintf(gp, " %.9g", rose_json_number_value(v));
     else
         fputs(" nan", gp);
 }
 
 typedef struct point {
     double load;
-    const json_t *row;
+    const rose_json *row;
 } point;
 
 static int by_load(const void *a, const void *b)
@@ -69,26 +68,25 @@ static int by_load(const void *a, const void *b)
 }
 
 /* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
-static void write_points(FILE *gp, const json_t *online, bool concurrency, const backends *b, int k,
-                         const char *metric, const char *block)
+static void write_points(FILE *gp, const rose_json *online, bool concurrency, const backends *b,
+                         int k, const char *metric, const char *block)
 {
-    const json_t *list = json_object_get(online, "summaries"), *row;
+    const rose_json *list = rose_json_get(online, "summaries"), *row;
     size_t i, n = 0;
-    point *p = calloc(json_array_size(list) + 1, sizeof *p);
+    point *p = calloc(rose_json_count(list) + 1, sizeof *p);
     fprintf(gp, "$%s_%d << EOD\n", block, k);
-    json_array_foreach(list, i, row)
-    {
+    rose_json_each_item (list, i, row) {
         if (p != NULL && is_point(row, concurrency) &&
-            json_equal(json_object_get(row, "backend"), b->key[k]))
+            rose_json_equal(rose_json_get(row, "backend"), b->key[k]))
             p[n++] = (point){load_of(row, concurrency), row};
     }
     if (p != NULL) qsort(p, n, sizeof *p, by_load);
     for (i = 0; i < n; i++) {
-        const json_t *m = json_object_get(p[i].row, metric);
+        const rose_json *m = rose_json_get(p[i].row, metric);
         fprintf(gp, "%.9g", p[i].load);
-        print_value(gp, json_object_get(m, "p50"));
-        print_value(gp, json_object_get(m, "p90"));
-        print_value(gp, json_object_get(m, "p99"));
+        print_value(gp, rose_json_get(m, "p50"));
+        print_value(gp, rose_json_get(m, "p90"));
+        print_value(gp, rose_json_get(m, "p99"));
         fputc('\n', gp);
     }
     fputs("EOD\n", gp);
@@ -97,13 +95,12 @@ static void write_points(FILE *gp, const json_t *online, bool concurrency, const
 
 /* Puts ticks only at the measured loads. Two loads whose labels would overlap share the label of
  * the first; a goodput search often measures two loads close together. */
-static void write_xtics(FILE *gp, const json_t *online, bool concurrency)
+static void write_xtics(FILE *gp, const rose_json *online, bool concurrency)
 {
     rose_samples s = {0};
     size_t i;
-    const json_t *row;
-    json_array_foreach(json_object_get(online, "summaries"), i, row)
-    {
+    const rose_json *row;
+    rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         if (is_point(row, concurrency) &&
             rose_samples_add(&s, load_of(row, concurrency)) != ROSE_OK)
             break;
@@ -137,23 +134,22 @@ typedef struct range {
                 * largest */
 } range;
 
-static range range_of(const json_t *online, bool concurrency, const rose_plot_metric *m)
+static range range_of(const rose_json *online, bool concurrency, const rose_plot_metric *m)
 {
     enum { WIDE = 50 };
     static const char *const drawn[] = {"p50", "p90", "p99"};
     double least = HUGE_VAL, most = 0;
     range r = {0};
     size_t i;
-    const json_t *row;
-    json_array_foreach(json_object_get(online, "summaries"), i, row)
-    {
+    const rose_json *row;
+    rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         if (!is_point(row, concurrency)) continue;
         for (int k = 0; k < 3; k++) {
-            const json_t *v = json_object_get(json_object_get(row, m->key), drawn[k]);
-            if (!json_is_number(v)) continue;
+            const rose_json *v = rose_json_get(rose_json_get(row, m->key), drawn[k]);
+            if (!rose_json_is_number(v)) continue;
             r.any |= k == 1;
-            least = fmin(least, json_number_value(v));
-            most = fmax(most, json_number_value(v));
+            least = fmin(least, rose_json_number_value(v));
+            most = fmax(most, rose_json_number_value(v));
         }
     }
     r.wide = least > 0 && most > WIDE * least;
@@ -279,27 +275,26 @@ static void write_overview(FILE *gp, const backends *b, const range *r, const ch
 /* Returns a copy of the results without the runs of a goodput search, which measure one scale a
  * second time. It keeps them for a backend that has no other run in an open loop. NULL: out of
  * memory. */
-static json_t *without_search(const json_t *online)
+static rose_json *without_search(const rose_json *online)
 {
-    const json_t *all = json_object_get(online, "summaries");
-    json_t *drawn = json_copy((json_t *)(uintptr_t)online), *rows = json_array(), *row;
+    const rose_json *all = rose_json_get(online, "summaries");
+    rose_json *drawn = rose_json_copy(online), *rows = rose_json_array(), *row;
     size_t i, j;
-    json_array_foreach(all, i, row)
-    {
+    rose_json_each_item (all, i, row) {
         bool drop = false;
-        for (j = 0; is_search(row) && j < json_array_size(all) && !drop; j++) {
-            const json_t *other = json_array_get(all, j);
+        for (j = 0; is_search(row) && j < rose_json_count(all) && !drop; j++) {
+            const rose_json *other = rose_json_at(all, j);
             drop = is_point(other, false) && !is_search(other) &&
-                   json_equal(json_object_get(other, "backend"), json_object_get(row, "backend"));
+                   rose_json_equal(rose_json_get(other, "backend"), rose_json_get(row, "backend"));
         }
-        if (!drop) json_array_append(rows, row);
+        if (!drop) rose_json_append(rows, row);
     }
-    if (json_object_set_new(drawn, "summaries", rows) == 0) return drawn;
-    json_decref(drawn);
+    if (rose_json_set_new(drawn, "summaries", rows) == 0) return drawn;
+    rose_json_decref(drawn);
     return NULL;
 }
 
-static bool draw_latency(FILE *gp, const json_t *online, bool concurrency)
+static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
 {
     const char *prefix = concurrency ? "c" : "s";
     const char *name = concurrency ? "online_concurrency" : "online";
@@ -338,50 +333,48 @@ static bool draw_latency(FILE *gp, const json_t *online, bool concurrency)
     return true;
 }
 
-bool rose_plot_latency(FILE *gp, const json_t *online, bool concurrency)
+bool rose_plot_latency(FILE *gp, const rose_json *online, bool concurrency)
 {
-    json_t *drawn = without_search(online);
+    rose_json *drawn = without_search(online);
     const bool any = drawn != NULL && draw_latency(gp, drawn, concurrency);
-    json_decref(drawn);
+    rose_json_decref(drawn);
     return any;
 }
 
 /* ---- distributions ---- */
 
 /* Collects the values of one metric over the requests of a run, in ms, sorted. */
-static void collect_values(const json_t *run, const rose_plot_metric *m, rose_samples *s)
+static void collect_values(const rose_json *run, const rose_plot_metric *m, rose_samples *s)
 {
     size_t i;
-    const json_t *r;
+    const rose_json *r;
     if (m->request_key == NULL) {
-        json_array_foreach(json_object_get(json_object_get(run, "summary"), "itl_cdf_ms"), i, r)
-        {
-            if (json_is_number(r) && rose_samples_add(s, json_number_value(r)) != ROSE_OK) return;
+        rose_json_each_item (rose_json_get(rose_json_get(run, "summary"), "itl_cdf_ms"), i, r) {
+            if (rose_json_is_number(r) && rose_samples_add(s, rose_json_number_value(r)) != ROSE_OK)
+                return;
         }
         return;
     }
-    json_array_foreach(json_object_get(run, "request_metrics"), i, r)
-    {
-        const json_t *v = json_object_get(r, m->request_key);
-        if (!json_is_number(v) || json_is_string(json_object_get(r, "error"))) continue;
-        if (rose_samples_add(s, json_number_value(v) * 1e3) != ROSE_OK) return;
+    rose_json_each_item (rose_json_get(run, "request_metrics"), i, r) {
+        const rose_json *v = rose_json_get(r, m->request_key);
+        if (!rose_json_is_number(v) || rose_json_is_string(rose_json_get(r, "error"))) continue;
+        if (rose_samples_add(s, rose_json_number_value(v) * 1e3) != ROSE_OK) return;
     }
     rose_sort_f64(s->v, s->n);
 }
 
 /* Finds the run of a backend at a load, or NULL. It takes a run of a goodput search only if
  * there is no other run. */
-static const json_t *find_run(const json_t *online, const json_t *key, const json_t *like)
+static const rose_json *find_run(const rose_json *online, const rose_json *key,
+                                 const rose_json *like)
 {
     size_t i;
-    const json_t *run, *of_search = NULL;
-    const json_t *b =
-        json_object_get(json_object_get(online, "by_backend"), json_string_value(key));
-    json_array_foreach(json_object_get(b, "runs"), i, run)
-    {
-        const json_t *s = json_object_get(run, "summary");
-        if (!json_equal(json_object_get(s, "scale"), json_object_get(like, "scale")) ||
-            !json_equal(json_object_get(s, "concurrency"), json_object_get(like, "concurrency")))
+    const rose_json *run, *of_search = NULL;
+    const rose_json *b = rose_json_get(rose_json_get(online, "by_backend"), rose_json_text(key));
+    rose_json_each_item (rose_json_get(b, "runs"), i, run) {
+        const rose_json *s = rose_json_get(run, "summary");
+        if (!rose_json_equal(rose_json_get(s, "scale"), rose_json_get(like, "scale")) ||
+            !rose_json_equal(rose_json_get(s, "concurrency"), rose_json_get(like, "concurrency")))
             continue;
         if (!is_search(s)) return run;
         of_search = run;
@@ -389,8 +382,8 @@ static const json_t *find_run(const json_t *online, const json_t *key, const jso
     return of_search;
 }
 
-static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, bool concurrency,
-                           const backends *b)
+static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *like,
+                           bool concurrency, const backends *b)
 {
     char name[80], title[80];
     bool any[ROSE_PLOT_N_METRICS] = {false};
@@ -398,7 +391,7 @@ static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, b
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         for (int k = 0; k < b->n; k++) {
             rose_samples s = {0};
-            const json_t *run = find_run(online, b->key[k], like);
+            const rose_json *run = find_run(online, b->key[k], like);
             if (run != NULL) collect_values(run, &rose_plot_metrics[i], &s);
             fprintf(gp, "$cdf%d_%d << EOD\n", i, k);
             any[i] |= s.n > 0;
@@ -433,18 +426,16 @@ static void write_cdf_page(FILE *gp, const json_t *online, const json_t *like, b
     fputs("set autoscale x\nset autoscale y\n", gp);
 }
 
-static void write_cdfs(FILE *gp, const json_t *online, bool concurrency)
+static void write_cdfs(FILE *gp, const rose_json *online, bool concurrency)
 {
     size_t i, j;
-    const json_t *row, *other;
+    const rose_json *row, *other;
     backends b;
     collect(online, concurrency, &b);
-    json_array_foreach(json_object_get(online, "summaries"), i, row)
-    {
+    rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         bool seen = false;
         if (!is_point(row, concurrency)) continue;
-        json_array_foreach(json_object_get(online, "summaries"), j, other)
-        {
+        rose_json_each_item (rose_json_get(online, "summaries"), j, other) {
             if (j >= i) break;
             seen |= is_point(other, concurrency) &&
                     load_of(other, concurrency) == load_of(row, concurrency);
@@ -453,10 +444,10 @@ static void write_cdfs(FILE *gp, const json_t *online, bool concurrency)
     }
 }
 
-void rose_plot_cdfs(FILE *gp, const json_t *online)
+void rose_plot_cdfs(FILE *gp, const rose_json *online)
 {
-    json_t *drawn = without_search(online);
+    rose_json *drawn = without_search(online);
     write_cdfs(gp, drawn, false);
     write_cdfs(gp, drawn, true);
-    json_decref(drawn);
+    rose_json_decref(drawn);
 }

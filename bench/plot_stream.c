@@ -22,24 +22,24 @@ enum { N_PARTS = sizeof parts / sizeof *parts, N_SHARES = 3, ROW_PX = 66, HEAD_P
 
 /* Writes the gnuplot block $stream_K with rows: row value, one for each part. Returns the largest
  * value, or 0 if there is none. */
-static double write_values(FILE *gp, const json_t *times)
+static double write_values(FILE *gp, const rose_json *times)
 {
     double most = 0;
     for (int k = 0; k < N_SHARES; k++) {
         fprintf(gp, "$stream_%d << EOD\n", k);
         for (int i = 0; i < N_PARTS; i++) {
-            const json_t *v = json_object_get(json_object_get(times, parts[i].key), shares[k]);
-            fprintf(gp, "%d %.9g\n", -i, json_is_number(v) ? json_number_value(v) : 0);
-            most = fmax(most, json_number_value(v));
+            const rose_json *v = rose_json_get(rose_json_get(times, parts[i].key), shares[k]);
+            fprintf(gp, "%d %.9g\n", -i, rose_json_is_number(v) ? rose_json_number_value(v) : 0);
+            most = fmax(most, rose_json_number_value(v));
         }
         fputs("EOD\n", gp);
     }
     return most;
 }
 
-bool rose_plot_stream(FILE *gp, const json_t *stream)
+bool rose_plot_stream(FILE *gp, const rose_json *stream)
 {
-    const json_t *times = json_object_get(stream, "times");
+    const rose_json *times = rose_json_get(stream, "times");
     const double most = write_values(gp, times), height = HEAD_PX + ROW_PX * N_PARTS;
     if (!(most > 0)) return false;
     rose_plot_each_format(gp);

@@ -25,39 +25,38 @@ rose_status rose_profile_dirs(char *path, rose_err *err)
     }
 }
 
-rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, const char *name,
+rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err)
 {
     rose_buf body = {0};
-    json_error_t e;
-    json_t *said = NULL;
+    rose_json_error e;
+    rose_json *said = NULL;
     int status = 0;
     rose_status st = rose_http_call(u, path, "{}", CALL_TIMEOUT_MS, &status, &body, err);
     if (st == ROSE_OK && body.len > 0) rose_json_parse(&said, body.data, body.len, 0, &e);
     if (st == ROSE_OK && status != 200) {
-        const char *why =
-            json_string_value(json_object_get(json_object_get(said, "error"), "message"));
+        const char *why = rose_json_text(rose_json_get(rose_json_get(said, "error"), "message"));
         st = rose_fail(err, ROSE_E_CLOSED, "%s: status %d%s%s", path, status,
                        why != NULL ? ": " : "", why != NULL ? why : "");
     }
-    if (said != NULL) json_object_set(row, name, said);
-    json_decref(said);
+    if (said != NULL) rose_json_set(row, name, said);
+    rose_json_decref(said);
     rose_buf_free(&body);
     return st;
 }
 
-bool rose_profile_manifest_end(json_t *root, const char *dir, uint64_t start_ns)
+bool rose_profile_manifest_end(rose_json *root, const char *dir, uint64_t start_ns)
 {
     rose_err err = {""};
     char ended[32];
-    json_t *meta = json_object_get(root, "meta");
+    rose_json *meta = rose_json_get(root, "meta");
     rose_results_time(ended);
-    json_object_set_new(meta, "profile_end_time", json_string(ended));
-    json_object_set_new(meta, "profile_wall_s",
-                        json_real((double)(rose_now_ns() - start_ns) * 1e-9));
+    rose_json_set_new(meta, "profile_end_time", rose_json_string(ended));
+    rose_json_set_new(meta, "profile_wall_s",
+                      rose_json_real((double)(rose_now_ns() - start_ns) * 1e-9));
     bool ok = rose_results_write(root, dir, "profile_manifest.json", &err) == ROSE_OK;
     if (!ok) fprintf(stderr, "roseinfer: %s\n", err.msg);
     printf("%s/profile_manifest.json\n", dir);
-    json_decref(root);
+    rose_json_decref(root);
     return ok;
 }

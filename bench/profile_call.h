@@ -3,7 +3,7 @@
 #ifndef ROSE_BENCH_PROFILE_CALL_H
 #define ROSE_BENCH_PROFILE_CALL_H
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "bench/load.h"
 
@@ -12,12 +12,12 @@ rose_status rose_profile_dirs(char *path, rose_err *err);
 
 /* Sends POST path ("/start_profile" or "/stop_profile") to the server and stores its answer as
  * row[name]. Any status other than 200 is the error CLOSED with the server's message. */
-rose_status rose_profile_call(json_t *row, const rose_url *u, const char *path, const char *name,
+rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err);
 
 /* Ends a stage that began at start_ns: adds its end and duration to root["meta"], writes root to
  * dir/profile_manifest.json and prints that path. Frees root. Returns false, after a message on
  * standard error, if the file cannot be written. */
-bool rose_profile_manifest_end(json_t *root, const char *dir, uint64_t start_ns);
+bool rose_profile_manifest_end(rose_json *root, const char *dir, uint64_t start_ns);
 
 #endif

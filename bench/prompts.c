@@ -60,18 +60,18 @@ static uint32_t read_context(const char *dir)
     static const char *const keys[] = {"n_positions", "max_position_embeddings", "n_ctx"};
     char path[4096];
     rose_buf text = {0};
-    json_t *o = NULL;
-    json_error_t e;
+    rose_json *o = NULL;
+    rose_json_error e;
     uint32_t context = 0;
     if (snprintf(path, sizeof path, "%s/config.json", dir) < (int)sizeof path &&
         rose_file_read(&text, path, 16u << 20, NULL) == ROSE_OK &&
         rose_json_parse(&o, text.data, text.len, 0, &e) == ROSE_OK) {
         for (size_t i = 0; i < sizeof keys / sizeof *keys && context == 0; i++) {
-            json_int_t n = json_integer_value(json_object_get(o, keys[i]));
+            int64_t n = rose_json_int(rose_json_get(o, keys[i]));
             if (n > 0 && n < (1 << 28)) context = (uint32_t)n;
         }
     }
-    json_decref(o);
+    rose_json_decref(o);
     rose_buf_free(&text);
     return context;
 }

@@ -1,5 +1,5 @@
-/* bench/reply.c - see reply.h. http_parser splits HTTP, sse.c splits events, jansson parses
- * JSON. */
+/* bench/reply.c - see reply.h. http_parser splits HTTP, sse.c splits events, base/json.h
+ * parses JSON. */
 #include "bench/reply.h"
 
 #include <inttypes.h>
@@ -48,18 +48,18 @@ static rose_status add_arrival(rose_reply *r, uint64_t t_ns, uint32_t n_tokens)
 
 /* ---- one event's JSON ---- */
 
-static bool has_text(const json_t *v)
+static bool has_text(const rose_json *v)
 {
-    return json_is_string(v) && json_string_length(v) > 0;
+    return rose_json_is_string(v) && rose_json_text_len(v) > 0;
 }
 
-static uint32_t count_of(const json_t *o, const char *key)
+static uint32_t count_of(const rose_json *o, const char *key)
 {
-    json_int_t n = json_integer_value(json_object_get(o, key));
+    int64_t n = rose_json_int(rose_json_get(o, key));
     return n < 0 || n > (1 << 28) ? 0 : (uint32_t)n;
 }
 
-static void read_times(rose_reply *r, const json_t *t)
+static void read_times(rose_reply *r, const rose_json *t)
 {
     const struct {
         const char *key;
@@ -75,32 +75,32 @@ static void read_times(rose_reply *r, const json_t *t)
         {"e2e_ms", &r->times.e2e},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const json_t *v = json_object_get(t, all[i].key);
-        *all[i].to = json_is_number(v) ? json_number_value(v) : -1;
+        const rose_json *v = rose_json_get(t, all[i].key);
+        *all[i].to = rose_json_is_number(v) ? rose_json_number_value(v) : -1;
         /* llama.cpp uses other names in `timings`, so its times are not read */
-        r->has_times = r->has_times || json_is_number(v);
+        r->has_times = r->has_times || rose_json_is_number(v);
     }
 }
 
-static void read_error(rose_reply *r, const json_t *e)
+static void read_error(rose_reply *r, const rose_json *e)
 {
-    const json_t *m = json_is_object(e) ? json_object_get(e, "message") : e;
-    rose_reply_fail(r, "the server said: %.120s", json_is_string(m) ? json_string_value(m) : "?");
+    const rose_json *m = rose_json_is_object(e) ? rose_json_get(e, "message") : e;
+    rose_reply_fail(r, "the server said: %.120s", rose_json_is_string(m) ? rose_json_text(m) : "?");
 }
 
-static rose_event_look look_at(const json_t *choice)
+static rose_event_look look_at(const rose_json *choice)
 {
-    const json_t *delta = json_object_get(choice, "delta");
-    return (rose_event_look){.text = has_text(json_object_get(choice, "text")) ||
-                                     has_text(json_object_get(delta, "content")) ||
-                                     has_text(json_object_get(delta, "reasoning_content")),
+    const rose_json *delta = rose_json_get(choice, "delta");
+    return (rose_event_look){.text = has_text(rose_json_get(choice, "text")) ||
+                                     has_text(rose_json_get(delta, "content")) ||
+                                     has_text(rose_json_get(delta, "reasoning_content")),
                              .n_ids =
-                                 (uint32_t)json_array_size(json_object_get(choice, "token_ids"))};
+                                 (uint32_t)rose_json_count(rose_json_get(choice, "token_ids"))};
 }
 
 /* Returns the number of tokens of this event: that of its ids, or the growth of the running usage,
  * or 1 for text. */
-static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, const json_t *usage)
+static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, const rose_json *usage)
 {
     rose_reply *r = rd->reply;
     const bool text = look->text;
@@ -108,7 +108,7 @@ static rose_status read_tokens(rose_reader *rd, const rose_event_look *look, con
     if (n > 0) {
         r->ids_seen += n;
         r->counted = true;
-    } else if (json_is_object(usage)) {
+    } else if (rose_json_is_object(usage)) {
         uint32_t total = count_of(usage, "completion_tokens");
         if (total > r->usage_completion) {
             n = total - r->usage_completion;
@@ -124,8 +124,8 @@ static rose_status on_event(void *user, const char *data, size_t len)
 {
     rose_reader *rd = user;
     rose_reply *r = rd->reply;
-    json_error_t e;
-    json_t *o;
+    rose_json_error e;
+    rose_json *o;
     if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
         r->finished = true;
         return ROSE_OK;
@@ -133,31 +133,31 @@ static rose_status on_event(void *user, const char *data, size_t len)
     rose_event_look look;
     if (rose_event_glance(data, len, &look)) return read_tokens(rd, &look, NULL);
     /* a token may be the byte 0 */
-    rose_status st = rose_json_parse(&o, data, len, JSON_ALLOW_NUL, &e);
+    rose_status st = rose_json_parse(&o, data, len, ROSE_JSON_NUL, &e);
     if (st != ROSE_OK) {
         rose_reply_fail(r, "event %" PRIu32 " is no JSON: %.80s", r->n_events, e.text);
         return st;
     }
-    const json_t *choice = json_array_get(json_object_get(o, "choices"), 0);
-    const json_t *usage = json_object_get(o, "usage");
-    const json_t *reason = json_object_get(choice, "finish_reason");
-    const json_t *error = json_object_get(o, "error");
-    const json_t *times = json_object_get(o, "timings");
-    if (error != NULL && !json_is_null(error)) read_error(r, error);
+    const rose_json *choice = rose_json_at(rose_json_get(o, "choices"), 0);
+    const rose_json *usage = rose_json_get(o, "usage");
+    const rose_json *reason = rose_json_get(choice, "finish_reason");
+    const rose_json *error = rose_json_get(o, "error");
+    const rose_json *times = rose_json_get(o, "timings");
+    if (error != NULL && !rose_json_is_null(error)) read_error(r, error);
     look = look_at(choice);
     if (choice != NULL) st = read_tokens(rd, &look, usage);
-    if (json_is_object(usage)) {
+    if (rose_json_is_object(usage)) {
         r->has_usage = true;
         r->usage_completion = count_of(usage, "completion_tokens");
         r->usage_prompt = count_of(usage, "prompt_tokens");
     }
-    if (json_is_string(reason)) {
+    if (rose_json_is_string(reason)) {
         r->finished = true;
-        snprintf(r->finish, sizeof r->finish, "%s", json_string_value(reason));
+        snprintf(r->finish, sizeof r->finish, "%s", rose_json_text(reason));
         rose_results_text(r->finish);
     }
-    if (json_is_object(times)) read_times(r, times);
-    json_decref(o);
+    if (rose_json_is_object(times)) read_times(r, times);
+    rose_json_decref(o);
     return st;
 }
 
@@ -238,8 +238,8 @@ static int on_body(http_parser *p, const char *at, size_t n)
 /* Takes the error message from a reply that is no stream, or notes that the stream is missing. */
 static void read_plain(rose_reader *r)
 {
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     if (r->reply->status == 200) {
         rose_reply_fail(r->reply, "no event stream, but content type '%.*s'", (int)r->type_len,
                         r->type);
@@ -247,14 +247,15 @@ static void read_plain(rose_reader *r)
     }
     if (rose_json_parse(&o, r->body.data != NULL ? r->body.data : "", r->body.len, 0, &e) ==
         ROSE_OK) {
-        const json_t *error = json_object_get(o, "error");
-        const json_t *m = json_object_get(json_is_object(error) ? error : o, "message");
-        if (!json_is_string(m)) m = json_is_string(error) ? error : json_object_get(o, "detail");
-        if (json_is_string(m))
+        const rose_json *error = rose_json_get(o, "error");
+        const rose_json *m = rose_json_get(rose_json_is_object(error) ? error : o, "message");
+        if (!rose_json_is_string(m))
+            m = rose_json_is_string(error) ? error : rose_json_get(o, "detail");
+        if (rose_json_is_string(m))
             rose_reply_fail(r->reply, "HTTP status %d: %.140s", r->reply->status,
-                            json_string_value(m));
+                            rose_json_text(m));
     }
-    json_decref(o);
+    rose_json_decref(o);
 }
 
 static int on_complete(http_parser *p)

@@ -126,14 +126,14 @@ static rose_status put_result(page *p, const char *dir, const char *below, const
     rose_html *h = &p->h;
     char path[2 * MAX_PATH];
     rose_buf text = {0};
-    json_t *root = NULL;
+    rose_json *root = NULL;
     rose_status st = rose_results_read(&root, dir, name, err);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (st == ROSE_OK) st = rose_file_read(&text, path, MAX_FILE, err);
     if (st == ROSE_OK) {
-        const json_t *meta = json_object_get(root, "meta");
-        const char *device = json_string_value(json_object_get(meta, "device"));
-        const char *model = json_string_value(json_object_get(meta, "model"));
+        const rose_json *meta = rose_json_get(root, "meta");
+        const char *device = rose_json_text(rose_json_get(meta, "device"));
+        const char *model = rose_json_text(rose_json_get(meta, "model"));
         rose_html_raw(&p->contents, "<li><a href=\"#file-%zu\">", p->n_files);
         put_name(&p->contents, below, name);
         rose_html_raw(&p->contents, "</a></li>\n");
@@ -148,7 +148,7 @@ static rose_status put_result(page *p, const char *dir, const char *below, const
             rose_report_online(h, root);
         else if (strcmp(name, "offline_results.json") == 0)
             rose_report_offline(h, root);
-        else if (json_is_object(json_object_get(root, "switches")))
+        else if (rose_json_is_object(rose_json_get(root, "switches")))
             rose_report_ablate(h, root);
         else
             rose_report_any(h, root);
@@ -159,7 +159,7 @@ static rose_status put_result(page *p, const char *dir, const char *below, const
         rose_html_data_uri(h, "application/json", text.data, text.len);
         rose_html_raw(h, "\">raw JSON</a> (%zu bytes, inside this page)</p>\n", text.len);
     }
-    json_decref(root);
+    rose_json_decref(root);
     rose_buf_free(&text);
     return st;
 }

@@ -1,6 +1,7 @@
 /* bench/report_tables.c - writes results as HTML tables. A value that a file lacks is an empty
  * cell, so results of other versions and of other programs with these keys are shown as far as
  * possible. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,9 +11,9 @@
 
 enum { MAX_DEPTH = 6 };
 
-static const char *text_of(const json_t *o, const char *key)
+static const char *text_of(const rose_json *o, const char *key)
 {
-    const char *s = json_string_value(json_object_get(o, key));
+    const char *s = rose_json_text(rose_json_get(o, key));
     return s != NULL ? s : "";
 }
 
@@ -27,19 +28,19 @@ static void put_number(rose_html *h, double x)
         rose_html_raw(h, "%.*f", places, x);
 }
 
-static void put_scalar(rose_html *h, const json_t *v)
+static void put_scalar(rose_html *h, const rose_json *v)
 {
-    if (json_is_string(v))
-        rose_html_text(h, json_string_value(v));
-    else if (json_is_integer(v))
-        rose_html_raw(h, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
-    else if (json_is_real(v))
-        put_number(h, json_real_value(v));
-    else if (json_is_boolean(v))
-        rose_html_raw(h, json_is_true(v) ? "yes" : "no");
+    if (rose_json_is_string(v))
+        rose_html_text(h, rose_json_text(v));
+    else if (rose_json_is_integer(v))
+        rose_html_raw(h, "%" PRId64, rose_json_int(v));
+    else if (rose_json_is_real(v))
+        put_number(h, rose_json_real_value(v));
+    else if (rose_json_is_boolean(v))
+        rose_html_raw(h, rose_json_is_true(v) ? "yes" : "no");
 }
 
-static void cell(rose_html *h, const json_t *v)
+static void cell(rose_html *h, const rose_json *v)
 {
     rose_html_raw(h, "<td>");
     put_scalar(h, v);
@@ -68,9 +69,10 @@ static void name_cell(rose_html *h, const char *text)
 
 /* ---- where it comes from ---- */
 
-static void pair(rose_html *h, const char *key, const json_t *v)
+static void pair(rose_html *h, const char *key, const rose_json *v)
 {
-    if (v == NULL || json_is_object(v) || json_is_array(v) || json_is_null(v)) return;
+    if (v == NULL || rose_json_is_object(v) || rose_json_is_array(v) || rose_json_is_null(v))
+        return;
     name_cell(h, key);
     cell(h, v);
     rose_html_raw(h, "</tr>\n");
@@ -86,48 +88,50 @@ static void command_line(rose_html *h, const char *what, const char *command)
     rose_html_raw(h, "</pre>\n");
 }
 
-void rose_report_environment(rose_html *h, const json_t *root)
+void rose_report_environment(rose_html *h, const rose_json *root)
 {
-    json_t *meta = json_object_get(root, "meta"), *v;
-    const json_t *by = json_object_get(root, "by_backend");
+    rose_json *meta = rose_json_get(root, "meta"), *v;
+    const rose_json *by = rose_json_get(root, "by_backend");
     const char *key;
     size_t i;
     rose_html_raw(h, "<details><summary>Environment and command lines</summary>\n"
                      "<div class=\"wide\"><table class=\"pairs\"><tbody>\n");
-    json_object_foreach(meta, key, v)
-    {
+    rose_json_each (meta, key, v) {
         if (strcmp(key, "command") != 0) pair(h, key, v);
     }
-    json_object_foreach(json_object_get(meta, "versions"), key, v) pair(h, key, v);
-    json_object_foreach(json_object_get(meta, "server_versions"), key, v) pair(h, key, v);
+    rose_json_each (rose_json_get(meta, "versions"), key, v)
+        pair(h, key, v);
+    rose_json_each (rose_json_get(meta, "server_versions"), key, v)
+        pair(h, key, v);
     rose_html_raw(h, "</tbody></table></div>\n");
     command_line(h, "this benchmark", text_of(meta, "command"));
-    json_array_foreach(json_object_get(meta, "merged_from"), i, v)
+    rose_json_each_item (rose_json_get(meta, "merged_from"), i, v)
         command_line(h, "merged from", text_of(v, "command"));
-    json_object_foreach((json_t *)(uintptr_t)by, key, v) command_line(h, key, text_of(v, "cmd"));
-    json_array_foreach(json_object_get(root, "results"), i, v)
-        command_line(h, text_of(v, "backend"), text_of(json_object_get(v, "extra"), "cmd"));
+    rose_json_each (by, key, v)
+        command_line(h, key, text_of(v, "cmd"));
+    rose_json_each_item (rose_json_get(root, "results"), i, v)
+        command_line(h, text_of(v, "backend"), text_of(rose_json_get(v, "extra"), "cmd"));
     rose_html_raw(h, "</details>\n");
 }
 
 /* ---- online ---- */
 
-static void triple(rose_html *h, const json_t *row, const char *metric)
+static void triple(rose_html *h, const rose_json *row, const char *metric)
 {
     static const char *const p[] = {"p50", "p90", "p99"};
-    const json_t *m = json_object_get(row, metric);
+    const rose_json *m = rose_json_get(row, metric);
     for (int i = 0; i < 3; i++) {
-        const json_t *v = json_object_get(m, p[i]);
+        const rose_json *v = rose_json_get(m, p[i]);
         rose_html_raw(h, "<td%s>", i == 0 ? " class=\"group\"" : "");
-        if (json_is_number(v)) rose_html_raw(h, "%.2f", json_number_value(v));
+        if (rose_json_is_number(v)) rose_html_raw(h, "%.2f", rose_json_number_value(v));
         rose_html_raw(h, "</td>");
     }
 }
 
-static void online_row(rose_html *h, const json_t *row)
+static void online_row(rose_html *h, const rose_json *row)
 {
     const char *error = text_of(row, "error");
-    const json_int_t conc = json_integer_value(json_object_get(row, "concurrency"));
+    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
     name_cell(h, text_of(row, "backend"));
     if (error[0] != '\0') {
         rose_html_raw(h, "<td colspan=\"17\" class=\"bad\">failed: ");
@@ -138,26 +142,26 @@ static void online_row(rose_html *h, const json_t *row)
     if (conc > 0)
         rose_html_raw(h, "<td>%d at once</td>", (int)conc);
     else
-        rose_html_raw(h, "<td>scale %g</td>", json_number_value(json_object_get(row, "scale")));
+        rose_html_raw(h, "<td>scale %g</td>", rose_json_number_value(rose_json_get(row, "scale")));
     rose_html_raw(h, "<td%s>%d/%d</td>",
-                  json_integer_value(json_object_get(row, "num_error")) > 0 ? " class=\"bad\"" : "",
-                  (int)json_integer_value(json_object_get(row, "num_success")),
-                  (int)json_integer_value(json_object_get(row, "num_requests")));
+                  rose_json_int(rose_json_get(row, "num_error")) > 0 ? " class=\"bad\"" : "",
+                  (int)rose_json_int(rose_json_get(row, "num_success")),
+                  (int)rose_json_int(rose_json_get(row, "num_requests")));
     triple(h, row, "ttft_ms");
     triple(h, row, "tpot_ms");
     triple(h, row, "itl_ms");
     triple(h, row, "e2e_ms");
-    cell(h, json_object_get(row, "req_per_s"));
-    cell(h, json_object_get(row, "tok_per_s"));
-    cell(h, json_object_get(json_object_get(row, "lateness_ms"), "p99"));
+    cell(h, rose_json_get(row, "req_per_s"));
+    cell(h, rose_json_get(row, "tok_per_s"));
+    cell(h, rose_json_get(rose_json_get(row, "lateness_ms"), "p99"));
     rose_html_raw(h, "</tr>\n");
 }
 
-void rose_report_online(rose_html *h, const json_t *root)
+void rose_report_online(rose_html *h, const rose_json *root)
 {
     size_t i;
     const char *key;
-    json_t *row;
+    rose_json *row;
     rose_html_raw(h,
                   "<p>Milliseconds over successful requests; scale multiplies the trace's times, "
                   "smaller is heavier. Late: how late this client sent its requests, "
@@ -169,21 +173,22 @@ void rose_report_online(rose_html *h, const json_t *root)
     for (int k = 0; k < 4; k++)
         rose_html_raw(h, "<th class=\"group\">p50</th><th>p90</th><th>p99</th>");
     rose_html_raw(h, "</tr></thead>\n<tbody>\n");
-    json_array_foreach(json_object_get(root, "summaries"), i, row) online_row(h, row);
+    rose_json_each_item (rose_json_get(root, "summaries"), i, row)
+        online_row(h, row);
     foot(h);
-    json_object_foreach(json_object_get(root, "by_backend"), key, row)
-    {
-        const json_t *rps = json_object_get(row, "goodput_rps");
-        if (!json_is_number(rps)) continue;
+    rose_json_each (rose_json_get(root, "by_backend"), key, row) {
+        const rose_json *rps = rose_json_get(row, "goodput_rps");
+        if (!rose_json_is_number(rps)) continue;
         rose_html_raw(h, "<p>Goodput of ");
         rose_html_text(h, key);
-        rose_html_raw(h, ": %.3f req/s within ", json_number_value(rps));
+        rose_html_raw(h, ": %.3f req/s within ", rose_json_number_value(rps));
         rose_html_text(h, text_of(row, "goodput_limits"));
         rose_html_raw(h, " ms (p99)");
-        const json_t *done = json_object_get(row, "goodput_done_rps");
-        if (json_is_number(done)) rose_html_raw(h, ", %.3f done", json_number_value(done));
+        const rose_json *done = rose_json_get(row, "goodput_done_rps");
+        if (rose_json_is_number(done))
+            rose_html_raw(h, ", %.3f done", rose_json_number_value(done));
         rose_html_raw(h, "%s.</p>\n",
-                      json_is_null(json_object_get(row, "goodput_broken_rps"))
+                      rose_json_is_null(rose_json_get(row, "goodput_broken_rps"))
                           ? "; no run broke the limits"
                           : "");
     }
@@ -191,7 +196,7 @@ void rose_report_online(rose_html *h, const json_t *root)
 
 /* ---- offline ---- */
 
-void rose_report_offline(rose_html *h, const json_t *root)
+void rose_report_offline(rose_html *h, const rose_json *root)
 {
     static const char *const columns[] = {
         "backend",      "prompts", "input tokens", "output tokens", "req/s",
@@ -206,13 +211,12 @@ void rose_report_offline(rose_html *h, const json_t *root)
                                        "total_throughput_tps",
                                        "total_s"};
     size_t i;
-    json_t *row;
+    rose_json *row;
     rose_html_raw(h, "<p>Each row is the repeat with the median time; next to it are the least and "
                      "the most output tokens per second of all repeats.</p>\n");
     head(h, columns, sizeof columns / sizeof *columns);
-    json_array_foreach(json_object_get(root, "results"), i, row)
-    {
-        const char *error = text_of(json_object_get(row, "extra"), "error");
+    rose_json_each_item (rose_json_get(root, "results"), i, row) {
+        const char *error = text_of(rose_json_get(row, "extra"), "error");
         name_cell(h, text_of(row, "backend"));
         if (error[0] != '\0') {
             rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
@@ -220,7 +224,7 @@ void rose_report_offline(rose_html *h, const json_t *root)
             rose_html_raw(h, "</td>");
         } else {
             for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                cell(h, json_object_get(row, keys[k]));
+                cell(h, rose_json_get(row, keys[k]));
         }
         rose_html_raw(h, "</tr>\n");
     }
@@ -229,32 +233,31 @@ void rose_report_offline(rose_html *h, const json_t *root)
 
 /* ---- ablate ---- */
 
-static void ablate_row(rose_html *h, const char *name, const json_t *setting, const char *metric,
-                       const json_t *m)
+static void ablate_row(rose_html *h, const char *name, const rose_json *setting, const char *metric,
+                       const rose_json *m)
 {
     static const char *const keys[] = {"off_over_on", "min", "max", "noise", "verdict"};
     name_cell(h, name);
-    cell(h, json_object_get(setting, "on"));
-    cell(h, json_object_get(setting, "off"));
-    cell(h, json_object_get(setting, "workload"));
+    cell(h, rose_json_get(setting, "on"));
+    cell(h, rose_json_get(setting, "off"));
+    cell(h, rose_json_get(setting, "workload"));
     rose_html_raw(h, "<td>");
     rose_html_text(h, metric);
     rose_html_raw(h, "</td>");
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        cell(h, json_object_get(m, keys[k]));
+        cell(h, rose_json_get(m, keys[k]));
     rose_html_raw(h, "</tr>\n");
 }
 
-void rose_report_ablate(rose_html *h, const json_t *root)
+void rose_report_ablate(rose_html *h, const rose_json *root)
 {
     static const char *const columns[] = {"switch", "on",    "off",  "workload", "metric",
                                           "off/on", "least", "most", "noise",    "verdict"};
     const char *name, *metric;
-    json_t *all, *m;
+    rose_json *all, *m;
     rose_html_raw(h, "<p>Ratios of times, off over on: above 1 the switch helps.</p>\n");
     head(h, columns, sizeof columns / sizeof *columns);
-    json_object_foreach(json_object_get(root, "switches"), name, all)
-    {
+    rose_json_each (rose_json_get(root, "switches"), name, all) {
         const char *error = text_of(all, "error");
         if (error[0] != '\0') {
             name_cell(h, name);
@@ -263,10 +266,9 @@ void rose_report_ablate(rose_html *h, const json_t *root)
             rose_html_raw(h, "</td></tr>\n");
             continue;
         }
-        json_object_foreach(all, metric, m)
-        {
-            if (json_object_get(m, "off_over_on") != NULL)
-                ablate_row(h, name, json_object_get(all, "setting"), metric, m);
+        rose_json_each (all, metric, m) {
+            if (rose_json_get(m, "off_over_on") != NULL)
+                ablate_row(h, name, rose_json_get(all, "setting"), metric, m);
         }
     }
     foot(h);
@@ -276,24 +278,23 @@ void rose_report_ablate(rose_html *h, const json_t *root)
 
 /* Writes the numbers (want_spread false) or the distributions (true) that are below o, with their
  * paths. */
-static void walk(rose_html *h, const json_t *o, const char *path, bool want_spread, int depth)
+static void walk(rose_html *h, const rose_json *o, const char *path, bool want_spread, int depth)
 {
     static const char *const keys[] = {"n", "mean", "p50", "p90", "p95", "p99", "max"};
     const char *key;
-    json_t *v;
+    rose_json *v;
     if (depth > MAX_DEPTH) return;
-    json_object_foreach((json_t *)(uintptr_t)o, key, v)
-    {
+    rose_json_each (o, key, v) {
         char name[256];
         if (depth == 0 && strcmp(key, "meta") == 0) continue;
         snprintf(name, sizeof name, "%s%s%s", path, path[0] != '\0' ? "." : "", key);
-        if (json_is_object(v) && json_object_get(v, "p50") != NULL) {
+        if (rose_json_is_object(v) && rose_json_get(v, "p50") != NULL) {
             if (!want_spread) continue;
             name_cell(h, name);
             for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                cell(h, json_object_get(v, keys[k]));
+                cell(h, rose_json_get(v, keys[k]));
             rose_html_raw(h, "</tr>\n");
-        } else if (json_is_object(v)) {
+        } else if (rose_json_is_object(v)) {
             walk(h, v, name, want_spread, depth + 1);
         } else if (!want_spread) {
             pair(h, name, v);
@@ -301,34 +302,31 @@ static void walk(rose_html *h, const json_t *o, const char *path, bool want_spre
     }
 }
 
-static void rows_of_objects(rose_html *h, const json_t *list)
+static void rows_of_objects(rose_html *h, const rose_json *list)
 {
     size_t i;
     const char *key;
-    json_t *row, *v;
-    json_t *first = json_array_get(list, 0);
+    rose_json *row, *v;
+    rose_json *first = rose_json_at(list, 0);
     rose_html_raw(h, "<div class=\"wide\"><table>\n<thead><tr>");
-    json_object_foreach(first, key, v)
-    {
-        if (json_is_object(v) || json_is_array(v)) continue;
+    rose_json_each (first, key, v) {
+        if (rose_json_is_object(v) || rose_json_is_array(v)) continue;
         rose_html_raw(h, "<th scope=\"col\">");
         rose_html_text(h, key);
         rose_html_raw(h, "</th>");
     }
     rose_html_raw(h, "</tr></thead>\n<tbody>\n");
-    json_array_foreach(list, i, row)
-    {
+    rose_json_each_item (list, i, row) {
         rose_html_raw(h, "<tr>");
-        json_object_foreach(first, key, v)
-        {
-            if (!json_is_object(v) && !json_is_array(v)) cell(h, json_object_get(row, key));
+        rose_json_each (first, key, v) {
+            if (!rose_json_is_object(v) && !rose_json_is_array(v)) cell(h, rose_json_get(row, key));
         }
         rose_html_raw(h, "</tr>\n");
     }
     foot(h);
 }
 
-void rose_report_any(rose_html *h, const json_t *root)
+void rose_report_any(rose_html *h, const rose_json *root)
 {
     static const char *const columns[] = {"", "n", "mean", "p50", "p90", "p95", "p99", "max"};
     rose_html_raw(h, "<div class=\"wide\"><table class=\"pairs\"><tbody>\n");
@@ -342,6 +340,6 @@ void rose_report_any(rose_html *h, const json_t *root)
         h->out.len = before; /* the result has no distribution, so no table is written */
     else
         foot(h);
-    const json_t *rows = json_object_get(root, "results");
-    if (json_is_object(json_array_get(rows, 0))) rows_of_objects(h, rows);
+    const rose_json *rows = rose_json_get(root, "results");
+    if (rose_json_is_object(rose_json_at(rows, 0))) rows_of_objects(h, rows);
 }

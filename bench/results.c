@@ -48,23 +48,32 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
     return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
 }
 
-rose_status rose_results_write(const json_t *root, const char *dir, const char *name, rose_err *err)
+static bool write_file(const rose_json *root, const char *path)
+{
+    FILE *f = fopen(path, "wb");
+    bool ok = f != NULL &&
+              rose_json_dumpf(root, f, ROSE_JSON_INDENT(1) | ROSE_JSON_REAL_PRECISION(12)) == 0;
+    if (f != NULL && fclose(f) != 0) ok = false;
+    return ok;
+}
+
+rose_status rose_results_write(const rose_json *root, const char *dir, const char *name,
+                               rose_err *err)
 {
     char path[MAX_PATH], tmp[MAX_PATH + 8];
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return rose_fail(err, ROSE_E_INVAL, "the path of the results is too long");
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    if (root == NULL || json_dump_file(root, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) != 0 ||
-        rename(tmp, path) != 0)
+    if (root == NULL || !write_file(root, tmp) || rename(tmp, path) != 0)
         return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
     return ROSE_OK;
 }
 
-rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err)
+rose_status rose_results_read(rose_json **out, const char *dir, const char *name, rose_err *err)
 {
     char path[MAX_PATH];
     rose_buf text = {0};
-    json_error_t e;
+    rose_json_error e;
     *out = NULL;
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return rose_fail(err, ROSE_E_INVAL, "the path %s is too long", dir);
@@ -102,7 +111,7 @@ void rose_results_time(char out[32])
     strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
-json_t *rose_results_meta(int argc, char **argv)
+rose_json *rose_results_meta(int argc, char **argv)
 {
     struct utsname u = {.machine = "unknown"};
     char cpu[256], when[32], kernel[160];
@@ -116,15 +125,16 @@ json_t *rose_results_meta(int argc, char **argv)
     rose_status st = rose_buf_addf(&cmd, "%s", tool);
     for (int i = 0; i < argc && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, " %s", argv[i]);
-    json_t *meta =
+    rose_json *meta =
         st != ROSE_OK || rose_buf_str(&cmd) == NULL
             ? NULL
-            : json_pack("{s:s, s:o, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool", tool,
-                        "command", rose_results_string(cmd.data), "run_start_time", when, "device",
-                        cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "isa",
-                        rose_isa_name(rose_isa_probe()), "memory_available_bytes",
-                        (json_int_t)rose_memory_available(), "kernel", kernel, "machine", u.machine,
-                        "versions", "roseinfer", rose_version(), "commit", rose_commit());
+            : rose_json_pack("{s:s, s:o, s:s, s:s, s:i, s:s, s:I, s:s, s:s, s:{s:s, s:s}}", "tool",
+                             tool, "command", rose_results_string(cmd.data), "run_start_time", when,
+                             "device", cpu, "cpus", (int)sysconf(_SC_NPROCESSORS_ONLN), "isa",
+                             rose_isa_name(rose_isa_probe()), "memory_available_bytes",
+                             (int64_t)rose_memory_available(), "kernel", kernel, "machine",
+                             u.machine, "versions", "roseinfer", rose_version(), "commit",
+                             rose_commit());
     rose_buf_free(&cmd);
     return meta;
 }
@@ -138,29 +148,30 @@ char *rose_results_text(char *s)
     }
 }
 
-json_t *rose_results_stringn(const char *text, size_t n)
+rose_json *rose_results_stringn(const char *text, size_t n)
 {
     rose_buf out = {0};
-    json_t *s = NULL;
+    rose_json *s = NULL;
     if (rose_utf8_escape(&out, text, n) == ROSE_OK)
-        s = json_stringn(out.len > 0 ? out.data : "", out.len);
+        s = rose_json_stringn(out.len > 0 ? out.data : "", out.len);
     rose_buf_free(&out);
     return s;
 }
 
-json_t *rose_results_string(const char *text)
+rose_json *rose_results_string(const char *text)
 {
-    return text != NULL ? rose_results_stringn(text, strlen(text)) : json_null();
+    return text != NULL ? rose_results_stringn(text, strlen(text)) : rose_json_null();
 }
 
-int rose_results_emit(json_t *root, const char *dir, const char *prefix)
+int rose_results_emit(rose_json *root, const char *dir, const char *prefix)
 {
     char path[MAX_PATH], name[64];
     rose_err err = {{0}};
     rose_status st = ROSE_OK;
     if (root == NULL) st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK && dir == NULL) {
-        if (json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
+        if (rose_json_dumpf(root, stdout, ROSE_JSON_INDENT(2) | ROSE_JSON_REAL_PRECISION(12)) !=
+                0 ||
             putchar('\n') == EOF)
             st = rose_fail(&err, ROSE_E_IO, "cannot write to standard output");
     } else if (st == ROSE_OK) {
@@ -169,6 +180,6 @@ int rose_results_emit(json_t *root, const char *dir, const char *prefix)
         if (st == ROSE_OK) st = rose_results_write(root, path, name, &err);
         if (st == ROSE_OK) fprintf(stderr, "wrote %s/%s\n", path, name);
     }
-    json_decref(root);
+    rose_json_decref(root);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -2,7 +2,7 @@
 #ifndef ROSE_BENCH_RESULTS_H
 #define ROSE_BENCH_RESULTS_H
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "base/opts.h"
 
@@ -13,7 +13,7 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
 
 /* Writes JSON to dir/name. It writes another file first and renames that, so neither a reader nor a
  * crash ever sees half a file. */
-rose_status rose_results_write(const json_t *root, const char *dir, const char *name,
+rose_status rose_results_write(const rose_json *root, const char *dir, const char *name,
                                rose_err *err);
 
 /* Writes the present time as "2026-11-21T05:00:00Z". */
@@ -21,26 +21,26 @@ void rose_results_time(char out[32]);
 
 /* Makes the `meta` of a result: version, commit, command line, device, CPUs, instruction set,
  * memory, kernel, time. argv[0] is the benchmark's name. */
-json_t *rose_results_meta(int argc, char **argv);
+rose_json *rose_results_meta(int argc, char **argv);
 
 /* Reads DIR/name. Errors: FORMAT or NOTFOUND, with the name of the file. */
-rose_status rose_results_read(json_t **out, const char *dir, const char *name, rose_err *err);
+rose_status rose_results_read(rose_json **out, const char *dir, const char *name, rose_err *err);
 
 /* Replaces bytes that are not UTF-8 by '?', in place, and returns s. The function is for the
- * text of another program that was cut off because our buffer was full. jansson accepts only
+ * text of another program that was cut off because our buffer was full. base/json.h accepts only
  * UTF-8, and a bad byte must not lose a result. */
 char *rose_results_text(char *s);
 
 /* Makes a JSON string of text that may not be UTF-8: a path, an argument, an error message. Each
  * byte that is part of no character becomes \xNN. text NULL gives null. Returns NULL if out of
  * memory. */
-json_t *rose_results_string(const char *text);
+rose_json *rose_results_string(const char *text);
 /* text need not end in NUL; n 0 gives "" */
-json_t *rose_results_stringn(const char *text, size_t n);
+rose_json *rose_results_stringn(const char *text, size_t n);
 
 /* Ends a benchmark: writes root to DIR/PREFIX_TIME/PREFIX_results.json, or to stdout if DIR is
  * NULL. Frees root. Returns the exit code. */
-int rose_results_emit(json_t *root, const char *dir, const char *prefix);
+int rose_results_emit(rose_json *root, const char *dir, const char *prefix);
 
 /* A row for the option --output-dir, whose value is the DIR of rose_results_emit. */
 #define ROSE_ROW_OUTPUT_DIR(dest, prefix)                                                          \

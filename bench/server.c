@@ -244,18 +244,18 @@ static rose_status wait_ready(rose_server *s, const char *path, const rose_serve
 static void get_string(const rose_url *u, const char *path, const char *key, char *out, size_t cap)
 {
     rose_buf body = {0};
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     int status;
     out[0] = '\0';
     if (rose_http_get(u, path, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK && status == 200 &&
         body.data != NULL && rose_json_parse(&o, body.data, body.len, 0, &e) == ROSE_OK) {
-        const json_t *v = json_array_get(json_object_get(o, "data"), 0);
-        v = json_object_get(v != NULL ? v : o, key);
-        if (json_is_string(v)) snprintf(out, cap, "%s", json_string_value(v));
+        const rose_json *v = rose_json_at(rose_json_get(o, "data"), 0);
+        v = rose_json_get(v != NULL ? v : o, key);
+        if (rose_json_is_string(v)) snprintf(out, cap, "%s", rose_json_text(v));
         rose_results_text(out);
     }
-    json_decref(o);
+    rose_json_decref(o);
     rose_buf_free(&body);
 }
 

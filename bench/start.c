@@ -91,11 +91,11 @@ static int run(const char *model_dir, const start_opts *o, int argc, char **argv
                     first.max * 1e3);
         else
             fputs("-\n", stderr);
-        json_t *meta = rose_results_meta(argc, argv);
-        rc = rose_results_emit(json_pack("{s:o, s:s, s:o, s:o, s:o}", "meta", meta, "backend",
-                                         r.spec.label, "model", rose_results_string(model_dir),
-                                         "ready_ms", rose_summary_json(&ready, 1e3),
-                                         "first_token_ms", rose_summary_json(&first, 1e3)),
+        rose_json *meta = rose_results_meta(argc, argv);
+        rc = rose_results_emit(rose_json_pack("{s:o, s:s, s:o, s:o, s:o}", "meta", meta, "backend",
+                                              r.spec.label, "model", rose_results_string(model_dir),
+                                              "ready_ms", rose_summary_json(&ready, 1e3),
+                                              "first_token_ms", rose_summary_json(&first, 1e3)),
                                o->output_dir, "start");
     }
     if (st != ROSE_OK) rc = 1;

@@ -69,18 +69,18 @@ rose_summary rose_summarise(double *v, size_t n)
     return s;
 }
 
-static json_t *number(double x)
+static rose_json *number(double x)
 {
-    return isfinite(x) ? json_real(x) : json_null();
+    return isfinite(x) ? rose_json_real(x) : rose_json_null();
 }
 
-json_t *rose_summary_json(const rose_summary *s, double factor)
+rose_json *rose_summary_json(const rose_summary *s, double factor)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean",
-                     number(s->mean * factor), "p50", number(s->p50 * factor), "p90",
-                     number(s->p90 * factor), "p95", number(s->p95 * factor), "p99",
-                     number(s->p99 * factor), "max", number(s->max * factor), "std",
-                     number(s->sd * factor), "min", number(s->min * factor), "n", (json_int_t)s->n);
+    return rose_json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean", number(s->mean * factor), "p50",
+        number(s->p50 * factor), "p90", number(s->p90 * factor), "p95", number(s->p95 * factor),
+        "p99", number(s->p99 * factor), "max", number(s->max * factor), "std",
+        number(s->sd * factor), "min", number(s->min * factor), "n", (int64_t)s->n);
 }
 
 const char *rose_summary_text(const rose_summary *s, double factor, int digits,

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "base/status.h"
 
@@ -37,7 +37,7 @@ rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
 /* Makes a JSON object {mean, p50, p90, p95, p99, max, std, min, n} of a summary. Each value is
  * multiplied by factor; NaN becomes null. */
-json_t *rose_summary_json(const rose_summary *s, double factor);
+rose_json *rose_summary_json(const rose_summary *s, double factor);
 
 /* Writes "p50/p90/p99" with each value multiplied by factor and written with `digits` digits, or
  * "-" for n == 0. Returns out. */

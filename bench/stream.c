@@ -187,7 +187,7 @@ static rose_status prepare(stream_run *r, rose_server_spec *spec, rose_err *err)
 
 static int report(stream_run *r, const char *label, int argc, char **argv)
 {
-    json_t *times = json_object();
+    rose_json *times = rose_json_object();
     fprintf(stderr, "%-28s %10s %10s %10s %10s  ms\n", "", "p50", "p95", "p99", "max");
     for (int i = 0; i < N_PARTS; i++) {
         const rose_summary s = rose_summarise(r->s[i].v, r->s[i].n);
@@ -196,7 +196,7 @@ static int report(stream_run *r, const char *label, int argc, char **argv)
             fprintf(stderr, "%-28s %10.3f %10.3f %10.3f %10.3f\n", parts[i].title, s.p50 * 1e3,
                     s.p95 * 1e3, s.p99 * 1e3, s.max * 1e3);
         snprintf(key, sizeof key, "%s_ms", parts[i].key);
-        json_object_set_new(times, key, rose_summary_json(&s, 1e3));
+        rose_json_set_new(times, key, rose_summary_json(&s, 1e3));
     }
     const double tps = r->duration_s > 0 ? (double)r->tokens / r->duration_s : 0;
     fprintf(stderr, "%s: %.1f completion tok/s, %" PRIu32 " requests failed\n", label, tps,
@@ -208,13 +208,13 @@ static int report(stream_run *r, const char *label, int argc, char **argv)
     if (rest->n > 0 && rest->v[0] < -1e-4)
         fprintf(stderr, "%s: a server TTFT exceeds the client's by %.3f ms: its clock is wrong\n",
                 label, -rest->v[0] * 1e3);
-    json_t *root =
-        json_pack("{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:f, s:i, s:f, s:o}", "meta",
-                  rose_results_meta(argc, argv), "backend", label, "model",
-                  rose_results_string(r->model_dir), "num_requests", (int)r->o->n, "repeats",
-                  (int)r->o->repeats, "input_len", (int)r->o->input_len, "output_len",
-                  (int)r->o->output_len, "interval_ms", (double)r->o->interval_ms, "num_failed",
-                  (int)r->n_failed, "completion_tok_per_s", tps, "times", times);
+    rose_json *root =
+        rose_json_pack("{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:f, s:i, s:f, s:o}", "meta",
+                       rose_results_meta(argc, argv), "backend", label, "model",
+                       rose_results_string(r->model_dir), "num_requests", (int)r->o->n, "repeats",
+                       (int)r->o->repeats, "input_len", (int)r->o->input_len, "output_len",
+                       (int)r->o->output_len, "interval_ms", (double)r->o->interval_ms,
+                       "num_failed", (int)r->n_failed, "completion_tok_per_s", tps, "times", times);
     int rc = rose_results_emit(root, r->o->output_dir, "stream");
     return r->n_failed > 0 ? 1 : rc;
 }

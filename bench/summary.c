@@ -12,13 +12,13 @@ static void print_columns(FILE *f, const char *columns)
     fputc('\n', f);
 }
 
-rose_status rose_summary_open(rose_summary_file *s, const json_t *root, const char *dir,
+rose_status rose_summary_open(rose_summary_file *s, const rose_json *root, const char *dir,
                               const char *name, const char *title, const char *about,
                               const char *columns, rose_err *err)
 {
-    const json_t *meta = json_object_get(root, "meta");
-    const char *device = json_string_value(json_object_get(meta, "device"));
-    const char *command = json_string_value(json_object_get(meta, "command"));
+    const rose_json *meta = rose_json_get(root, "meta");
+    const char *device = rose_json_text(rose_json_get(meta, "device"));
+    const char *command = rose_json_text(rose_json_get(meta, "command"));
     s->f = NULL;
     if (snprintf(s->path, sizeof s->path, "%s/%s", dir, name) >= (int)sizeof s->path)
         return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
@@ -31,10 +31,10 @@ rose_status rose_summary_open(rose_summary_file *s, const json_t *root, const ch
     return ROSE_OK;
 }
 
-void rose_summary_cell(FILE *f, const json_t *v, double factor, int digits)
+void rose_summary_cell(FILE *f, const rose_json *v, double factor, int digits)
 {
-    if (json_is_number(v))
-        fprintf(f, " %.*f |", digits, json_number_value(v) * factor);
+    if (rose_json_is_number(v))
+        fprintf(f, " %.*f |", digits, rose_json_number_value(v) * factor);
     else
         fputs(" - |", f);
 }

@@ -67,7 +67,7 @@ static bool is_utf8(const char *s)
 
 /* The first member of `extra` that every request already has, or NULL. If a member were there
  * twice, servers would refuse the request or take either one. */
-static const char *own_key(const json_t *extra, const rose_request_flags *f)
+static const char *own_key(const rose_json *extra, const rose_request_flags *f)
 {
     const char *const keys[] = {"model",
                                 strcmp(f->endpoint, "chat") == 0 ? "messages" : "prompt",
@@ -80,20 +80,20 @@ static const char *own_key(const json_t *extra, const rose_request_flags *f)
                                 f->top_k > 0 ? "top_k" : NULL,
                                 f->ignore_eos ? "ignore_eos" : NULL};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (keys[i] != NULL && json_object_get(extra, keys[i]) != NULL) return keys[i];
+        if (keys[i] != NULL && rose_json_get(extra, keys[i]) != NULL) return keys[i];
     }
     return NULL;
 }
 
 rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
 {
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     if (f->extra_body != NULL) {
         rose_status st = rose_json_parse(&o, f->extra_body, strlen(f->extra_body), 0, &e);
-        bool ok = st == ROSE_OK && json_is_object(o);
+        bool ok = st == ROSE_OK && rose_json_is_object(o);
         const char *key = ok ? own_key(o, f) : NULL;
-        json_decref(o);
+        rose_json_decref(o);
         if (!ok) return rose_fail(err, ROSE_E_INVAL, "--extra-body: not a JSON object");
         if (key != NULL)
             return rose_fail(err, ROSE_E_INVAL,
@@ -122,8 +122,8 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
                                  .as_ids = strcmp(f->prompt_form, "ids") == 0,
                                  .seed = f->seed,
                                  .variant = spec->variant};
-    json_t *name = json_string(model);
-    char *quoted = name != NULL ? json_dumps(name, JSON_ENCODE_ANY) : NULL;
+    rose_json *name = rose_json_string(model);
+    char *quoted = name != NULL ? rose_json_dumps(name, 0) : NULL;
     rose_status st = quoted == NULL ? ROSE_E_NOMEM : ROSE_OK;
     if (st == ROSE_OK)
         st = rose_buf_addf(b, "{\"model\":%s,\"%s\":", quoted,
@@ -147,7 +147,7 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
     }
     if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
     free(quoted);
-    json_decref(name);
+    rose_json_decref(name);
     return st;
 }
 

@@ -7,11 +7,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void load_ids(const json_t *v)
+static void load_ids(const rose_json *v)
 {
     rose_ids ids = {0};
     rose_api_error err = {0};
-    if (json_is_array(v) && rose_api_ids_load(&ids, v, "tokens", 1000, &err)) {
+    if (rose_json_is_array(v) && rose_api_ids_load(&ids, v, "tokens", 1000, &err)) {
         for (size_t i = 0; i < ids.len; i++) {
             if (ids.data[i] >= 1000) abort();
         }
@@ -19,12 +19,12 @@ static void load_ids(const json_t *v)
     rose_ids_free(&ids);
 }
 
-static void load_stops(const json_t *v)
+static void load_stops(const rose_json *v)
 {
     rose_stops s = {0};
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *t = json_array_get(v, i);
-        if (rose_stops_add(&s, json_string_value(t), json_string_length(t)) != ROSE_OK) abort();
+    for (size_t i = 0; i < rose_json_count(v); i++) {
+        const rose_json *t = rose_json_at(v, i);
+        if (rose_stops_add(&s, rose_json_text(t), rose_json_text_len(t)) != ROSE_OK) abort();
     }
     rose_stops_free(&s);
 }
@@ -52,27 +52,27 @@ static void check_params(const rose_api_params *p, rose_api_ignored *ignored)
     if (p->n < 1 || p->n > 128 || p->top_k < -1 || p->max_tokens < -1 || p->max_tokens > INT32_MAX)
         abort();
     if (p->messages != NULL && rose_api_chat_render(&text, p, ignored, &err)) {
-        json_t *v = json_stringn(text.b.data, text.b.len);
+        rose_json *v = rose_json_stringn(text.b.data, text.b.len);
         if (v == NULL) abort(); /* not UTF-8 */
-        json_decref(v);
+        rose_json_decref(v);
     }
     rose_api_out_free(&text);
-    if (json_is_array(p->stop)) load_stops(p->stop);
+    if (rose_json_is_array(p->stop)) load_stops(p->stop);
     load_ids(p->tokens);
     load_ids(p->prompt);
 }
 
 /* Translates the body of another API; d NULL: it is none. False: err says why not. */
-static bool translate(json_t **body, const rose_api_dialect *d, rose_api_ignored *ignored,
+static bool translate(rose_json **body, const rose_api_dialect *d, rose_api_ignored *ignored,
                       rose_api_error *err)
 {
     rose_api_translation t = {
         .body = *body, .generates = true, .templated = true, .ignored = ignored, .err = err};
     if (d == NULL) return true;
     const bool ok = d->translate(&t);
-    if (ok != (err->status == 0) || (ok && !json_is_array(json_object_get(t.chat, "messages"))))
+    if (ok != (err->status == 0) || (ok && !rose_json_is_array(rose_json_get(t.chat, "messages"))))
         abort();
-    json_decref(*body);
+    rose_json_decref(*body);
     *body = t.chat;
     return ok;
 }
@@ -89,20 +89,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rose_api_ignored ignored = {.strict = size > 0 && (data[0] & 4) != 0};
     rose_api_error err = {0};
     rose_api_params p;
-    json_t *root = NULL;
+    rose_json *root = NULL;
     if (size == 0) return 0;
     if (rose_api_json_load(&root, (const char *)data + 1, size - 1, 65536, &err) &&
         translate(&root, dialects[data[0] >> 3 & 3], &ignored, &err) &&
         rose_api_schema_check(&p, root, kinds[data[0] & 3], &o, &ignored, &err))
         check_params(&p, &ignored);
     check_ignored(&ignored);
-    json_decref(root);
+    rose_json_decref(root);
     if (err.status == 0) return 0;
     rose_api_out out = {0};
     rose_api_error_json(&out, &err);
-    json_t *e = json_loadb(out.b.data, out.b.len, 0, NULL);
+    rose_json *e = rose_json_loadb(out.b.data, out.b.len, 0, NULL);
     if (e == NULL) abort(); /* our own errors are valid JSON whatever they quote */
-    json_decref(e);
+    rose_json_decref(e);
     rose_api_out_free(&out);
     return 0;
 }

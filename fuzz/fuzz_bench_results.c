@@ -45,8 +45,8 @@ static void check_script(const char *text, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    json_t *root;
-    json_error_t e;
+    rose_json *root;
+    rose_json_error e;
     rose_html h = {0};
     char *script = NULL;
     size_t n = 0;
@@ -69,6 +69,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_script(script, n);
     free(script);
     rose_buf_free(&h.out);
-    json_decref(root);
+    rose_json_decref(root);
     return 0;
 }

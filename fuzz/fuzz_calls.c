@@ -35,9 +35,9 @@ static void sink(void *arg, const rose_part *p)
 {
     log *l = arg;
     char head[2] = {(char)('a' + (int)p->kind), (char)p->call};
-    json_t *s = l->utf8 ? json_stringn(p->bytes, p->len) : json_null();
+    rose_json *s = l->utf8 ? rose_json_stringn(p->bytes, p->len) : rose_json_null();
     if (p->len == 0 || s == NULL) abort();
-    json_decref(s);
+    rose_json_decref(s);
     if (p->kind == ROSE_PART_CALL && p->call != l->n_calls++) abort();
     if (p->kind == ROSE_PART_ARGS && p->call + 1 != l->n_calls) abort();
     if (p->kind == ROSE_PART_REASONING) l->reasoning = true;
@@ -73,15 +73,15 @@ static void parse(log *l, rose_calls_opts o, const char *text, size_t n, unsigne
 
 static bool is_utf8(const char *text, size_t n)
 {
-    json_t *s = json_stringn(text, n);
-    json_decref(s);
+    rose_json *s = rose_json_stringn(text, n);
+    rose_json_decref(s);
     return s != NULL;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static json_t *tools;
-    json_error_t e;
+    static rose_json *tools;
+    rose_json_error e;
     if (tools == NULL &&
         rose_json_parse(&tools, tools_text, sizeof tools_text - 1, 0, &e) != ROSE_OK)
         abort();

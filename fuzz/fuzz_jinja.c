@@ -22,9 +22,9 @@ static const char fixed[] =
 static void check(const rose_template_text *out)
 {
     size_t at = 0;
-    json_t *text = json_stringn(out->bytes, out->len);
+    rose_json *text = rose_json_stringn(out->bytes, out->len);
     if (text == NULL || out->len > OUTPUT) abort(); /* not UTF-8, or too long */
-    json_decref(text);
+    rose_json_decref(text);
     for (size_t i = 0; i < out->n_runs; i++) {
         if (out->runs[i].end <= at) abort();
         if (i > 0 && out->runs[i].message == out->runs[i - 1].message) abort();
@@ -33,20 +33,20 @@ static void check(const rose_template_text *out)
     if (at != out->len || out->bytes[out->len] != '\0') abort();
 }
 
-static void render(const rose_template *t, const json_t *q)
+static void render(const rose_template *t, const rose_json *q)
 {
-    rose_template_input in = {.messages = json_object_get(q, "messages"),
-                              .tools = json_object_get(q, "tools"),
-                              .documents = json_object_get(q, "documents"),
-                              .kwargs = json_object_get(q, "kwargs"),
-                              .tokens = json_object_get(q, "tokens"),
+    rose_template_input in = {.messages = rose_json_get(q, "messages"),
+                              .tools = rose_json_get(q, "tools"),
+                              .documents = rose_json_get(q, "documents"),
+                              .kwargs = rose_json_get(q, "kwargs"),
+                              .tokens = rose_json_get(q, "tokens"),
                               .now_s = 1790000000,
                               .utc = true,
                               .limits = {200000, (size_t)32 << 20, OUTPUT, 200}};
     rose_template_text out;
     rose_err err = {""};
-    in.add_generation_prompt = json_is_true(json_object_get(q, "add_generation_prompt"));
-    in.continue_final_message = json_is_true(json_object_get(q, "continue_final_message"));
+    in.add_generation_prompt = rose_json_is_true(rose_json_get(q, "add_generation_prompt"));
+    in.continue_final_message = rose_json_is_true(rose_json_get(q, "continue_final_message"));
     if (rose_template_render(&out, t, &in, &err) == ROSE_OK)
         check(&out);
     else if (err.msg[0] == '\0' || out.bytes != NULL)
@@ -60,20 +60,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = size == 0 ? 0 : strnlen(text, size);
     rose_template *t;
     rose_err err = {""};
-    json_error_t e;
-    json_t *q = NULL;
+    rose_json_error e;
+    rose_json *q = NULL;
     if (rose_template_compile(&t, text, n, &err) != ROSE_OK) {
         if (t != NULL || err.msg[0] == '\0') abort();
         return 0;
     }
     if (n == size ||
-        rose_json_parse(&q, text + n + 1, size - n - 1, JSON_ALLOW_NUL, &e) != ROSE_OK ||
-        !json_is_object(q)) {
-        json_decref(q);
+        rose_json_parse(&q, text + n + 1, size - n - 1, ROSE_JSON_NUL, &e) != ROSE_OK ||
+        !rose_json_is_object(q)) {
+        rose_json_decref(q);
         if (rose_json_parse(&q, fixed, sizeof fixed - 1, 0, &e) != ROSE_OK) abort();
     }
     render(t, q);
-    json_decref(q);
+    rose_json_decref(q);
     rose_template_free(t);
     return 0;
 }

@@ -15,8 +15,9 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
+#include "base/json.h"
+#include "load_json.h"
 #include "model/random.h"
 
 /* Logits (or log-probabilities: golden.logprobs) at one position of ids + greedy: values[i] is the
@@ -54,7 +55,7 @@ typedef struct golden_random {
 } golden_random;
 
 typedef struct golden {
-    json_t *json; /* owned; strings are borrowed from it */
+    rose_json *json; /* owned; strings are borrowed from it */
     float *values;
     const char *folder;      /* of the model, under the root; NULL for a random model */
     golden_random random;    /* where folder is NULL */

@@ -10,32 +10,32 @@ static inline void golden_path(char *out, size_t cap, const char *name)
     assert_true(n > 0 && (size_t)n < cap);
 }
 
-static inline json_t *golden_get(json_t *object, const char *key)
+static inline rose_json *golden_get(rose_json *object, const char *key)
 {
-    json_t *value = json_object_get(object, key);
+    rose_json *value = rose_json_get(object, key);
     if (value == NULL) fail_msg("golden: no field %s", key);
     return value;
 }
 
-static inline uint64_t golden_u64(json_t *object, const char *key)
+static inline uint64_t golden_u64(rose_json *object, const char *key)
 {
-    json_t *value = golden_get(object, key);
-    assert_true(json_is_integer(value) && json_integer_value(value) >= 0);
-    return (uint64_t)json_integer_value(value);
+    rose_json *value = golden_get(object, key);
+    assert_true(rose_json_is_integer(value) && rose_json_int(value) >= 0);
+    return (uint64_t)rose_json_int(value);
 }
 
-static inline uint32_t golden_u32(json_t *object, const char *key)
+static inline uint32_t golden_u32(rose_json *object, const char *key)
 {
     uint64_t value = golden_u64(object, key);
     assert_true(value <= UINT32_MAX);
     return (uint32_t)value;
 }
 
-static inline double golden_real(json_t *object, const char *key)
+static inline double golden_real(rose_json *object, const char *key)
 {
-    json_t *value = golden_get(object, key);
-    assert_true(json_is_number(value));
-    return json_number_value(value);
+    rose_json *value = golden_get(object, key);
+    assert_true(rose_json_is_number(value));
+    return rose_json_number_value(value);
 }
 
 /* Zeroed memory for n elements, never NULL. */
@@ -46,14 +46,14 @@ static inline void *golden_alloc(size_t n, size_t size)
     return p;
 }
 
-static inline uint32_t *golden_ids(json_t *object, const char *key, uint32_t *n)
+static inline uint32_t *golden_ids(rose_json *object, const char *key, uint32_t *n)
 {
-    json_t *array = golden_get(object, key);
-    assert_true(json_is_array(array));
-    *n = (uint32_t)json_array_size(array);
+    rose_json *array = golden_get(object, key);
+    assert_true(rose_json_is_array(array));
+    *n = (uint32_t)rose_json_count(array);
     uint32_t *ids = golden_alloc(*n, sizeof *ids);
     for (uint32_t i = 0; i < *n; i++)
-        ids[i] = (uint32_t)json_integer_value(json_array_get(array, i));
+        ids[i] = (uint32_t)rose_json_int(rose_json_at(array, i));
     return ids;
 }
 
@@ -71,23 +71,24 @@ static inline void golden_read_values(golden *g, const char *name, uint64_t n)
     assert_true(got == n && at_end);
 }
 
-static inline void golden_read_prompt(const golden *g, golden_prompt *p, json_t *json, uint64_t n)
+static inline void golden_read_prompt(const golden *g, golden_prompt *p, rose_json *json,
+                                      uint64_t n)
 {
     uint32_t n_margin = 0;
-    p->name = json_string_value(golden_get(json, "name"));
-    p->text = json_string_value(json_object_get(json, "text"));
+    p->name = rose_json_text(golden_get(json, "name"));
+    p->text = rose_json_text(rose_json_get(json, "text"));
     p->ids = golden_ids(json, "ids", &p->n_ids);
     p->greedy = golden_ids(json, "greedy", &p->n_greedy);
-    json_t *margin = golden_get(json, "margin"), *logits = golden_get(json, "logits");
-    n_margin = (uint32_t)json_array_size(margin);
+    rose_json *margin = golden_get(json, "margin"), *logits = golden_get(json, "logits");
+    n_margin = (uint32_t)rose_json_count(margin);
     assert_true(p->name != NULL && p->n_ids > 0 && n_margin == p->n_greedy);
     p->margin = golden_alloc(n_margin, sizeof *p->margin);
     for (uint32_t i = 0; i < n_margin; i++)
-        p->margin[i] = (float)json_number_value(json_array_get(margin, i));
-    p->n_logits = (uint32_t)json_array_size(logits);
+        p->margin[i] = (float)rose_json_number_value(rose_json_at(margin, i));
+    p->n_logits = (uint32_t)rose_json_count(logits);
     p->logits = golden_alloc(p->n_logits, sizeof *p->logits);
     for (uint32_t i = 0; i < p->n_logits; i++) {
-        json_t *entry = json_array_get(logits, i);
+        rose_json *entry = rose_json_at(logits, i);
         golden_logits *l = &p->logits[i];
         l->position = golden_u32(entry, "position");
         l->stride = golden_u32(entry, "stride");
@@ -100,10 +101,10 @@ static inline void golden_read_prompt(const golden *g, golden_prompt *p, json_t 
     }
 }
 
-static inline void golden_read_random(golden_random *r, json_t *json)
+static inline void golden_read_random(golden_random *r, rose_json *json)
 {
-    r->config = json_string_value(json_object_get(json, "config"));
-    r->dtype = json_string_value(golden_get(json, "dtype"));
+    r->config = rose_json_text(rose_json_get(json, "config"));
+    r->dtype = rose_json_text(golden_get(json, "dtype"));
     r->seed = golden_u64(json, "seed");
     assert_non_null(r->dtype);
     if (r->config != NULL) {
@@ -116,23 +117,23 @@ static inline void golden_read_random(golden_random *r, json_t *json)
     r->d_ff = golden_u32(json, "d_ff");
     r->vocab_size = golden_u32(json, "vocab_size");
     r->max_positions = golden_u32(json, "max_positions");
-    r->tied_head = json_is_true(golden_get(json, "tied"));
-    r->prefix = json_is_true(golden_get(json, "prefix"));
+    r->tied_head = rose_json_is_true(golden_get(json, "tied"));
+    r->prefix = rose_json_is_true(golden_get(json, "prefix"));
     r->max_shard_bytes = golden_u64(json, "max_shard_bytes");
 }
 
-static inline void golden_read_held_out(golden *g, json_t *json)
+static inline void golden_read_held_out(golden *g, rose_json *json)
 {
-    json_t *windows = golden_get(json, "windows");
+    rose_json *windows = golden_get(json, "windows");
     g->held_ids = golden_ids(json, "ids", &g->n_held_ids);
     g->nll_mean = golden_real(json, "nll_mean");
-    g->n_windows = (uint32_t)json_array_size(windows);
+    g->n_windows = (uint32_t)rose_json_count(windows);
     g->windows = golden_alloc(g->n_windows, sizeof *g->windows);
     for (uint32_t i = 0; i < g->n_windows; i++) {
         golden_window *w = &g->windows[i];
-        w->first = golden_u32(json_array_get(windows, i), "first");
-        w->n = golden_u32(json_array_get(windows, i), "n");
-        w->nll_sum = golden_real(json_array_get(windows, i), "nll_sum");
+        w->first = golden_u32(rose_json_at(windows, i), "first");
+        w->n = golden_u32(rose_json_at(windows, i), "n");
+        w->nll_sum = golden_real(rose_json_at(windows, i), "nll_sum");
         assert_true(w->first < g->n_held_ids && w->n < g->n_held_ids - w->first);
     }
 }
@@ -140,31 +141,29 @@ static inline void golden_read_held_out(golden *g, json_t *json)
 static inline void golden_open(golden *g, const char *name)
 {
     char path[1024], relative[256];
-    json_error_t error;
     memset(g, 0, sizeof *g);
     assert_true(snprintf(relative, sizeof relative, "tests/golden/%s.json", name) > 0);
     golden_path(path, sizeof path, relative);
-    g->json = json_load_file(path, 0, &error);
-    if (g->json == NULL) fail_msg("golden: %s: %s", path, error.text);
+    g->json = test_load_json(path);
     assert_int_equal(golden_u64(g->json, "format"), 1);
     g->tolerance = golden_real(g->json, "tolerance");
-    g->logprobs = json_object_get(g->json, "values") != NULL;
-    if (json_object_get(g->json, "served_context") != NULL)
+    g->logprobs = rose_json_get(g->json, "values") != NULL;
+    if (rose_json_get(g->json, "served_context") != NULL)
         g->served_context = golden_u32(g->json, "served_context");
 
-    json_t *model = golden_get(g->json, "model");
-    g->folder = json_string_value(json_object_get(model, "folder"));
+    rose_json *model = golden_get(g->json, "model");
+    g->folder = rose_json_text(rose_json_get(model, "folder"));
     if (g->folder == NULL) golden_read_random(&g->random, golden_get(model, "random"));
 
     uint64_t n_values = golden_u64(g->json, "n_values");
-    golden_read_values(g, json_string_value(golden_get(g->json, "values_file")), n_values);
-    json_t *prompts = golden_get(g->json, "prompts");
-    g->n_prompts = (uint32_t)json_array_size(prompts);
+    golden_read_values(g, rose_json_text(golden_get(g->json, "values_file")), n_values);
+    rose_json *prompts = golden_get(g->json, "prompts");
+    g->n_prompts = (uint32_t)rose_json_count(prompts);
     assert_true(g->n_prompts > 0);
     g->prompts = golden_alloc(g->n_prompts, sizeof *g->prompts);
     for (uint32_t i = 0; i < g->n_prompts; i++)
-        golden_read_prompt(g, &g->prompts[i], json_array_get(prompts, i), n_values);
-    json_t *held_out = json_object_get(g->json, "held_out");
+        golden_read_prompt(g, &g->prompts[i], rose_json_at(prompts, i), n_values);
+    rose_json *held_out = rose_json_get(g->json, "held_out");
     if (held_out != NULL) golden_read_held_out(g, held_out);
 }
 
@@ -180,7 +179,7 @@ static inline void golden_close(golden *g)
     free(g->held_ids);
     free(g->windows);
     free(g->values);
-    json_decref(g->json);
+    rose_json_decref(g->json);
     memset(g, 0, sizeof *g);
 }
 
@@ -200,12 +199,12 @@ static inline uint64_t golden_hash_file(const char *path)
 
 static inline void golden_check_model(const golden *g, const char *folder)
 {
-    json_t *files = golden_get(golden_get(g->json, "model"), "files");
-    assert_true(json_array_size(files) >= 2);
-    for (size_t i = 0; i < json_array_size(files); i++) {
-        json_t *entry = json_array_get(files, i);
-        const char *name = json_string_value(golden_get(entry, "name"));
-        const char *expected = json_string_value(golden_get(entry, "hash64"));
+    rose_json *files = golden_get(golden_get(g->json, "model"), "files");
+    assert_true(rose_json_count(files) >= 2);
+    for (size_t i = 0; i < rose_json_count(files); i++) {
+        rose_json *entry = rose_json_at(files, i);
+        const char *name = rose_json_text(golden_get(entry, "name"));
+        const char *expected = rose_json_text(golden_get(entry, "hash64"));
         char path[1024], found[17];
         assert_true((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path);
         snprintf(found, sizeof found, "%016llx", (unsigned long long)golden_hash_file(path));

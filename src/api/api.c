@@ -86,11 +86,11 @@ static bool copy_strings(rose_api *a, const rose_api_opts *o)
 
 static rose_status parse_kwargs(rose_api *a, const char *text, rose_err *err)
 {
-    json_error_t e;
+    rose_json_error e;
     if (text == NULL) return ROSE_OK;
     const rose_status st = rose_json_parse(&a->chat_kwargs, text, strlen(text), 0, &e);
     if (st == ROSE_E_NOMEM) return rose_fail(err, st, "api: out of memory");
-    if (st == ROSE_OK && json_is_object(a->chat_kwargs)) return ROSE_OK;
+    if (st == ROSE_OK && rose_json_is_object(a->chat_kwargs)) return ROSE_OK;
     return rose_fail(err, ROSE_E_INVAL,
                      "--chat-template-kwargs needs a JSON object, such as "
                      "{\"enable_thinking\": false}%s%.100s",
@@ -232,7 +232,7 @@ void rose_api_destroy(rose_api *a)
     free(a->model_id);
     free(a->model_path);
     free(a->version);
-    json_decref(a->chat_kwargs);
+    rose_json_decref(a->chat_kwargs);
     free(a->profiler_dir);
     pthread_mutex_destroy(&a->profile_lock);
     pthread_mutex_destroy(&a->logged.lock);

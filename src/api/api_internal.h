@@ -12,7 +12,6 @@
 #ifndef ROSE_API_API_INTERNAL_H
 #define ROSE_API_API_INTERNAL_H
 
-#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -21,6 +20,7 @@
 #include "api/json_out.h"
 #include "api/metrics.h"
 #include "api/rules.h"
+#include "base/json.h"
 #include "chat/calls.h"
 #include "tokenizer/stop.h"
 
@@ -54,11 +54,11 @@ void rose_api_utf8_clean(char *s);
 /* Parses a body into a JSON object. It first refuses, in one scan that allocates nothing, bodies
  * that would cost much memory: nesting over 64, over 65536 containers, over max_values values.
  * Errors: 400 with the position. */
-bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
+bool rose_api_json_load(rose_json **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
 /* Whether v is this string. v may be NULL. */
-bool rose_api_json_is(const json_t *v, const char *text);
+bool rose_api_json_is(const rose_json *v, const char *text);
 
 /* Finds a time-out without parsing: the value of the member `key` (written without escapes) of
  * the outermost object. Returns it if it is a number above 0 and at most ROSE_API_MAX_TIMEOUT;
@@ -129,9 +129,9 @@ typedef enum rose_api_structured {
 
 /* The fields of requests that are pooled (pooled.c). */
 typedef struct rose_api_pooled_params {
-    const json_t *input, *query, *documents, *text_1, *text_2;
-    const json_t *encoding_format, *instruction, *normalize; /* strings; a bool. NULL = absent */
-    int64_t dimensions, top_n;                               /* 0 = absent */
+    const rose_json *input, *query, *documents, *text_1, *text_2;
+    const rose_json *encoding_format, *instruction, *normalize; /* strings; a bool. NULL = absent */
+    int64_t dimensions, top_n;                                  /* 0 = absent */
     int64_t truncate; /* truncate_prompt_tokens: -1 = to the context; 0 = absent */
     bool return_documents;
 } rose_api_pooled_params;
@@ -151,23 +151,24 @@ typedef struct rose_api_params {
     double timeout; /* seconds; 0 = none */
     rose_api_pooled_params pooled;
     bool echo, token_ids, as_ids, include_stop, chat_logprobs;
-    int64_t priority;         /* lower is sooner */
-    const json_t *cache_salt; /* a JSON string of at least one byte; NULL = the request has none */
-    const json_t *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
+    int64_t priority; /* lower is sooner */
+    const rose_json
+        *cache_salt; /* a JSON string of at least one byte; NULL = the request has none */
+    const rose_json *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     bool continuous_usage; /* usage in every chunk of the stream; requires include_usage */
-    const json_t *prompt, *messages, *tokens, *stop, *stream_options;
+    const rose_json *prompt, *messages, *tokens, *stop, *stream_options;
     bool add_generation_prompt, continue_final;
-    const json_t *chat_template;     /* a string, or NULL */
-    const json_t *chat_kwargs;       /* an object, or NULL */
-    const json_t *tools, *documents; /* lists of objects with at least one, or NULL */
-    const json_t *tool_choice;
+    const rose_json *chat_template;     /* a string, or NULL */
+    const rose_json *chat_kwargs;       /* an object, or NULL */
+    const rose_json *tools, *documents; /* lists of objects with at least one, or NULL */
+    const rose_json *tool_choice;
     bool tools_off, tools_required; /* tool_choice "none", "required" */
     const char *tool_name;          /* the function that tool_choice names, or NULL */
     bool parallel_calls, include_reasoning, separate_reasoning;
-    const json_t *structured[ROSE_API_N_STRUCTURED]; /* as they came */
-    rose_api_structure structure;                    /* what they ask for */
-    const json_t *body;                              /* as the client sent it; set by the job */
+    const rose_json *structured[ROSE_API_N_STRUCTURED]; /* as they came */
+    rose_api_structure structure;                       /* what they ask for */
+    const rose_json *body;                              /* as the client sent it; set by the job */
 } rose_api_params;
 
 typedef struct rose_api_schema_opts {
@@ -182,7 +183,7 @@ typedef struct rose_api_schema_opts {
 /* Checks every field of root against the table; fills p and notes in g the ignored fields.
  * prompt.c checks the types of prompt, messages and tokens. Errors: 400 naming the field, 404
  * for another model. */
-bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
+bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
 
 /* tools.c: checks the tools of a request that generates, and its tool_choice. Errors: 400 naming
@@ -311,11 +312,11 @@ typedef struct rose_api_choice {
 
 /* The body of another API on its way to the body of a chat completion. */
 typedef struct rose_api_translation {
-    const json_t *body; /* borrowed: as the client sent it */
-    json_t *chat;       /* owned by the caller: what it asks of a chat completion */
-    json_t *messages;   /* borrowed from chat */
-    bool generates;     /* else only the prompt is wanted */
-    bool templated;     /* the server has a chat template besides the plain one */
+    const rose_json *body; /* borrowed: as the client sent it */
+    rose_json *chat;       /* owned by the caller: what it asks of a chat completion */
+    rose_json *messages;   /* borrowed from chat */
+    bool generates;        /* else only the prompt is wanted */
+    bool templated;        /* the server has a chat template besides the plain one */
     rose_api_ignored *ignored;
     rose_api_error *err;
 } rose_api_translation;
@@ -361,7 +362,7 @@ typedef struct rose_api_reading {
     bool hide_reasoning;                       /* the client does not want it */
     bool one_call;                             /* later calls are dropped */
     bool short_ids;                            /* ids of calls are nine letters and digits */
-    json_t *tools;                             /* owned: the request's tools; NULL without calls */
+    rose_json *tools;                          /* owned: the request's tools; NULL without calls */
     uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
 } rose_api_reading;
 
@@ -495,10 +496,10 @@ typedef struct rose_api_prompt_ctx {
     const rose_api *api;
 } rose_api_prompt_ctx;
 
-bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
+bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool add_special,
                            const rose_api_prompt_ctx *c, rose_api_error *err);
 void rose_api_prompts_free(rose_api_prompts *p);
-bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
+bool rose_api_ids_load(rose_ids *out, const rose_json *list, const char *param, uint32_t vocab_size,
                        rose_api_error *err);
 bool rose_api_encode(rose_ids *out, const char *text, size_t len, unsigned flags,
                      const rose_api_prompt_ctx *c, const char *param, rose_api_error *err);
@@ -541,30 +542,32 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
 #define ROSE_API_CHAT_STOP "\nUser:" /* implied by the plain template */
 
 /* translate.c: what responses.c and anthropic.c share. False and NULL: t->err says why. */
-bool rose_api_translate_set(rose_api_translation *t, const char *key, json_t *v); /* takes v */
+bool rose_api_translate_set(rose_api_translation *t, const char *key, rose_json *v); /* takes v */
 /* Copies a field that has the same meaning in a chat. */
-bool rose_api_translate_copy(rose_api_translation *t, const char *to, const json_t *v);
+bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
 /* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
  * notes an unknown field. */
-bool rose_api_translate_other(rose_api_translation *t, const char *name, const json_t *v);
+bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v);
 /* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
 bool rose_api_translate_hint(rose_api_translation *t, const char *name);
 /* Refuses what would change the answer: name is not supported, because of `why`, or NULL. */
 bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why);
 bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted);
-json_t *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
-bool rose_api_translate_text(rose_api_translation *t, json_t *message, const json_t *text);
+rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
+bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text);
 /* Adds a call of a tool. arguments: a string, borrowed. */
-bool rose_api_translate_call(rose_api_translation *t, json_t *message, const json_t *id,
-                             const json_t *name, const json_t *arguments);
+bool rose_api_translate_call(rose_api_translation *t, rose_json *message, const rose_json *id,
+                             const rose_json *name, const rose_json *arguments);
 /* Adds a function to the chat's tools. Members that are NULL or null are left out. */
-bool rose_api_translate_tool(rose_api_translation *t, const json_t *name, const json_t *description,
-                             const json_t *parameters, const json_t *strict);
+bool rose_api_translate_tool(rose_api_translation *t, const rose_json *name,
+                             const rose_json *description, const rose_json *parameters,
+                             const rose_json *strict);
 /* Asks for a call of this function. */
-bool rose_api_translate_choose(rose_api_translation *t, const json_t *name);
+bool rose_api_translate_choose(rose_api_translation *t, const rose_json *name);
 /* Asks for JSON that fits the schema. name, strict and description may be NULL. */
-bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, const json_t *name,
-                               const json_t *strict, const json_t *description);
+bool rose_api_translate_schema(rose_api_translation *t, const rose_json *schema,
+                               const rose_json *name, const rose_json *strict,
+                               const rose_json *description);
 /* Call last: a message with one text gets a string as its content, one without any an empty one. */
 bool rose_api_translate_end(rose_api_translation *t);
 /* Replaces the name of a field of a chat, in `cap` bytes, by the client's; false: it has the same.
@@ -585,7 +588,7 @@ bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
  * calls, or structured output that calls or reasoning may come before, p->structure becomes a
  * structural tag, *tag, which the caller owns. It may render the messages into `text`. */
 bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
-                         rose_template_text *text, json_t **tag);
+                         rose_template_text *text, rose_json **tag);
 void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text); /* it is rendered */
 bool rose_api_calls_create(rose_api_choice *c);                              /* false: no memory */
 /* tools.c, I/O thread: adds the parts of a piece of text; false: no memory. After finish, which
@@ -613,7 +616,7 @@ void rose_api_put_parts(rose_api_out *o, const rose_api_choice *c, rose_api_part
 void rose_api_put_args(rose_api_out *o, const rose_api_choice *c, const rose_api_part *call);
 
 /* stream.c */
-void rose_api_put_json(rose_api_out *o, const json_t *v); /* compact; NULL: null */
+void rose_api_put_json(rose_api_out *o, const rose_json *v); /* compact; NULL: null */
 
 /* reply.c */
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j);
@@ -682,7 +685,7 @@ enum {
 struct rose_api {
     rose_api_opts o; /* strings owned: */
     char *model_id, *model_path, *version, *profiler_dir;
-    json_t *chat_kwargs; /* owned: an object, or NULL; read-only */
+    rose_json *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */
     const rose_tokenizer *tok;     /* borrowed */

@@ -213,9 +213,9 @@ static void put_response(rose_api_out *o, const rose_api_job *j, const char *sta
 /* Writes ,"key":value as the client sent it, or what `absent` says. */
 static void echo(rose_api_out *o, const rose_api_params *p, const char *key, const char *absent)
 {
-    const json_t *v = json_object_get(p->body, key);
+    const rose_json *v = rose_json_get(p->body, key);
     rose_api_putf(o, ",\"%s\":", key);
-    if (v == NULL || json_is_null(v))
+    if (v == NULL || rose_json_is_null(v))
         rose_api_puts(o, absent);
     else
         rose_api_put_json(o, v);
@@ -445,15 +445,15 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose
 {
     const rose_api_part *end = c->parts + c->n_parts;
     rose_buf text = {0};
-    json_t *input = NULL;
-    json_error_t where;
+    rose_json *input = NULL;
+    rose_json_error where;
     for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
         if (rose_buf_add(&text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
     if (text.len > 0 &&
-        rose_json_parse(&input, text.data, text.len, JSON_ALLOW_NUL, &where) == ROSE_E_NOMEM)
+        rose_json_parse(&input, text.data, text.len, ROSE_JSON_NUL, &where) == ROSE_E_NOMEM)
         o->oom = true;
-    if (json_is_object(input)) {
+    if (rose_json_is_object(input)) {
         rose_api_put(o, text.data, text.len);
     } else if (text.len == 0) {
         PUT(o, "{}");
@@ -462,7 +462,7 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose
         rose_api_put_string(o, text.data, text.len);
         PUT(o, "}");
     }
-    json_decref(input);
+    rose_json_decref(input);
     rose_buf_free(&text);
 }
 

@@ -24,59 +24,58 @@ static bool ignore_member(rose_api_ignored *g, size_t i, const char *key, rose_a
     return rose_api_unknown_field(g, name, err);
 }
 
-static bool check_part(const json_t *part, size_t i, size_t k, rose_api_ignored *g,
+static bool check_part(const rose_json *part, size_t i, size_t k, rose_api_ignored *g,
                        rose_api_error *err)
 {
     const char *key;
-    json_t *v;
+    rose_json *v;
     char name[128];
-    json_object_foreach((json_t *)(uintptr_t)part, key, v)
-    {
-        if (strcmp(key, "type") == 0 || strcmp(key, "text") == 0 || json_is_null(v)) continue;
+    rose_json_each (part, key, v) {
+        if (strcmp(key, "type") == 0 || strcmp(key, "text") == 0 || rose_json_is_null(v)) continue;
         snprintf(name, sizeof name, "messages[%zu].content[%zu].%s", i, k, key);
         if (!rose_api_unknown_field(g, name, err)) return false;
     }
     return true;
 }
 
-static bool put_part(rose_api_out *out, const json_t *part, size_t i, rose_api_error *err)
+static bool put_part(rose_api_out *out, const rose_json *part, size_t i, rose_api_error *err)
 {
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-    if (!json_is_object(part) || !json_is_string(type))
+    const rose_json *type = rose_json_get(part, "type"), *text = rose_json_get(part, "text");
+    if (!rose_json_is_object(part) || !rose_json_is_string(type))
         return rose_api_fail(err, 400, NULL, "messages",
                              "messages[%zu].content: each part must be an object with a 'type'", i);
-    if (strcmp(json_string_value(type), "text") != 0)
+    if (strcmp(rose_json_text(type), "text") != 0)
         return rose_api_fail(
             err, 400, "unsupported_field", "messages",
             "messages[%zu].content: part type '%.40s' is not supported by this server", i,
-            json_string_value(type));
-    if (!json_is_string(text))
+            rose_json_text(type));
+    if (!rose_json_is_string(text))
         return rose_api_fail(err, 400, NULL, "messages",
                              "messages[%zu].content: a text part needs a string 'text'", i);
-    rose_api_put(out, json_string_value(text), json_string_length(text));
+    rose_api_put(out, rose_json_text(text), rose_json_text_len(text));
     return true;
 }
 
 /* may_lack: null or missing content counts as the empty text. */
-static bool put_content(rose_api_out *out, const json_t *content, bool may_lack, size_t i,
+static bool put_content(rose_api_out *out, const rose_json *content, bool may_lack, size_t i,
                         rose_api_ignored *g, rose_api_error *err)
 {
-    if (may_lack && (content == NULL || json_is_null(content))) return true;
-    if (json_is_string(content)) {
-        rose_api_put(out, json_string_value(content), json_string_length(content));
+    if (may_lack && (content == NULL || rose_json_is_null(content))) return true;
+    if (rose_json_is_string(content)) {
+        rose_api_put(out, rose_json_text(content), rose_json_text_len(content));
         return true;
     }
-    if (!json_is_array(content))
+    if (!rose_json_is_array(content))
         return rose_api_fail(err, 400, NULL, "messages",
                              "messages[%zu].content must be a string or a list of text parts", i);
-    for (size_t k = 0; k < json_array_size(content); k++) {
-        const json_t *part = json_array_get(content, k);
+    for (size_t k = 0; k < rose_json_count(content); k++) {
+        const rose_json *part = rose_json_at(content, k);
         if (!put_part(out, part, i, err) || !check_part(part, i, k, g, err)) return false;
     }
     return true;
 }
 
-static const char *role_label(const json_t *role)
+static const char *role_label(const rose_json *role)
 {
     static const char *const names[][2] = {{"system", "System: "},
                                            {"developer", "System: "},
@@ -97,16 +96,16 @@ static bool is_one_of(const char *key, const char *const *names)
 
 /* Checks the members of a message. null and [] count as absent, because clients send back the
  * replies that they got. */
-static bool check_members(const json_t *message, size_t i, rose_api_ignored *g, rose_api_error *err)
+static bool check_members(const rose_json *message, size_t i, rose_api_ignored *g,
+                          rose_api_error *err)
 {
     static const char *const used[] = {"role", "content", NULL};
     static const char *const refused[] = {"tool_calls", "tool_call_id", "function_call",
                                           "refusal",    "audio",        NULL};
     const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)message, key, v)
-    {
-        bool empty = json_is_null(v) || (json_is_array(v) && json_array_size(v) == 0);
+    rose_json *v;
+    rose_json_each (message, key, v) {
+        bool empty = rose_json_is_null(v) || (rose_json_is_array(v) && rose_json_count(v) == 0);
         if (empty || is_one_of(key, used)) continue;
         if (is_one_of(key, refused))
             return rose_api_fail(err, 400, "unsupported_field", "messages",
@@ -116,21 +115,21 @@ static bool check_members(const json_t *message, size_t i, rose_api_ignored *g, 
     return true;
 }
 
-static bool render_message(rose_api_out *out, const json_t *m, size_t i, rose_api_ignored *g,
+static bool render_message(rose_api_out *out, const rose_json *m, size_t i, rose_api_ignored *g,
                            rose_api_error *err)
 {
-    const char *label = role_label(json_object_get(m, "role"));
-    if (!json_is_object(m))
+    const char *label = role_label(rose_json_get(m, "role"));
+    if (!rose_json_is_object(m))
         return rose_api_fail(err, 400, NULL, "messages", "messages[%zu] must be an object", i);
     if (label == NULL)
         return rose_api_fail(err, 400, NULL, "messages",
                              "messages[%zu].role must be 'system', 'developer', 'user' or "
                              "'assistant'",
                              i);
-    const bool reply = rose_api_json_is(json_object_get(m, "role"), "assistant");
+    const bool reply = rose_api_json_is(rose_json_get(m, "role"), "assistant");
     if (!check_members(m, i, g, err)) return false;
     rose_api_puts(out, label);
-    if (!put_content(out, json_object_get(m, "content"), reply, i, g, err)) return false;
+    if (!put_content(out, rose_json_get(m, "content"), reply, i, g, err)) return false;
     rose_api_puts(out, "\n");
     return true;
 }
@@ -138,15 +137,15 @@ static bool render_message(rose_api_out *out, const json_t *m, size_t i, rose_ap
 bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_ignored *g,
                           rose_api_error *err)
 {
-    const json_t *messages = p->messages;
+    const rose_json *messages = p->messages;
     if (p->add_generation_prompt && p->continue_final)
         return rose_api_fail(err, 400, NULL, "continue_final_message",
                              "continue_final_message and add_generation_prompt exclude each other");
-    if (!json_is_array(messages) || json_array_size(messages) == 0)
+    if (!rose_json_is_array(messages) || rose_json_count(messages) == 0)
         return rose_api_fail(err, 400, NULL, "messages",
                              "field 'messages' must be a list of at least one message");
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        if (!render_message(out, json_array_get(messages, i), i, g, err)) return false;
+    for (size_t i = 0; i < rose_json_count(messages); i++) {
+        if (!render_message(out, rose_json_at(messages, i), i, g, err)) return false;
     }
     if (p->add_generation_prompt) rose_api_puts(out, "Assistant:");
     if (p->continue_final && !out->oom) out->b.len--; /* without the newline */

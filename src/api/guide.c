@@ -105,9 +105,9 @@ bool rose_api_guide_load_structure(rose_api_job *j, const rose_api_structure *s)
 {
     rose_api_out text = {0};
     if (!s->any) return true;
-    if (json_is_string(s->value))
-        return rose_api_guide_load(j, s->kind, s->schema_order, json_string_value(s->value),
-                                   json_string_length(s->value), s->param);
+    if (rose_json_is_string(s->value))
+        return rose_api_guide_load(j, s->kind, s->schema_order, rose_json_text(s->value),
+                                   rose_json_text_len(s->value), s->param);
     if (s->value != NULL) rose_api_put_json(&text, s->value);
     const bool ok = text.oom ? rose_api_fail_nomem(&j->err)
                              : rose_api_guide_load(j, s->kind, s->schema_order, text.b.data,

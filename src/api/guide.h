@@ -11,10 +11,10 @@
 #ifndef ROSE_API_GUIDE_H
 #define ROSE_API_GUIDE_H
 
-#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/json.h"
 #include "engine/engine.h"
 #include "grammar/cache.h"
 
@@ -23,9 +23,9 @@ typedef struct rose_api_structure {
     bool any; /* false: the text is free */
     rose_grammar_kind kind;
     bool schema_order;
-    char param[64];      /* the field that asks for it */
-    const json_t *value; /* borrowed from the request. A string is the text of the grammar; the JSON
-                          * of any other value is the text. NULL: the kind has no text */
+    char param[64];         /* the field that asks for it */
+    const rose_json *value; /* borrowed from the request. A string is the text of the grammar; the
+                             * JSON of any other value is the text. NULL: the kind has no text */
 } rose_api_structure;
 
 /* The grammars of the model; a member of rose_api. */

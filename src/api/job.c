@@ -76,7 +76,7 @@ void rose_api_job_free(rose_api_job *j)
     }
     free(j->extras);
     rose_grammar_unref(j->grammar);
-    json_decref(j->reading.tools);
+    rose_json_decref(j->reading.tools);
     rose_api_prompts_free(&j->prompts);
     rose_api_pooled_free(j->pooled);
     free(j->choices);
@@ -97,11 +97,11 @@ static bool is_plain_chat(const rose_api_job *j)
 
 static bool load_stops(rose_api_job *j, const rose_api_params *p)
 {
-    size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
+    size_t n = p->stop == NULL ? 0 : rose_json_is_array(p->stop) ? rose_json_count(p->stop) : 1;
     rose_status st = ROSE_OK;
     for (size_t i = 0; i < n && st == ROSE_OK; i++) {
-        const json_t *s = json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop;
-        st = rose_stops_add(&j->stops, json_string_value(s), json_string_length(s));
+        const rose_json *s = rose_json_is_array(p->stop) ? rose_json_at(p->stop, i) : p->stop;
+        st = rose_stops_add(&j->stops, rose_json_text(s), rose_json_text_len(s));
     }
     if (is_plain_chat(j) && st == ROSE_OK)
         st = rose_stops_add(&j->stops, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
@@ -274,8 +274,8 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .prof_id = j->prof_id,
                            .sink = j->io->sink};
     if (p->cache_salt != NULL) {
-        o.cache_salt = json_string_value(p->cache_salt);
-        o.cache_salt_len = json_string_length(p->cache_salt);
+        o.cache_salt = rose_json_text(p->cache_salt);
+        o.cache_salt_len = rose_json_text_len(p->cache_salt);
     }
     uint64_t seed = 0, n_tokens = (uint64_t)j->n_prompt_tokens * n; /* of those not submitted */
     if (!reserve_live(j, j->n_choices)) return;
@@ -422,8 +422,9 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
 
 /* Checks the body. If the dialect is not that of a chat, *chat becomes its translation, a new
  * reference. */
-static bool check_body(rose_api_params *p, json_t **chat, const rose_api_job *j, const json_t *body,
-                       const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
+static bool check_body(rose_api_params *p, rose_json **chat, const rose_api_job *j,
+                       const rose_json *body, const rose_api_schema_opts *o, rose_api_ignored *g,
+                       rose_api_error *err)
 {
     const bool translates = j->dialect->translate != NULL;
     rose_api_translation t = {.body = body,
@@ -443,8 +444,9 @@ static bool check_body(rose_api_params *p, json_t **chat, const rose_api_job *j,
 /* Returns the number of choices asked for, even if that number is over the limit. */
 static uint64_t count_choices(const rose_api_params *p)
 {
-    const bool many = json_is_array(p->prompt) && !json_is_integer(json_array_get(p->prompt, 0));
-    return (many ? json_array_size(p->prompt) : 1) * (uint64_t)p->n;
+    const bool many =
+        rose_json_is_array(p->prompt) && !rose_json_is_integer(rose_json_at(p->prompt, 0));
+    return (many ? rose_json_count(p->prompt) : 1) * (uint64_t)p->n;
 }
 
 static void process(rose_api_job *j, rose_encoder *enc)
@@ -469,7 +471,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .ignored = &ignored,
                              .api = a};
     size_t max_values = (size_t)a->o.max_n * max_len;
-    json_t *root = NULL, *chat = NULL, *tag = NULL;
+    rose_json *root = NULL, *chat = NULL, *tag = NULL;
     rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
@@ -500,13 +502,13 @@ static void process(rose_api_job *j, rose_encoder *enc)
         j->short_only = false;
     }
     rose_template_text_free(&text);
-    json_decref(tag);
+    rose_json_decref(tag);
     if (j->dialect->renames != NULL) {
         if (j->err.status != 0) rose_api_translate_error(&j->err, j->dialect->renames);
         rose_api_translate_name(j->guided_by, sizeof j->guided_by, j->dialect->renames);
     }
-    json_decref(chat);
-    json_decref(root);
+    rose_json_decref(chat);
+    rose_json_decref(root);
     rose_prof_end(&span);
     if (j->declined) return;
 done:

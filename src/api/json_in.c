@@ -1,7 +1,6 @@
-/* api/json_in.c - parses bodies into JSON objects. jansson does the parsing. Before it runs, one
- * scan of the bytes limits what it may allocate: a body of 32 MiB "[[],[],..." would otherwise
- * become gigabytes of empty arrays. The parser itself refuses bytes that are not UTF-8,
- * duplicate keys, numbers that do not fit, and NaN. */
+/* api/json_in.c - parses bodies into JSON objects. The limits of the parser bound what a body may
+ * allocate: 32 MiB of "[[],[],..." would otherwise become gigabytes of empty arrays. The parser
+ * refuses bytes that are not UTF-8, duplicate keys, reals that do not fit, and NaN. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,96 +9,43 @@
 
 enum { MAX_DEPTH = 64, MAX_CONTAINERS = 65536 };
 
-/* Returns the index of the byte that ends the string whose opening quote is at i, or len. */
-static size_t skip_string(const char *body, size_t i, size_t len)
+/* Reads the number that comes next. Returns 0 if it is not a number in (0, ROSE_API_MAX_TIMEOUT],
+ * or is not correct; steps over it in any case. */
+static double small_number(rose_json_scan *s)
 {
-    for (i++; i < len && body[i] != '"'; i++) {
-        if (body[i] == '\\') i++;
-    }
-    return i;
-}
-
-/* Counts brackets and commas outside strings; the parser reports malformed text. */
-static bool bounded(const char *body, size_t len, size_t max_values, rose_api_error *err)
-{
-    size_t depth = 0, containers = 0, values = 0;
-    for (size_t i = 0; i < len; i++) {
-        char c = body[i];
-        if (c == '"') {
-            i = skip_string(body, i, len);
-        } else if (c == '[' || c == '{') {
-            if (++depth > MAX_DEPTH)
-                return rose_api_fail(err, 400, NULL, NULL,
-                                     "the JSON body nests deeper than %d levels at byte %zu",
-                                     MAX_DEPTH, i);
-            containers++;
-        } else if (c == ']' || c == '}') {
-            if (depth > 0) depth--;
-        } else if (c == ',') {
-            values++;
-        }
-    }
-    if (containers > MAX_CONTAINERS)
-        return rose_api_fail(err, 400, NULL, NULL,
-                             "the JSON body holds %zu lists and objects, the limit "
-                             "is %d",
-                             containers, MAX_CONTAINERS);
-    if (values > max_values)
-        return rose_api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu values",
-                             max_values);
-    return true;
-}
-
-/* Returns the index of the first byte from i on that is not white space. */
-static size_t skip_space(const char *body, size_t i, size_t len)
-{
-    while (i < len && strchr(" \t\r\n", body[i]) != NULL && body[i] != '\0')
-        i++;
-    return i;
-}
-
-/* Returns the numeric value of the member whose key ends before i; 0 if it is not a number. */
-static double member_number(const char *body, size_t i, size_t len)
-{
-    char text[40];
-    i = skip_space(body, i, len);
-    if (i == len || body[i] != ':') return 0;
-    i = skip_space(body, i + 1, len);
-    size_t n = 0;
-    while (i + n < len && n < sizeof text - 1 && strchr("0123456789+-.eE", body[i + n]) != NULL &&
-           body[i + n] != '\0')
-        n++;
-    memcpy(text, body + i, n);
-    text[n] = '\0';
-    double x = strtod(text, NULL);
+    char text[40] = "";
+    rose_json_scan_peek(s);
+    const char *from = s->p;
+    if (rose_json_scan_skip(s) != ROSE_OK || (size_t)(s->p - from) >= sizeof text) return 0;
+    memcpy(text, from, (size_t)(s->p - from));
+    if (text[0] < '0' || text[0] > '9') return 0;
+    const double x = strtod(text, NULL);
     return x > 0 && x <= ROSE_API_MAX_TIMEOUT ? x : 0;
 }
 
 double rose_api_json_peek(const char *body, size_t len, const char *key)
 {
-    const size_t n = strlen(key);
-    size_t depth = 0;
-    if (memmem(body, len, key, n) == NULL) return 0;
-    for (size_t i = 0; i < len; i++) {
-        char c = body[i];
-        if (c == '"') {
-            size_t begin = i + 1;
-            i = skip_string(body, i, len);
-            bool it = depth == 1 && i < len && i - begin == n && memcmp(body + begin, key, n) == 0;
-            double x = it ? member_number(body, i + 1, len) : 0;
-            if (x > 0) return x;
-        } else if (c == '[' || c == '{') {
-            depth++;
-        } else if ((c == ']' || c == '}') && depth > 0) {
-            depth--;
-        }
+    rose_json_scan s = {.begin = body, .p = body, .end = body + len};
+    rose_buf scratch = {0};
+    const char *name;
+    size_t n;
+    double x = 0;
+    if (memmem(body, len, key, strlen(key)) == NULL) return 0;
+    rose_status st = rose_json_scan_open(&s, '{');
+    for (bool first = true; x <= 0 && rose_json_scan_more(&s, '}', &first, &st);) {
+        if ((st = rose_json_scan_key(&s, &scratch, &name, &n)) != ROSE_OK) break;
+        if (n == strlen(key) && memcmp(name, key, n) == 0)
+            x = small_number(&s);
+        else
+            st = rose_json_scan_skip(&s);
     }
-    return 0;
+    rose_buf_free(&scratch);
+    return x;
 }
 
-bool rose_api_json_is(const json_t *v, const char *text)
+bool rose_api_json_is(const rose_json *v, const char *text)
 {
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+    return rose_json_is_string(v) && strcmp(rose_json_text(v), text) == 0;
 }
 
 /* Names the encoding of a body whose first bytes show that it is not UTF-8 text; else NULL. The
@@ -118,24 +64,39 @@ static const char *foreign_encoding(const char *body, size_t len)
     return NULL;
 }
 
-bool rose_api_json_load(json_t **root, const char *body, size_t len, size_t max_values,
+static bool over_limit(const rose_json_error *e, const rose_json_limits *limits,
+                       rose_api_error *err)
+{
+    if (e->limit == ROSE_JSON_DEPTH)
+        return rose_api_fail(err, 400, NULL, NULL,
+                             "the JSON body nests deeper than %zu levels at byte %d", limits->depth,
+                             e->position);
+    if (e->limit == ROSE_JSON_CONTAINERS)
+        return rose_api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu lists and objects",
+                             limits->containers);
+    return rose_api_fail(err, 400, NULL, NULL, "the JSON body holds over %zu values",
+                         limits->values);
+}
+
+bool rose_api_json_load(rose_json **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err)
 {
-    json_error_t je;
+    rose_json_error je;
     *root = NULL;
     if (len == 0)
         return rose_api_fail(err, 400, NULL, NULL, "the body is empty, a JSON object is needed");
     const char *foreign = foreign_encoding(body, len);
     if (foreign != NULL) return rose_api_fail(err, 400, NULL, NULL, "the body %s", foreign);
-    if (!bounded(body, len, max_values, err)) return false;
-    rose_status st = rose_json_parse(root, body, len, JSON_ALLOW_NUL, &je);
+    const rose_json_limits limits = {MAX_DEPTH, MAX_CONTAINERS, max_values};
+    const rose_status st = rose_json_parse_limited(root, body, len, ROSE_JSON_NUL, &limits, &je);
     if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
+    if (st != ROSE_OK && je.limit != ROSE_JSON_NO_LIMIT) return over_limit(&je, &limits, err);
     if (st != ROSE_OK)
         return rose_api_fail(err, 400, NULL, NULL,
                              "the body is not valid JSON: line %d, column %d (byte %d): %s",
                              je.line, je.column, je.position, je.text);
-    if (!json_is_object(*root)) {
-        json_decref(*root);
+    if (!rose_json_is_object(*root)) {
+        rose_json_decref(*root);
         *root = NULL;
         return rose_api_fail(err, 400, NULL, NULL, "the body must be a JSON object");
     }

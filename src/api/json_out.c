@@ -1,10 +1,10 @@
 /* api/json_out.c - writes JSON text to the end of a buffer. Replies have a fixed form, so they
- * are written front to back, without a tree. The escaper copies runs of plain bytes and looks at
- * each byte once. */
+ * are written front to back, without a tree. */
 #include <stdio.h>
 #include <string.h>
 
 #include "api/json_out.h"
+#include "base/json.h"
 
 void rose_api_put(rose_api_out *o, const char *bytes, size_t len)
 {
@@ -42,33 +42,9 @@ void rose_api_put_u64(rose_api_out *o, uint64_t v)
     rose_api_put(o, digits + i, sizeof digits - i);
 }
 
-/* The character after the backslash; 'u' = \u00XX; 0 = the byte stands for itself. */
-static const char escape_of[256] = {
-    ['\b'] = 'b',  ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't', ['"'] = '"',
-    ['\\'] = '\\', [0x00] = 'u', [0x01] = 'u', [0x02] = 'u', [0x03] = 'u', [0x04] = 'u',
-    [0x05] = 'u',  [0x06] = 'u', [0x07] = 'u', [0x0B] = 'u', [0x0E] = 'u', [0x0F] = 'u',
-    [0x10] = 'u',  [0x11] = 'u', [0x12] = 'u', [0x13] = 'u', [0x14] = 'u', [0x15] = 'u',
-    [0x16] = 'u',  [0x17] = 'u', [0x18] = 'u', [0x19] = 'u', [0x1A] = 'u', [0x1B] = 'u',
-    [0x1C] = 'u',  [0x1D] = 'u', [0x1E] = 'u', [0x1F] = 'u'};
-
-static void put_escape(rose_api_out *o, unsigned char byte)
-{
-    static const char hex[] = "0123456789ABCDEF";
-    char seq[6] = {'\\', escape_of[byte], '0', '0', hex[byte >> 4], hex[byte & 15]};
-    rose_api_put(o, seq, seq[1] == 'u' ? 6 : 2);
-}
-
 void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len)
 {
-    size_t begin = 0;
-    if (len == 0) return; /* s may be NULL then */
-    for (size_t i = 0; i < len; i++) {
-        if (escape_of[(unsigned char)s[i]] == 0) continue;
-        rose_api_put(o, s + begin, i - begin);
-        put_escape(o, (unsigned char)s[i]);
-        begin = i + 1;
-    }
-    rose_api_put(o, s + begin, len - begin);
+    if (!o->oom && rose_json_escape(&o->b, s, len) != ROSE_OK) o->oom = true;
 }
 
 void rose_api_put_string(rose_api_out *o, const char *s, size_t len)

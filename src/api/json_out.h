@@ -16,9 +16,7 @@ void rose_api_put(rose_api_out *o, const char *bytes, size_t len);
 void rose_api_puts(rose_api_out *o, const char *literal);
 void rose_api_putf(rose_api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void rose_api_put_u64(rose_api_out *o, uint64_t v);
-/* Writes a JSON string without its quotes, with the bytes that jansson would write: \" \\ \b \f
- * \n \r \t and \u00XX (upper case) for other bytes below 0x20; all other bytes as they are. s is
- * valid UTF-8. */
+/* Writes a JSON string without its quotes, as rose_json_escape; s is valid UTF-8. */
 void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len);
 void rose_api_put_string(rose_api_out *o, const char *s, size_t len); /* with quotes */
 void rose_api_out_reset(rose_api_out *o);                             /* empty, keeps the memory */

@@ -98,7 +98,7 @@ typedef struct config {
 
 struct rose_kv_events {
     config o;
-    json_t *json; /* owned */
+    rose_json *json; /* owned */
     zmq z;
     void *ctx, *pub, *router; /* owned; router NULL: no replay */
     rose_kv_feed *feed;       /* owned */
@@ -121,36 +121,36 @@ static rose_status fail_field(const char *name, const char *wants, rose_err *err
     return rose_fail(err, ROSE_E_INVAL, "--kv-events-config: '%s' must be %s", name, wants);
 }
 
-static rose_status read_text(const json_t *v, const char *name, const char **out, rose_err *err)
+static rose_status read_text(const rose_json *v, const char *name, const char **out, rose_err *err)
 {
-    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
+    if (!rose_json_is_string(v) || strlen(rose_json_text(v)) != rose_json_text_len(v))
         return fail_field(name, "a string without NUL", err);
-    *out = json_string_value(v);
+    *out = rose_json_text(v);
     return ROSE_OK;
 }
 
-static rose_status read_count(const json_t *v, const char *name, uint32_t most, uint32_t *out,
+static rose_status read_count(const rose_json *v, const char *name, uint32_t most, uint32_t *out,
                               rose_err *err)
 {
     char wants[64];
     snprintf(wants, sizeof wants, "a whole number from 1 to %u", most);
-    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > most)
+    if (!rose_json_is_integer(v) || rose_json_int(v) < 1 || rose_json_int(v) > most)
         return fail_field(name, wants, err);
-    *out = (uint32_t)json_integer_value(v);
+    *out = (uint32_t)rose_json_int(v);
     return ROSE_OK;
 }
 
-static rose_status read_field(config *o, const char *name, const json_t *v, rose_err *err)
+static rose_status read_field(config *o, const char *name, const rose_json *v, rose_err *err)
 {
     if (strcmp(name, "enable_kv_cache_events") == 0) {
-        if (!json_is_boolean(v)) return fail_field(name, "true or false", err);
-        o->on = json_is_true(v);
+        if (!rose_json_is_boolean(v)) return fail_field(name, "true or false", err);
+        o->on = rose_json_is_true(v);
         return ROSE_OK;
     }
     if (strcmp(name, "publisher") == 0) return read_text(v, name, &o->publisher, err);
     if (strcmp(name, "endpoint") == 0) return read_text(v, name, &o->endpoint, err);
     if (strcmp(name, "replay_endpoint") == 0)
-        return json_is_null(v) ? ROSE_OK : read_text(v, name, &o->replay, err);
+        return rose_json_is_null(v) ? ROSE_OK : read_text(v, name, &o->replay, err);
     if (strcmp(name, "topic") == 0) return read_text(v, name, &o->topic, err);
     if (strcmp(name, "encoding") == 0) {
         const char *text = "";
@@ -170,22 +170,21 @@ static rose_status read_field(config *o, const char *name, const json_t *v, rose
                      name);
 }
 
-static rose_status read_config(config *o, json_t **json, const char *text, rose_err *err)
+static rose_status read_config(config *o, rose_json **json, const char *text, rose_err *err)
 {
-    json_error_t e;
+    rose_json_error e;
     const char *name;
-    json_t *v;
+    rose_json *v;
     *o = (config){
         .endpoint = "tcp://*:5557", .topic = "", .steps = 10000, .hwm = 100000, .queue = 100000};
     rose_status st = rose_json_parse(json, text, strlen(text), 0, &e);
     if (st != ROSE_OK)
         return rose_fail(err, st, "--kv-events-config: column %d: %s", e.column, e.text);
-    if (!json_is_object(*json))
+    if (!rose_json_is_object(*json))
         return rose_fail(err, ROSE_E_INVAL,
                          "--kv-events-config must be an object, as "
                          "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}");
-    json_object_foreach(*json, name, v)
-    {
+    rose_json_each (*json, name, v) {
         if ((st = read_field(o, name, v, err)) != ROSE_OK) return st;
     }
     if (o->publisher == NULL) o->publisher = o->on ? "zmq" : "null";
@@ -529,6 +528,6 @@ void rose_kv_events_close(rose_kv_events *x)
     free(x->kept);
     rose_kv_feed_destroy(x->feed);
     rose_buf_free(&x->text);
-    json_decref(x->json);
+    rose_json_decref(x->json);
     free(x); /* libzmq stays loaded: TSAN aborts if a library named in tsan.supp is unloaded */
 }

@@ -37,17 +37,15 @@ static bool failed(rose_status st, const rose_err *e, const char *param, rose_ap
 }
 
 /* *out: the server's variables and then the request's, a new reference; NULL: there are none. */
-static bool merge_kwargs(json_t **out, const json_t *ours, const json_t *theirs,
+static bool merge_kwargs(rose_json **out, const rose_json *ours, const rose_json *theirs,
                          rose_api_error *err)
 {
     *out = NULL;
     if (ours == NULL && theirs == NULL) return true;
     /* A deep copy, because threads share ours, and so must not count references to its values. */
-    *out = ours != NULL ? json_deep_copy(ours) : json_object();
-    if (*out != NULL &&
-        (theirs == NULL || json_object_update(*out, (json_t *)(uintptr_t)theirs) == 0))
-        return true;
-    json_decref(*out);
+    *out = ours != NULL ? rose_json_deep_copy(ours) : rose_json_object();
+    if (*out != NULL && (theirs == NULL || rose_json_update(*out, theirs) == 0)) return true;
+    rose_json_decref(*out);
     *out = NULL;
     return rose_api_fail_nomem(err);
 }
@@ -58,13 +56,13 @@ bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
     const rose_api *a = c->api;
     rose_err e = {0};
     rose_chat *own = NULL;
-    json_t *kwargs = NULL;
+    rose_json *kwargs = NULL;
     *out = (rose_template_text){0};
     if (a->o.chat == NULL && p->chat_template == NULL) return render_plain(out, p, c, err);
     if (p->chat_template != NULL) {
         const rose_status st =
-            rose_chat_derive(&own, a->o.trusted, json_string_value(p->chat_template),
-                             json_string_length(p->chat_template), &e);
+            rose_chat_derive(&own, a->o.trusted, rose_json_text(p->chat_template),
+                             rose_json_text_len(p->chat_template), &e);
         if (failed(st, &e, "chat_template", err)) return false;
     }
     bool ok = merge_kwargs(&kwargs, a->chat_kwargs, p->chat_kwargs, err);
@@ -79,7 +77,7 @@ bool rose_api_messages_render(rose_template_text *out, const rose_api_params *p,
         ok = !failed(rose_chat_render(own != NULL ? own : a->o.chat, &in, out, &e), &e, "messages",
                      err);
     }
-    json_decref(kwargs);
+    rose_json_decref(kwargs);
     rose_chat_close(own);
     return ok;
 }

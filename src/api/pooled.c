@@ -47,8 +47,8 @@ typedef struct rose_api_pooled {
     float *states;          /* owned [n_choices][n_kept]; NULL with `ranks` */
     float *logprobs;        /* owned [n_choices], with `ranks`; or NULL */
     uint32_t top_n;
-    json_t *documents; /* a reference; NULL: the reply does not show them */
-    json_t *salt;      /* a reference to cache_salt, or NULL */
+    rose_json *documents; /* a reference; NULL: the reply does not show them */
+    rose_json *salt;      /* a reference to cache_salt, or NULL */
     int32_t priority;
 } rose_api_pooled;
 
@@ -57,8 +57,8 @@ void rose_api_pooled_free(rose_api_pooled *d)
     if (d == NULL) return;
     free(d->states);
     free(d->logprobs);
-    json_decref(d->documents);
-    json_decref(d->salt);
+    rose_json_decref(d->documents);
+    rose_json_decref(d->salt);
     free(d);
 }
 
@@ -95,18 +95,18 @@ static bool check_length(const input *in, const char *name, const rose_ids *ids)
 }
 
 /* A text that is cut may be of any length: only the size of the body limits it. */
-static bool encode(const input *in, rose_ids *out, const json_t *text, unsigned flags,
+static bool encode(const input *in, rose_ids *out, const rose_json *text, unsigned flags,
                    const char *name)
 {
     rose_api_prompt_ctx c = *in->c;
     if (cut_of(in) > 0) c.max_model_len = 0;
-    return rose_api_encode(out, json_string_value(text), json_string_length(text), flags, &c, name,
+    return rose_api_encode(out, rose_json_text(text), rose_json_text_len(text), flags, &c, name,
                            &in->j->err);
 }
 
 /* Cuts the ids of a text to the first ones. As in Hugging Face's tokenizers, the token that the
  * post-processor appends stays. */
-static bool cut_text(const input *in, rose_ids *ids, const json_t *text, const char *name)
+static bool cut_text(const input *in, rose_ids *ids, const rose_json *text, const char *name)
 {
     rose_ids plain = {0};
     const uint32_t cut = cut_of(in);
@@ -119,16 +119,16 @@ static bool cut_text(const input *in, rose_ids *ids, const json_t *text, const c
     return true;
 }
 
-static bool load_text(const input *in, rose_ids *out, const json_t *text, const char *name)
+static bool load_text(const input *in, rose_ids *out, const rose_json *text, const char *name)
 {
     const unsigned flags = in->p->add_special_tokens ? ROSE_ENCODE_ADD_SPECIAL : 0;
-    if (!json_is_string(text))
+    if (!rose_json_is_string(text))
         return rose_api_fail(&in->j->err, 400, NULL, name, "'%s' must be a string", name);
     return encode(in, out, text, flags, name) && cut_text(in, out, text, name) &&
            check_length(in, name, out);
 }
 
-static bool load_ids(const input *in, rose_ids *out, const json_t *list, const char *name)
+static bool load_ids(const input *in, rose_ids *out, const rose_json *list, const char *name)
 {
     const uint32_t cut = cut_of(in);
     if (!rose_api_ids_load(out, list, name, in->c->vocab_size, &in->j->err)) return false;
@@ -161,27 +161,27 @@ static bool is_there(const input *in)
 /* The four forms of `input`: a string, a list of strings, ids, a list of lists of ids. */
 static bool load_embed(const input *in)
 {
-    const json_t *v = in->p->pooled.input, *first = json_array_get(v, 0);
-    const bool many = json_is_array(v) && !json_is_integer(first);
-    if (!json_is_string(v) && !json_is_array(v))
+    const rose_json *v = in->p->pooled.input, *first = rose_json_at(v, 0);
+    const bool many = rose_json_is_array(v) && !rose_json_is_integer(first);
+    if (!rose_json_is_string(v) && !rose_json_is_array(v))
         return rose_api_fail(&in->j->err, 400, NULL, "input",
                              "field 'input' must be a string, a list of strings, a list of token "
                              "ids, or a list of lists of token ids");
-    if (!create_inputs(in, many ? json_array_size(v) : 1, "input")) return false;
+    if (!create_inputs(in, many ? rose_json_count(v) : 1, "input")) return false;
     rose_ids *to = in->j->prompts.v;
     if (!many)
-        return json_is_array(v) ? load_ids(in, to, v, "input") : load_text(in, to, v, "input");
+        return rose_json_is_array(v) ? load_ids(in, to, v, "input") : load_text(in, to, v, "input");
     for (uint32_t i = 0; i < in->j->prompts.n; i++) {
-        const json_t *one = json_array_get(v, i);
+        const rose_json *one = rose_json_at(v, i);
         char name[32];
         snprintf(name, sizeof name, "input[%u]", i);
         if (!is_there(in)) return false;
-        if (json_typeof(one) != json_typeof(first) || json_is_object(one))
+        if (rose_json_kind_of(one) != rose_json_kind_of(first) || rose_json_is_object(one))
             return rose_api_fail(&in->j->err, 400, NULL, name,
                                  "'%s' must be a string or a list of token ids, as all others",
                                  name);
-        if (!(json_is_array(one) ? load_ids(in, &to[i], one, name)
-                                 : load_text(in, &to[i], one, name)))
+        if (!(rose_json_is_array(one) ? load_ids(in, &to[i], one, name)
+                                      : load_text(in, &to[i], one, name)))
             return false;
     }
     return true;
@@ -190,22 +190,22 @@ static bool load_embed(const input *in)
 /* ---- worker: pairs ---- */
 
 /* Text i of a string, or of a list whose items are strings or objects with a text; else NULL. */
-static const json_t *text_at(const json_t *list, uint32_t i)
+static const rose_json *text_at(const rose_json *list, uint32_t i)
 {
-    const json_t *v = json_is_array(list) ? json_array_get(list, i) : list;
-    if (json_is_object(v)) v = json_object_get(v, "text");
-    return json_is_string(v) ? v : NULL;
+    const rose_json *v = rose_json_is_array(list) ? rose_json_at(list, i) : list;
+    if (rose_json_is_object(v)) v = rose_json_get(v, "text");
+    return rose_json_is_string(v) ? v : NULL;
 }
 
 typedef struct texts {
-    const json_t *list;
+    const rose_json *list;
     const char *name;
     uint32_t n;
 } texts;
 
 static bool read_texts(const input *in, texts *t)
 {
-    const size_t n = json_is_array(t->list) ? json_array_size(t->list) : 1;
+    const size_t n = rose_json_is_array(t->list) ? rose_json_count(t->list) : 1;
     if (n == 0) return rose_api_fail(&in->j->err, 400, NULL, t->name, "'%s' is empty", t->name);
     if (n > MAX_INPUTS)
         return rose_api_fail(&in->j->err, 400, NULL, t->name,
@@ -228,9 +228,9 @@ static bool read_sides(const input *in, texts side[2])
     const bool rerank = in->j->kind == ROSE_API_RERANK;
     side[0] = (texts){rerank ? q->query : q->text_1, rerank ? "query" : "text_1", 0};
     side[1] = (texts){rerank ? q->documents : q->text_2, rerank ? "documents" : "text_2", 0};
-    if (rerank && !json_is_string(q->query))
+    if (rerank && !rose_json_is_string(q->query))
         return rose_api_fail(&in->j->err, 400, NULL, "query", "field 'query' must be a string");
-    if (rerank && !json_is_array(q->documents))
+    if (rerank && !rose_json_is_array(q->documents))
         return rose_api_fail(&in->j->err, 400, NULL, "documents",
                              "field 'documents' must be a list of strings or of objects with the "
                              "string 'text'");
@@ -263,7 +263,7 @@ static bool load_cosines(const input *in, rose_api_pooled *d, const texts side[2
     for (const texts *s = side; s < side + 2; s++)
         for (uint32_t i = 0; i < s->n; i++, at++) {
             char name[40];
-            snprintf(name, sizeof name, json_is_array(s->list) ? "%s[%u]" : "%s", s->name, i);
+            snprintf(name, sizeof name, rose_json_is_array(s->list) ? "%s[%u]" : "%s", s->name, i);
             if (!is_there(in)) return false;
             if (!load_text(in, &in->j->prompts.v[at], text_at(s->list, i), name)) return false;
         }
@@ -299,22 +299,22 @@ static bool add_ids(const input *in, rose_ids *to, const rose_ids *from, size_t 
 
 /* The part of a reranker's prompt that holds the request's texts, in which no text of a special
  * token counts as one. */
-static bool encode_pair(const input *in, rose_ids *out, const json_t *query, const json_t *document,
-                        const char *name)
+static bool encode_pair(const input *in, rose_ids *out, const rose_json *query,
+                        const rose_json *document, const char *name)
 {
-    const json_t *told = in->p->pooled.instruction;
+    const rose_json *told = in->p->pooled.instruction;
     rose_api_out o = {0};
     rose_api_prompt_ctx c = *in->c;
     if (cut_of(in) > 0) c.max_model_len = 0;
     rose_api_puts(&o, "<Instruct>: ");
     if (told != NULL)
-        rose_api_put(&o, json_string_value(told), json_string_length(told));
+        rose_api_put(&o, rose_json_text(told), rose_json_text_len(told));
     else
         rose_api_puts(&o, rank_instruction);
     rose_api_puts(&o, "\n<Query>: ");
-    rose_api_put(&o, json_string_value(query), json_string_length(query));
+    rose_api_put(&o, rose_json_text(query), rose_json_text_len(query));
     rose_api_puts(&o, "\n<Document>: ");
-    rose_api_put(&o, json_string_value(document), json_string_length(document));
+    rose_api_put(&o, rose_json_text(document), rose_json_text_len(document));
     const bool ok = o.oom ? rose_api_fail_nomem(&in->j->err)
                           : rose_api_encode(out, o.b.data, o.b.len, ROSE_ENCODE_PLAIN_SPECIAL, &c,
                                             name, &in->j->err);
@@ -345,9 +345,9 @@ static bool check_pair_bytes(const input *in, const texts side[2])
 {
     size_t n = 0; /* at most MAX_INPUTS times the body */
     for (uint32_t i = 0; i < side[1].n; i++)
-        n += json_string_length(in->p->pooled.instruction) +
-             json_string_length(text_at(side[0].list, side[0].n > 1 ? i : 0)) +
-             json_string_length(text_at(side[1].list, i));
+        n += rose_json_text_len(in->p->pooled.instruction) +
+             rose_json_text_len(text_at(side[0].list, side[0].n > 1 ? i : 0)) +
+             rose_json_text_len(text_at(side[1].list, i));
     return n <= MAX_PAIR_BYTES ||
            rose_api_fail(&in->j->err, 400, NULL, side[1].name,
                          "the texts of all pairs have %zu bytes, of which each pair counts its "
@@ -359,7 +359,7 @@ static bool check_pair_bytes(const input *in, const texts side[2])
 static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
 {
     rose_ids part[3] = {{0}, {0}, {0}};
-    if (in->p->pooled.instruction != NULL && !json_is_string(in->p->pooled.instruction))
+    if (in->p->pooled.instruction != NULL && !rose_json_is_string(in->p->pooled.instruction))
         return rose_api_fail(&in->j->err, 400, NULL, "instruction",
                              "field 'instruction' must be a string");
     bool ok =
@@ -371,7 +371,8 @@ static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
     d->n_pairs = side[1].n;
     for (uint32_t i = 0; ok && i < d->n_pairs; i++) {
         char name[40];
-        snprintf(name, sizeof name, json_is_array(side[1].list) ? "%s[%u]" : "%s", side[1].name, i);
+        snprintf(name, sizeof name, rose_json_is_array(side[1].list) ? "%s[%u]" : "%s",
+                 side[1].name, i);
         part[1].len = 0;
         ok = is_there(in) &&
              encode_pair(in, &part[1], text_at(side[0].list, side[0].n > 1 ? i : 0),
@@ -391,7 +392,7 @@ static bool load_pairs(const input *in, rose_api_pooled *d)
     d->ranks = in->c->api->o.pooling.ranks;
     d->top_n = q->top_n == 0 || q->top_n > (int64_t)side[1].n ? side[1].n : (uint32_t)q->top_n;
     if (in->j->kind == ROSE_API_RERANK && q->return_documents)
-        d->documents = json_incref((json_t *)(uintptr_t)q->documents);
+        d->documents = rose_json_incref(q->documents);
     return d->ranks ? load_ranks(in, d, side) : load_cosines(in, d, side);
 }
 
@@ -405,10 +406,10 @@ static bool read_embed(const input *in, rose_api_pooled *d)
     if (q->encoding_format != NULL && !d->base64 && !rose_api_json_is(q->encoding_format, "float"))
         return rose_api_fail(&in->j->err, 400, NULL, "encoding_format",
                              "field 'encoding_format' must be \"float\" or \"base64\"");
-    if (q->normalize != NULL && !json_is_boolean(q->normalize))
+    if (q->normalize != NULL && !rose_json_is_boolean(q->normalize))
         return rose_api_fail(&in->j->err, 400, NULL, "normalize",
                              "field 'normalize' must be true or false");
-    if (q->normalize != NULL) d->normalizes = json_is_true(q->normalize);
+    if (q->normalize != NULL) d->normalizes = rose_json_is_true(q->normalize);
     if (q->dimensions == 0) return true;
     if (q->dimensions > (int64_t)d->width ||
         !rose_pooling_allows(pooling, d->width, (uint32_t)q->dimensions))
@@ -465,7 +466,7 @@ void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_a
     d->normalizes = pooling->normalizes;
     d->width = d->n_kept = rose_engine_arch(e)->d_model;
     d->priority = (int32_t)p->priority;
-    d->salt = json_incref((json_t *)(uintptr_t)p->cache_salt);
+    d->salt = rose_json_incref(p->cache_salt);
     j->timeout_s = p->timeout;
     bool ok =
         j->kind == ROSE_API_EMBED ? read_embed(&in, d) && load_embed(&in) : load_pairs(&in, d);
@@ -496,8 +497,8 @@ static rose_status submit_one(rose_api_job *j, uint32_t i, rose_err *err)
                            .sink = j->io->sink,
                            .user = &j->choices[i]};
     if (d->salt != NULL) {
-        o.cache_salt = json_string_value(d->salt);
-        o.cache_salt_len = json_string_length(d->salt);
+        o.cache_salt = rose_json_text(d->salt);
+        o.cache_salt_len = rose_json_text_len(d->salt);
     }
     if (d->ranks) {
         ids->data[ids->len - 1] = d->answers[i % 2];

@@ -43,17 +43,16 @@ static bool check_field(rose_api_ignored *g, const char *key, rose_api_error *er
 static bool check_body(rose_api_job *j, rose_api_ignored *g)
 {
     const char *key;
-    json_t *root = NULL, *v;
+    rose_json *root = NULL, *v;
     bool ok = true;
     if (j->body_len == 0) return true;
     if (!rose_api_json_load(&root, j->body, j->body_len, 1024, &j->err)) return false;
-    json_object_foreach(root, key, v)
-    {
-        if (json_is_null(v) && !g->strict) continue;
+    rose_json_each (root, key, v) {
+        if (rose_json_is_null(v) && !g->strict) continue;
         ok = check_field(g, key, &j->err);
         if (!ok) break;
     }
-    json_decref(root);
+    rose_json_decref(root);
     return ok;
 }
 

@@ -12,20 +12,20 @@ void rose_api_prompts_free(rose_api_prompts *p)
     *p = (rose_api_prompts){0};
 }
 
-bool rose_api_ids_load(rose_ids *out, const json_t *list, const char *param, uint32_t vocab_size,
+bool rose_api_ids_load(rose_ids *out, const rose_json *list, const char *param, uint32_t vocab_size,
                        rose_api_error *err)
 {
-    size_t n = json_array_size(list);
+    size_t n = rose_json_count(list);
     if (n == 0) return true;
     uint32_t *data = calloc(n, sizeof *data);
     if (data == NULL) return rose_api_fail_nomem(err);
     *out = (rose_ids){.data = data, .len = n, .cap = n};
     for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v))
+        const rose_json *v = rose_json_at(list, i);
+        if (!rose_json_is_integer(v))
             return rose_api_fail(err, 400, NULL, param, "token %zu of '%s' is not an integer", i,
                                  param);
-        int64_t id = json_integer_value(v);
+        int64_t id = rose_json_int(v);
         if (id < 0 || id >= (int64_t)vocab_size)
             return rose_api_fail(
                 err, 400, NULL, param,
@@ -80,11 +80,11 @@ bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
     return encoded(st, "messages", &e, err);
 }
 
-static bool load_one(rose_ids *out, const json_t *v, bool add_special, const rose_api_prompt_ctx *c,
-                     rose_api_error *err)
+static bool load_one(rose_ids *out, const rose_json *v, bool add_special,
+                     const rose_api_prompt_ctx *c, rose_api_error *err)
 {
-    if (json_is_string(v)) {
-        if (!rose_api_encode(out, json_string_value(v), json_string_length(v),
+    if (rose_json_is_string(v)) {
+        if (!rose_api_encode(out, rose_json_text(v), rose_json_text_len(v),
                              add_special ? ROSE_ENCODE_ADD_SPECIAL : 0, c, "prompt", err))
             return false;
     } else if (!rose_api_ids_load(out, v, "prompt", c->vocab_size, err)) {
@@ -94,10 +94,10 @@ static bool load_one(rose_ids *out, const json_t *v, bool add_special, const ros
 }
 
 /* Checks a list of strings or of lists: all items have the same type as the first. */
-static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_api_error *err)
+static bool check_items(const rose_json *list, const rose_api_prompt_ctx *c, rose_api_error *err)
 {
-    size_t n = json_array_size(list);
-    bool strings = json_is_string(json_array_get(list, 0));
+    size_t n = rose_json_count(list);
+    bool strings = rose_json_is_string(rose_json_at(list, 0));
     if (n > c->max_prompts)
         return rose_api_fail(
             err, 400, NULL, "prompt",
@@ -105,8 +105,8 @@ static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_a
             "(at most %u prompts here)",
             n, c->max_prompts);
     for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, i);
-        if (strings ? !json_is_string(v) : !json_is_array(v))
+        const rose_json *v = rose_json_at(list, i);
+        if (strings ? !rose_json_is_string(v) : !rose_json_is_array(v))
             return rose_api_fail(
                 err, 400, NULL, "prompt",
                 "field 'prompt' must be a string, a list of strings, a list of token "
@@ -115,27 +115,27 @@ static bool check_items(const json_t *list, const rose_api_prompt_ctx *c, rose_a
     return true;
 }
 
-bool rose_api_prompts_load(rose_api_prompts *out, const json_t *prompt, bool add_special,
+bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool add_special,
                            const rose_api_prompt_ctx *c, rose_api_error *err)
 {
-    bool many = json_is_array(prompt) && !json_is_integer(json_array_get(prompt, 0));
+    bool many = rose_json_is_array(prompt) && !rose_json_is_integer(rose_json_at(prompt, 0));
     *out = (rose_api_prompts){0};
-    if (!json_is_string(prompt) && !json_is_array(prompt))
+    if (!rose_json_is_string(prompt) && !rose_json_is_array(prompt))
         return rose_api_fail(
             err, 400, NULL, "prompt",
             "field 'prompt' must be a string, a list of strings, a list of token ids, "
             "or a list of lists of token ids");
-    if (json_is_array(prompt) && json_array_size(prompt) == 0)
+    if (rose_json_is_array(prompt) && rose_json_count(prompt) == 0)
         return rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
     if (many && !check_items(prompt, c, err)) return false;
-    size_t n = many ? json_array_size(prompt) : 1;
+    size_t n = many ? rose_json_count(prompt) : 1;
     out->v = calloc(n, sizeof *out->v);
     if (out->v == NULL) return rose_api_fail_nomem(err);
     out->n = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         if (atomic_load_explicit(c->gone, memory_order_relaxed)) /* only saves work */
             return rose_api_fail(err, 499, NULL, NULL, "the client has left");
-        if (!load_one(&out->v[i], many ? json_array_get(prompt, i) : prompt, add_special, c, err))
+        if (!load_one(&out->v[i], many ? rose_json_at(prompt, i) : prompt, add_special, c, err))
             return false;
     }
     return true;

@@ -16,16 +16,16 @@ void rose_api_rules_free(rose_api_rules *u)
 }
 
 /* Loads a list of at most `most` ids; the caller owns *out. */
-static bool load_ids(uint32_t **out, uint32_t *n, const json_t *list, const char *name,
+static bool load_ids(uint32_t **out, uint32_t *n, const rose_json *list, const char *name,
                      uint32_t most, uint32_t vocab, rose_api_error *err)
 {
     rose_ids ids = {0};
     if (list == NULL) return true;
-    if (!json_is_array(list))
+    if (!rose_json_is_array(list))
         return rose_api_fail(err, 400, NULL, name, "field '%s' must be a list of token ids", name);
-    if (json_array_size(list) > most)
+    if (rose_json_count(list) > most)
         return rose_api_fail(err, 400, NULL, name, "field '%s' holds %zu ids, the limit is %u",
-                             name, json_array_size(list), most);
+                             name, rose_json_count(list), most);
     bool ok = rose_api_ids_load(&ids, list, name, vocab, err);
     *out = ids.data;
     *n = (uint32_t)ids.len;
@@ -45,15 +45,15 @@ static bool parse_id(const char *s, uint32_t vocab, uint32_t *id)
     return v < vocab;
 }
 
-static bool load_bias(rose_api_rules *u, const json_t *map, uint32_t vocab, rose_api_error *err)
+static bool load_bias(rose_api_rules *u, const rose_json *map, uint32_t vocab, rose_api_error *err)
 {
     const char *key, *name = "logit_bias";
-    json_t *v;
+    rose_json *v;
     if (map == NULL) return true;
-    if (!json_is_object(map))
+    if (!rose_json_is_object(map))
         return rose_api_fail(err, 400, NULL, name,
                              "field 'logit_bias' must be an object of token ids and numbers");
-    size_t n = json_object_size(map);
+    size_t n = rose_json_size(map);
     if (n > ROSE_MAX_BIAS)
         return rose_api_fail(err, 400, NULL, name,
                              "field 'logit_bias' holds %zu ids, the limit is %d", n, ROSE_MAX_BIAS);
@@ -63,15 +63,14 @@ static bool load_bias(rose_api_rules *u, const json_t *map, uint32_t vocab, rose
     u->mem[0] = ids;
     u->mem[1] = (uint32_t *)(void *)bias;
     if (ids == NULL || bias == NULL) return rose_api_fail_nomem(err);
-    json_object_foreach((json_t *)(uintptr_t)map, key, v)
-    {
+    rose_json_each (map, key, v) {
         uint32_t at = u->r.n_bias++;
-        double b = json_number_value(v);
+        double b = rose_json_number_value(v);
         if (!parse_id(key, vocab, &ids[at]))
             return rose_api_fail(err, 400, NULL, name,
                                  "'%.40s' in 'logit_bias' is not an id of the vocabulary (0 to %u)",
                                  key, vocab - 1);
-        if (!json_is_number(v) || !(b >= -100 && b <= 100))
+        if (!rose_json_is_number(v) || !(b >= -100 && b <= 100))
             return rose_api_fail(err, 400, NULL, name,
                                  "the bias of id %s must be a number from -100 to 100", key);
         bias[at] = (float)b;
@@ -83,11 +82,11 @@ static bool load_bias(rose_api_rules *u, const json_t *map, uint32_t vocab, rose
 
 /* Adds one form of a word: the word itself, or (spaced) the word after a space. vLLM's rule: the
  * second form counts only if it has as many tokens and begins with another one. */
-static bool add_word(rose_ids *all, uint32_t *lens, uint32_t *n, const json_t *word, bool spaced,
+static bool add_word(rose_ids *all, uint32_t *lens, uint32_t *n, const rose_json *word, bool spaced,
                      const rose_api_prompt_ctx *c, rose_api_error *err)
 {
-    const char *text = json_string_value(word);
-    size_t len = json_string_length(word), begin = all->len;
+    const char *text = rose_json_text(word);
+    size_t len = rose_json_text_len(word), begin = all->len;
     char *with = NULL;
     if (spaced) {
         while (len > 0 && *text == ' ') {
@@ -113,23 +112,23 @@ static bool add_word(rose_ids *all, uint32_t *lens, uint32_t *n, const json_t *w
     return true;
 }
 
-static bool load_bad_words(rose_api_rules *u, const json_t *list, const rose_api_prompt_ctx *c,
+static bool load_bad_words(rose_api_rules *u, const rose_json *list, const rose_api_prompt_ctx *c,
                            rose_api_error *err)
 {
     rose_ids all = {0};
     bool ok = true;
     if (list == NULL) return true;
-    size_t n = json_array_size(list);
-    if (!json_is_array(list) || n > ROSE_API_MAX_BAD_WORDS)
+    size_t n = rose_json_count(list);
+    if (!rose_json_is_array(list) || n > ROSE_API_MAX_BAD_WORDS)
         return rose_api_fail(err, 400, NULL, "bad_words",
                              "field 'bad_words' must be a list of at most %d strings",
                              ROSE_API_MAX_BAD_WORDS);
     uint32_t *lens = u->mem[3] = calloc(2 * n + 1, sizeof *lens);
     if (lens == NULL) return rose_api_fail_nomem(err);
     for (size_t i = 0; ok && i < n; i++) {
-        const json_t *w = json_array_get(list, i);
-        if (!json_is_string(w) || json_string_length(w) == 0 ||
-            json_string_length(w) > ROSE_STOP_MAX_BYTES)
+        const rose_json *w = rose_json_at(list, i);
+        if (!rose_json_is_string(w) || rose_json_text_len(w) == 0 ||
+            rose_json_text_len(w) > ROSE_STOP_MAX_BYTES)
             ok = rose_api_fail(err, 400, NULL, "bad_words",
                                "a word of 'bad_words' must be a string of 1 to %d bytes",
                                ROSE_STOP_MAX_BYTES);

@@ -202,33 +202,34 @@ static const field *find_field(const char *name, rose_api_kind kind)
     return NULL;
 }
 
-static bool is_empty(const json_t *v)
+static bool is_empty(const rose_json *v)
 {
-    return (json_is_string(v) && json_string_length(v) == 0) ||
-           (json_is_array(v) && json_array_size(v) == 0) ||
-           (json_is_object(v) && json_object_size(v) == 0);
+    return (rose_json_is_string(v) && rose_json_text_len(v) == 0) ||
+           (rose_json_is_array(v) && rose_json_count(v) == 0) ||
+           (rose_json_is_object(v) && rose_json_size(v) == 0);
 }
 
-static bool is_text(const json_t *v)
+static bool is_text(const rose_json *v)
 {
     return rose_api_json_is(v, "text") ||
-           (json_is_array(v) && json_array_size(v) == 1 &&
-            rose_api_json_is(json_array_get(v, 0), "text")) ||
-           rose_api_json_is(json_object_get(v, "type"), "text");
+           (rose_json_is_array(v) && rose_json_count(v) == 1 &&
+            rose_api_json_is(rose_json_at(v, 0), "text")) ||
+           rose_api_json_is(rose_json_get(v, "type"), "text");
 }
 
-static bool is_number(const json_t *v, int value)
+static bool is_number(const rose_json *v, int value)
 {
-    return (json_is_integer(v) && json_integer_value(v) == value) ||
-           (json_is_real(v) && !(json_real_value(v) < value) && !(json_real_value(v) > value));
+    return (rose_json_is_integer(v) && rose_json_int(v) == value) ||
+           (rose_json_is_real(v) && !(rose_json_real_value(v) < value) &&
+            !(rose_json_real_value(v) > value));
 }
 
-static bool is_off(const json_t *v, uint8_t off)
+static bool is_off(const rose_json *v, uint8_t off)
 {
-    return ((off & OFF_FALSE) && json_is_false(v)) || ((off & OFF_TRUE) && json_is_true(v)) ||
-           ((off & OFF_ZERO) && is_number(v, 0)) || ((off & OFF_ONE) && is_number(v, 1)) ||
-           ((off & OFF_MINUS_ONE) && is_number(v, -1)) || ((off & OFF_EMPTY) && is_empty(v)) ||
-           ((off & OFF_TEXT) && is_text(v)) ||
+    return ((off & OFF_FALSE) && rose_json_is_false(v)) ||
+           ((off & OFF_TRUE) && rose_json_is_true(v)) || ((off & OFF_ZERO) && is_number(v, 0)) ||
+           ((off & OFF_ONE) && is_number(v, 1)) || ((off & OFF_MINUS_ONE) && is_number(v, -1)) ||
+           ((off & OFF_EMPTY) && is_empty(v)) || ((off & OFF_TEXT) && is_text(v)) ||
            ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
@@ -238,20 +239,24 @@ static bool wrong_type(rose_api_error *err, const char *name, const char *wanted
 }
 
 /* Reads an integer. Many clients have only floats, so 40.0 is also an integer. */
-static bool read_int(const json_t *v, int64_t *i)
+static bool read_int(const rose_json *v, int64_t *i)
 {
-    const double d = json_real_value(v); /* 0 if v is no real */
-    *i = json_is_integer(v) ? json_integer_value(v) : 0;
-    if (!json_is_real(v)) return json_is_integer(v);
+    const double d = rose_json_real_value(v); /* 0 if v is no real */
+    *i = rose_json_is_integer(v) ? rose_json_int(v) : 0;
+    if (!rose_json_is_real(v)) return rose_json_is_integer(v);
     if (!(d >= -0x1p63 && d < 0x1p63) || d < floor(d) || d > floor(d)) return false;
     *i = (int64_t)d;
     return true;
 }
 
-static bool take_int(char *at, const field *f, const json_t *v, const rose_api_schema_opts *o,
+static bool take_int(char *at, const field *f, const rose_json *v, const rose_api_schema_opts *o,
                      rose_api_error *err)
 {
     int64_t i;
+    if (rose_json_is_big(v))
+        return rose_api_fail(err, 400, NULL, f->name,
+                             "field '%s' is an integer that does not fit 64 bits: %.40s", f->name,
+                             rose_json_number_text(v, NULL));
     if (!read_int(v, &i)) return wrong_type(err, f->name, "an integer");
     if (f->at == AT(n) && (i < 1 || i > (int64_t)o->max_n))
         return rose_api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld",
@@ -263,10 +268,10 @@ static bool take_int(char *at, const field *f, const json_t *v, const rose_api_s
     return true;
 }
 
-static bool take_num(char *at, const field *f, const json_t *v, rose_api_error *err)
+static bool take_num(char *at, const field *f, const rose_json *v, rose_api_error *err)
 {
-    if (!json_is_number(v)) return wrong_type(err, f->name, "a number");
-    double d = json_number_value(v);
+    if (!rose_json_is_number(v)) return wrong_type(err, f->name, "a number");
+    double d = rose_json_number_value(v);
     if (!isfinite(d) || d < f->lo || d > f->hi)
         return rose_api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %g", f->name,
                              f->range, d);
@@ -274,10 +279,10 @@ static bool take_num(char *at, const field *f, const json_t *v, rose_api_error *
     return true;
 }
 
-static bool is_served(const json_t *name, const rose_api_schema_opts *o)
+static bool is_served(const rose_json *name, const rose_api_schema_opts *o)
 {
-    const char *s = json_string_value(name);
-    if (json_string_length(name) != strlen(s)) return false; /* it holds a NUL */
+    const char *s = rose_json_text(name);
+    if (rose_json_text_len(name) != strlen(s)) return false; /* it holds a NUL */
     if (strcmp(s, o->model_id) == 0) return true;
     for (uint32_t i = 0; i < o->model_aliases->n; i++) {
         if (strcmp(s, rose_opt_list_get(o->model_aliases, i)) == 0) return true;
@@ -285,13 +290,13 @@ static bool is_served(const json_t *name, const rose_api_schema_opts *o)
     return false;
 }
 
-static bool take_model(const json_t *v, const rose_api_schema_opts *o, rose_api_error *err)
+static bool take_model(const rose_json *v, const rose_api_schema_opts *o, rose_api_error *err)
 {
-    if (!json_is_string(v)) return wrong_type(err, "model", "a string");
+    if (!rose_json_is_string(v)) return wrong_type(err, "model", "a string");
     if (is_served(v, o)) return true;
     return rose_api_fail(err, 404, "model_not_found", "model",
                          "the model '%.200s' does not exist; this server serves '%.200s'",
-                         json_string_value(v), o->model_id);
+                         rose_json_text(v), o->model_id);
 }
 
 /* Refuses a known field that this server does not support. */
@@ -308,14 +313,14 @@ static bool take_hint(const char *name, rose_api_ignored *g, rose_api_error *err
     return true;
 }
 
-static bool take_field(rose_api_params *p, const field *f, const json_t *v,
+static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
                        const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
     char *at = (char *)p + f->at;
-    bool b = json_is_true(v);
+    bool b = rose_json_is_true(v);
     switch ((field_type)f->type) {
     case T_BOOL:
-        if (!json_is_boolean(v)) return wrong_type(err, f->name, "true or false");
+        if (!rose_json_is_boolean(v)) return wrong_type(err, f->name, "true or false");
         memcpy(at, &b, sizeof b);
         return true;
     case T_INT:
@@ -327,7 +332,7 @@ static bool take_field(rose_api_params *p, const field *f, const json_t *v,
         memcpy(at, &v, sizeof v);
         return true;
     case T_LABEL:
-        return json_is_string(v) || wrong_type(err, f->name, "a string");
+        return rose_json_is_string(v) || wrong_type(err, f->name, "a string");
     case T_MODEL:
         return take_model(v, o, err);
     case T_REFUSED:
@@ -340,43 +345,45 @@ static bool take_field(rose_api_params *p, const field *f, const json_t *v,
     return true;
 }
 
-static bool check_stop(const json_t *stop, const rose_api_schema_opts *o, rose_api_error *err)
+static bool check_stop(const rose_json *stop, const rose_api_schema_opts *o, rose_api_error *err)
 {
     if (stop == NULL) return true;
-    if (!json_is_string(stop) && !json_is_array(stop))
+    if (!rose_json_is_string(stop) && !rose_json_is_array(stop))
         return wrong_type(err, "stop", "a string or a list of strings");
-    size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
+    size_t n = rose_json_is_array(stop) ? rose_json_count(stop) : 1;
     if (n > o->max_stop)
         return rose_api_fail(err, 400, NULL, "stop",
                              "field 'stop' holds %zu strings, the limit is %u", n, o->max_stop);
     for (size_t i = 0; i < n; i++) {
-        const json_t *s = json_is_array(stop) ? json_array_get(stop, i) : stop;
-        if (!json_is_string(s)) return wrong_type(err, "stop", "a string or a list of strings");
-        if (json_string_length(s) == 0)
+        const rose_json *s = rose_json_is_array(stop) ? rose_json_at(stop, i) : stop;
+        if (!rose_json_is_string(s))
+            return wrong_type(err, "stop", "a string or a list of strings");
+        if (rose_json_text_len(s) == 0)
             return rose_api_fail(err, 400, NULL, "stop", "a stop string must not be empty");
-        if (json_string_length(s) > ROSE_STOP_MAX_BYTES)
+        if (rose_json_text_len(s) > ROSE_STOP_MAX_BYTES)
             return rose_api_fail(err, 400, NULL, "stop",
                                  "a stop string has %zu bytes, the limit is %d",
-                                 json_string_length(s), ROSE_STOP_MAX_BYTES);
+                                 rose_json_text_len(s), ROSE_STOP_MAX_BYTES);
     }
     return true;
 }
 
 /* vLLM's rule: an empty salt is refused, because all clients without a salt would share it. */
-static bool check_salt(const json_t *salt, rose_api_error *err)
+static bool check_salt(const rose_json *salt, rose_api_error *err)
 {
-    return salt == NULL || (json_is_string(salt) && json_string_length(salt) > 0) ||
+    return salt == NULL || (rose_json_is_string(salt) && rose_json_text_len(salt) > 0) ||
            wrong_type(err, "cache_salt", "a string that is not empty");
 }
 
-static bool take_flag(bool *out, const char *name, const json_t *v, rose_api_error *err)
+static bool take_flag(bool *out, const char *name, const rose_json *v, rose_api_error *err)
 {
-    if (!json_is_boolean(v) && !json_is_null(v)) return wrong_type(err, name, "true or false");
-    *out = json_is_true(v);
+    if (!rose_json_is_boolean(v) && !rose_json_is_null(v))
+        return wrong_type(err, name, "true or false");
+    *out = rose_json_is_true(v);
     return true;
 }
 
-static bool take_stream_option(rose_api_params *p, const char *key, const json_t *v,
+static bool take_stream_option(rose_api_params *p, const char *key, const rose_json *v,
                                rose_api_ignored *g, rose_api_error *err)
 {
     char name[128];
@@ -387,20 +394,20 @@ static bool take_stream_option(rose_api_params *p, const char *key, const json_t
         return take_flag(&p->continuous_usage, name, v, err);
     if (strcmp(key, "include_obfuscation") == 0)
         return take_flag(&padded, name, v, err) && (!padded || take_hint(name, g, err));
-    return (json_is_null(v) && !g->strict) || rose_api_unknown_field(g, name, err);
+    return (rose_json_is_null(v) && !g->strict) || rose_api_unknown_field(g, name, err);
 }
 
 static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
-    json_t *v;
+    rose_json *v;
     if (p->stream_options == NULL) return true;
-    if (!json_is_object(p->stream_options)) return wrong_type(err, "stream_options", "an object");
-    if (!p->stream && json_object_size(p->stream_options) > 0) /* as in vLLM */
+    if (!rose_json_is_object(p->stream_options))
+        return wrong_type(err, "stream_options", "an object");
+    if (!p->stream && rose_json_size(p->stream_options) > 0) /* as in vLLM */
         return rose_api_fail(err, 400, NULL, "stream_options",
                              "field 'stream_options' is only allowed when 'stream' is true");
-    json_object_foreach((json_t *)(uintptr_t)p->stream_options, key, v)
-    {
+    rose_json_each (p->stream_options, key, v) {
         if (!take_stream_option(p, key, v, g, err)) return false;
     }
     if (!p->continuous_usage || p->include_usage) return true;
@@ -440,14 +447,14 @@ static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_ap
  * is a flag, and top_logprobs is the number. */
 static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
-    const json_t *v = p->logprobs;
+    const rose_json *v = p->logprobs;
     p->n_logprobs = -1;
     if (kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) {
         if (p->chat_logprobs) p->n_logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
         if (!p->chat_logprobs && p->top_logprobs > 0)
             return rose_api_fail(err, 400, NULL, "top_logprobs",
                                  "field 'top_logprobs' needs 'logprobs' to be true");
-    } else if (v != NULL && !json_is_false(v)) {
+    } else if (v != NULL && !rose_json_is_false(v)) {
         if (!read_int(v, &p->n_logprobs)) return wrong_type(err, "logprobs", "an integer");
         if (p->n_logprobs < 0 || p->n_logprobs > TOP)
             return rose_api_fail(err, 400, NULL, "logprobs",
@@ -461,15 +468,15 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
 }
 
 /* An empty list or object counts as absent. */
-static bool take_list(const json_t **v, const char *name, rose_api_error *err)
+static bool take_list(const rose_json **v, const char *name, rose_api_error *err)
 {
     if (*v == NULL) return true;
-    for (size_t i = 0; i < json_array_size(*v); i++) {
-        if (!json_is_object(json_array_get(*v, i)))
+    for (size_t i = 0; i < rose_json_count(*v); i++) {
+        if (!rose_json_is_object(rose_json_at(*v, i)))
             return wrong_type(err, name, "a list of objects");
     }
-    if (!json_is_array(*v)) return wrong_type(err, name, "a list of objects");
-    if (json_array_size(*v) == 0) *v = NULL;
+    if (!rose_json_is_array(*v)) return wrong_type(err, name, "a list of objects");
+    if (rose_json_count(*v) == 0) *v = NULL;
     return true;
 }
 
@@ -477,7 +484,7 @@ static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, ro
 {
     if (p->chat_template != NULL && is_empty(p->chat_template)) p->chat_template = NULL;
     if (p->chat_template == NULL) return true;
-    if (!json_is_string(p->chat_template)) return wrong_type(err, "chat_template", "a string");
+    if (!rose_json_is_string(p->chat_template)) return wrong_type(err, "chat_template", "a string");
     return o->trust_template ||
            rose_api_fail(err, 400, "unsupported_field", "chat_template",
                          "field 'chat_template' is not supported by this server: it was started "
@@ -492,7 +499,7 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
         !check_template(p, o, err))
         return false;
     const bool templated = o->has_template || p->chat_template != NULL;
-    if (p->chat_kwargs != NULL && !json_is_object(p->chat_kwargs))
+    if (p->chat_kwargs != NULL && !rose_json_is_object(p->chat_kwargs))
         return wrong_type(err, "chat_template_kwargs", "an object");
     if (p->chat_kwargs != NULL && !templated && !is_empty(p->chat_kwargs) &&
         !take_hint("chat_template_kwargs", g, err))
@@ -528,16 +535,15 @@ static rose_api_params defaults(const rose_generation *g)
     return p;
 }
 
-bool rose_api_schema_check(rose_api_params *p, const json_t *root, rose_api_kind kind,
+bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
-    json_t *v;
+    rose_json *v;
     *p = defaults(&o->generation);
-    json_object_foreach((json_t *)(uintptr_t)root, key, v)
-    {
+    rose_json_each (root, key, v) {
         const field *f = find_field(key, kind);
-        if (json_is_null(v) && (f != NULL || !g->strict)) continue; /* absent, as for OpenAI */
+        if (rose_json_is_null(v) && (f != NULL || !g->strict)) continue; /* absent, as for OpenAI */
         if (f == NULL ? !rose_api_unknown_field(g, key, err) : !take_field(p, f, v, o, g, err))
             return false;
     }

@@ -1,7 +1,7 @@
 /* api/stream.c - the dialects of completions and chats: one server-sent event per chunk, in the
  * form of OpenAI's chunks. Two writers give the same bytes. One uses prebuilt pieces (fast_sse), so
- * that its only work per token is escaping the text. The other builds jansson's tree and exists
- * for comparison. */
+ * that its only work per token is escaping the text. The other builds a tree of JSON values and
+ * exists for comparison. */
 #include <string.h>
 
 #include "api/api_internal.h"
@@ -103,76 +103,70 @@ static void chunk_fast(rose_api_out *o, const rose_api_choice *c, const rose_api
 }
 
 /* Takes ownership of v, which may be NULL (out of memory), for object; false on failure. */
-static bool set(json_t *object, const char *key, json_t *v)
+static bool set(rose_json *object, const char *key, rose_json *v)
 {
-    return json_object_set_new(object, key, v) == 0;
+    return rose_json_set_new(object, key, v) == 0;
 }
 
-static bool fill_delta(json_t *delta, const rose_api_choice *c, const char *text, size_t len)
+static bool fill_delta(rose_json *delta, const rose_api_choice *c, const char *text, size_t len)
 {
-    return (c->begun || set(delta, "role", json_string("assistant"))) &&
-           ((c->begun && len == 0) || set(delta, "content", json_stringn(text, len)));
+    return (c->begun || set(delta, "role", rose_json_string("assistant"))) &&
+           ((c->begun && len == 0) || set(delta, "content", rose_json_stringn(text, len)));
 }
 
-static json_t *stop_reason(const rose_api_choice *c)
+static rose_json *stop_reason(const rose_api_choice *c)
 {
-    if (c->stop_kind == ROSE_API_STOP_ID) return json_integer(c->stop_id);
-    if (c->stop_kind != ROSE_API_STOP_STRING) return json_null();
+    if (c->stop_kind == ROSE_API_STOP_ID) return rose_json_integer(c->stop_id);
+    if (c->stop_kind != ROSE_API_STOP_STRING) return rose_json_null();
     const struct rose_stop *s = &c->job->stops.v[c->stop.which];
-    return json_stringn(s->text, s->len);
+    return rose_json_stringn(s->text, s->len);
 }
 
-static bool fill_choice(json_t *t, const rose_api_choice *c, const rose_api_piece *p,
+static bool fill_choice(rose_json *t, const rose_api_choice *c, const rose_api_piece *p,
                         const char *finish)
 {
-    json_t *delta = NULL;
+    rose_json *delta = NULL;
     const char *text = p->len == 0 ? "" : p->text; /* it may be NULL then */
     const size_t len = p->len;
-    if (!set(t, "index", json_integer(c->index))) return false;
+    if (!set(t, "index", rose_json_integer(c->index))) return false;
     if (c->job->kind != ROSE_API_CHAT) {
-        if (!set(t, "text", json_stringn(text, len))) return false;
-    } else if (!set(t, "delta", delta = json_object()) || !fill_delta(delta, c, text, len)) {
+        if (!set(t, "text", rose_json_stringn(text, len))) return false;
+    } else if (!set(t, "delta", delta = rose_json_object()) || !fill_delta(delta, c, text, len)) {
         return false;
     }
-    return set(t, "logprobs", json_null()) &&
-           set(t, "finish_reason", finish == NULL ? json_null() : json_string(finish)) &&
+    return set(t, "logprobs", rose_json_null()) &&
+           set(t, "finish_reason", finish == NULL ? rose_json_null() : rose_json_string(finish)) &&
            (finish == NULL || set(t, "stop_reason", stop_reason(c)));
 }
 
 /* The usage of a choice so far, as in vLLM: its own prompt tokens and its own output tokens. */
-static json_t *chunk_usage(const rose_api_choice *c)
+static rose_json *chunk_usage(const rose_api_choice *c)
 {
-    if (!c->job->chunk_usage) return json_null();
-    return json_pack("{sI sI sI}", "prompt_tokens", (json_int_t)c->prompt_n, "completion_tokens",
-                     (json_int_t)c->n_tokens, "total_tokens",
-                     (json_int_t)c->prompt_n + (json_int_t)c->n_tokens);
+    if (!c->job->chunk_usage) return rose_json_null();
+    return rose_json_pack("{sI sI sI}", "prompt_tokens", (int64_t)c->prompt_n, "completion_tokens",
+                          (int64_t)c->n_tokens, "total_tokens",
+                          (int64_t)c->prompt_n + (int64_t)c->n_tokens);
 }
 
-static bool fill_chunk(json_t *root, const rose_api_choice *c, json_t *choice)
+static bool fill_chunk(rose_json *root, const rose_api_choice *c, rose_json *choice)
 {
     const rose_api_job *j = c->job;
-    json_t *choices = json_array();
-    bool ok = json_array_append(choices, choice) == 0 && set(root, "id", json_string(j->id)) &&
-              set(root, "object", json_string(chunk_object(j))) &&
-              set(root, "created", json_integer(j->created)) &&
-              set(root, "model", json_string(j->api->model_id)) &&
-              json_object_set(root, "choices", choices) == 0 &&
+    rose_json *choices = rose_json_array();
+    bool ok = rose_json_append(choices, choice) == 0 && set(root, "id", rose_json_string(j->id)) &&
+              set(root, "object", rose_json_string(chunk_object(j))) &&
+              set(root, "created", rose_json_integer(j->created)) &&
+              set(root, "model", rose_json_string(j->api->model_id)) &&
+              rose_json_set(root, "choices", choices) == 0 &&
               (!j->usage || set(root, "usage", chunk_usage(c)));
-    json_decref(choices);
+    rose_json_decref(choices);
     return ok;
 }
 
-static int put_callback(const char *bytes, size_t len, void *out)
-{
-    rose_api_put(out, bytes, len);
-    return 0;
-}
-
-void rose_api_put_json(rose_api_out *o, const json_t *v)
+void rose_api_put_json(rose_api_out *o, const rose_json *v)
 {
     if (v == NULL)
         rose_api_puts(o, "null");
-    else if (json_dump_callback(v, put_callback, o, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
+    else if (!o->oom && rose_json_dump(&o->b, v, ROSE_JSON_COMPACT) != ROSE_OK)
         o->oom = true;
 }
 
@@ -180,7 +174,7 @@ void rose_api_put_json(rose_api_out *o, const json_t *v)
 static void chunk_generic(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p,
                           const char *finish)
 {
-    json_t *root = json_object(), *choice = json_object();
+    rose_json *root = rose_json_object(), *choice = rose_json_object();
     PUT(o, "data: ");
     bool ok = root != NULL && choice != NULL && fill_choice(choice, c, p, finish) &&
               fill_chunk(root, c, choice);
@@ -189,8 +183,8 @@ static void chunk_generic(rose_api_out *o, const rose_api_choice *c, const rose_
     else
         o->oom = true;
     if (!o->oom) o->b.len--;
-    json_decref(choice);
-    json_decref(root);
+    rose_json_decref(choice);
+    rose_json_decref(root);
 }
 
 /* Tells whether the chunk with this finish is the last one of the stream. */

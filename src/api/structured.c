@@ -57,7 +57,7 @@ static bool wrong(rose_api_error *err, const char *name, const char *wanted)
 
 /* Notes what a field asks for; a second one is refused. */
 static bool ask(rose_api_structure *s, const char *name, rose_grammar_kind kind, bool order,
-                const json_t *value, rose_api_error *err)
+                const rose_json *value, rose_api_error *err)
 {
     if (s->any)
         return rose_api_fail(err, 400, NULL, name,
@@ -68,59 +68,58 @@ static bool ask(rose_api_structure *s, const char *name, rose_grammar_kind kind,
     return true;
 }
 
-static bool is_text_list(const json_t *v)
+static bool is_text_list(const rose_json *v)
 {
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        if (!json_is_string(json_array_get(v, i))) return false;
+    for (size_t i = 0; i < rose_json_count(v); i++) {
+        if (!rose_json_is_string(rose_json_at(v, i))) return false;
     }
-    return json_array_size(v) > 0;
+    return rose_json_count(v) > 0;
 }
 
-static bool take_source(rose_api_structure *s, const source *f, const char *name, const json_t *v,
-                        rose_api_error *err)
+static bool take_source(rose_api_structure *s, const source *f, const char *name,
+                        const rose_json *v, rose_api_error *err)
 {
-    const bool empty = json_is_string(v) && json_string_length(v) == 0;
-    if (v == NULL || json_is_null(v) || (empty && f->empty_is_off)) return true;
-    if (f->form == FORM_TEXT && (!json_is_string(v) || empty))
+    const bool empty = rose_json_is_string(v) && rose_json_text_len(v) == 0;
+    if (v == NULL || rose_json_is_null(v) || (empty && f->empty_is_off)) return true;
+    if (f->form == FORM_TEXT && (!rose_json_is_string(v) || empty))
         return wrong(err, name, "a string that is not empty");
     if (f->form == FORM_LIST && !is_text_list(v))
         return wrong(err, name, "a list of at least one string");
-    if (json_array_size(v) > MAX_CHOICES)
+    if (rose_json_count(v) > MAX_CHOICES)
         return rose_api_fail(err, 400, NULL, name,
                              "field '%s' has %zu texts, and the limit is %d: describe them with a "
                              "regular expression",
-                             name, json_array_size(v), MAX_CHOICES);
-    if (f->form == FORM_SCHEMA && !json_is_object(v) && (!json_is_string(v) || empty))
+                             name, rose_json_count(v), MAX_CHOICES);
+    if (f->form == FORM_SCHEMA && !rose_json_is_object(v) && (!rose_json_is_string(v) || empty))
         return wrong(err, name, "an object, or a string that holds JSON");
-    if (f->form == FORM_SCHEMA && json_string_length(v) > MAX_JSON_TEXT)
+    if (f->form == FORM_SCHEMA && rose_json_text_len(v) > MAX_JSON_TEXT)
         return rose_api_fail(err, 400, NULL, name,
                              "field '%s' is a string of %zu bytes, and the limit is %d: send the "
                              "object itself instead of its text",
-                             name, json_string_length(v), MAX_JSON_TEXT);
+                             name, rose_json_text_len(v), MAX_JSON_TEXT);
     return ask(s, name, f->kind, false, v, err);
 }
 
 /* ---- response_format ---- */
 
-static const json_t *present(const json_t *object, const char *key)
+static const rose_json *present(const rose_json *object, const char *key)
 {
-    const json_t *v = json_object_get(object, key);
-    return json_is_null(v) ? NULL : v;
+    const rose_json *v = rose_json_get(object, key);
+    return rose_json_is_null(v) ? NULL : v;
 }
 
 /* Notes members that are not in `known`, a list of names with spaces around them. */
-static bool check_members(const json_t *object, const char *name, const char *known,
+static bool check_members(const rose_json *object, const char *name, const char *known,
                           rose_api_ignored *g, rose_api_error *err)
 {
     const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, key, v)
-    {
+    rose_json *v;
+    rose_json_each (object, key, v) {
         char full[128], word[72];
         const int n = snprintf(word, sizeof word, " %s ", key);
         if (n < (int)sizeof word && strchr(key, ' ') == NULL && strstr(known, word) != NULL)
             continue;
-        if (json_is_null(v) && !g->strict) continue;
+        if (rose_json_is_null(v) && !g->strict) continue;
         snprintf(full, sizeof full, "%s.%s", name, key);
         if (!rose_api_unknown_field(g, full, err)) return false;
     }
@@ -129,21 +128,21 @@ static bool check_members(const json_t *object, const char *name, const char *kn
 
 /* {"type": "json_schema", "json_schema": {"name", "description", "schema", "strict"}}. The schema
  * is always enforced, so `strict` changes nothing. */
-static bool take_json_schema(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+static bool take_json_schema(rose_api_structure *s, const rose_json *v, rose_api_ignored *g,
                              rose_api_error *err)
 {
-    const json_t *body = present(v, "json_schema"), *schema = present(body, "schema");
-    const json_t *name = present(body, "name"), *text = present(body, "description");
-    const json_t *strict = present(body, "strict");
-    if (!json_is_object(body))
+    const rose_json *body = present(v, "json_schema"), *schema = present(body, "schema");
+    const rose_json *name = present(body, "name"), *text = present(body, "description");
+    const rose_json *strict = present(body, "strict");
+    if (!rose_json_is_object(body))
         return wrong(err, "response_format.json_schema", "an object with 'name' and 'schema'");
-    if (!json_is_object(schema))
+    if (!rose_json_is_object(schema))
         return wrong(err, "response_format.json_schema.schema", "an object: a JSON schema");
-    if (name != NULL && !json_is_string(name))
+    if (name != NULL && !rose_json_is_string(name))
         return wrong(err, "response_format.json_schema.name", "a string");
-    if (text != NULL && !json_is_string(text))
+    if (text != NULL && !rose_json_is_string(text))
         return wrong(err, "response_format.json_schema.description", "a string");
-    if (strict != NULL && !json_is_boolean(strict))
+    if (strict != NULL && !rose_json_is_boolean(strict))
         return wrong(err, "response_format.json_schema.strict", "true or false");
     return check_members(v, "response_format", " type json_schema ", g, err) &&
            check_members(body, "response_format.json_schema", " name description schema strict ", g,
@@ -152,11 +151,11 @@ static bool take_json_schema(rose_api_structure *s, const json_t *v, rose_api_ig
 }
 
 /* {"type": "json_object"}, in llama.cpp with a `schema`. */
-static bool take_json_object(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+static bool take_json_object(rose_api_structure *s, const rose_json *v, rose_api_ignored *g,
                              rose_api_error *err)
 {
-    const json_t *schema = present(v, "schema");
-    if (schema != NULL && !json_is_object(schema))
+    const rose_json *schema = present(v, "schema");
+    if (schema != NULL && !rose_json_is_object(schema))
         return wrong(err, "response_format.schema", "an object: a JSON schema");
     return check_members(v, "response_format", " type schema ", g, err) &&
            ask(s, "response_format",
@@ -164,13 +163,13 @@ static bool take_json_object(rose_api_structure *s, const json_t *v, rose_api_ig
                err);
 }
 
-static bool take_format(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+static bool take_format(rose_api_structure *s, const rose_json *v, rose_api_ignored *g,
                         rose_api_error *err)
 {
-    const json_t *type = json_object_get(v, "type");
+    const rose_json *type = rose_json_get(v, "type");
     const bool text = rose_api_json_is(v, "text") || rose_api_json_is(type, "text");
     if (v == NULL || text) return true;
-    if (!json_is_object(v)) return wrong(err, "response_format", "an object with a 'type'");
+    if (!rose_json_is_object(v)) return wrong(err, "response_format", "an object with a 'type'");
     if (rose_api_json_is(type, "json_schema")) return take_json_schema(s, v, g, err);
     if (rose_api_json_is(type, "json_object")) return take_json_object(s, v, g, err);
     if (rose_api_json_is(type, "structural_tag"))
@@ -183,21 +182,21 @@ static bool take_format(rose_api_structure *s, const json_t *v, rose_api_ignored
 
 /* Options of vLLM's compilers. White space is bounded in another way here, objects are closed in
  * any case (docs/API.md), and there is no other compiler to fall back to. */
-static bool check_option(const char *key, const char *name, const json_t *v, bool *known,
+static bool check_option(const char *key, const char *name, const rose_json *v, bool *known,
                          rose_api_error *err)
 {
     const bool pattern = strcmp(key, "whitespace_pattern") == 0;
     const bool label =
         strcmp(key, "disable_fallback") == 0 || strcmp(key, "disable_additional_properties") == 0;
     *known = pattern || label || strcmp(key, "disable_any_whitespace") == 0;
-    if (!*known || (pattern && json_string_length(v) == 0 && json_is_string(v))) return true;
-    if (!pattern && !json_is_boolean(v)) return wrong(err, name, "true or false");
-    return label || json_is_false(v) ||
+    if (!*known || (pattern && rose_json_text_len(v) == 0 && rose_json_is_string(v))) return true;
+    if (!pattern && !rose_json_is_boolean(v)) return wrong(err, name, "true or false");
+    return label || rose_json_is_false(v) ||
            rose_api_fail(err, 400, "unsupported_field", name,
                          "field '%s' is not supported by this server", name);
 }
 
-static bool take_member(rose_api_structure *s, const char *key, const json_t *v,
+static bool take_member(rose_api_structure *s, const char *key, const rose_json *v,
                         rose_api_ignored *g, rose_api_error *err)
 {
     char name[128];
@@ -207,25 +206,24 @@ static bool take_member(rose_api_structure *s, const char *key, const json_t *v,
         if (strcmp(key, members[i].name) == 0) return take_source(s, &members[i], name, v, err);
     }
     if (strcmp(key, "json_object") == 0) {
-        if (!json_is_boolean(v)) return wrong(err, name, "true or false");
-        return json_is_false(v) || ask(s, name, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, err);
+        if (!rose_json_is_boolean(v)) return wrong(err, name, "true or false");
+        return rose_json_is_false(v) || ask(s, name, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, err);
     }
     if (!check_option(key, name, v, &known, err)) return false;
     return known || rose_api_unknown_field(g, name, err);
 }
 
-static bool take_outputs(rose_api_structure *s, const json_t *v, rose_api_ignored *g,
+static bool take_outputs(rose_api_structure *s, const rose_json *v, rose_api_ignored *g,
                          rose_api_error *err)
 {
     const char *key;
-    json_t *x;
+    rose_json *x;
     size_t n = 0;
-    const bool empty = json_is_string(v) && json_string_length(v) == 0;
-    if (v == NULL || empty || (json_is_array(v) && json_array_size(v) == 0)) return true;
-    if (!json_is_object(v)) return wrong(err, "structured_outputs", "an object");
-    json_object_foreach((json_t *)(uintptr_t)v, key, x)
-    {
-        if (json_is_null(x)) continue;
+    const bool empty = rose_json_is_string(v) && rose_json_text_len(v) == 0;
+    if (v == NULL || empty || (rose_json_is_array(v) && rose_json_count(v) == 0)) return true;
+    if (!rose_json_is_object(v)) return wrong(err, "structured_outputs", "an object");
+    rose_json_each (v, key, x) {
+        if (rose_json_is_null(x)) continue;
         n++;
         if (!take_member(s, key, x, g, err)) return false;
     }

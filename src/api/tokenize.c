@@ -34,10 +34,10 @@ void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose
     if (p->messages != NULL) {
         ok = rose_api_messages_render(&text, p, c, &j->err) &&
              rose_api_encode_chat(&ids, &text, &any_length, &j->err);
-    } else if (!json_is_string(p->prompt)) {
+    } else if (!rose_json_is_string(p->prompt)) {
         ok = rose_api_fail(&j->err, 400, NULL, "prompt", "field 'prompt' must be a string");
     } else {
-        ok = rose_api_encode(&ids, json_string_value(p->prompt), json_string_length(p->prompt),
+        ok = rose_api_encode(&ids, rose_json_text(p->prompt), rose_json_text_len(p->prompt),
                              p->add_special_tokens ? ROSE_ENCODE_ADD_SPECIAL : 0, &any_length,
                              "prompt", &j->err);
     }
@@ -80,7 +80,7 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
     rose_ids ids = {0};
     rose_buf text = {0};
     rose_err err = {0};
-    if (!json_is_array(p->tokens)) {
+    if (!rose_json_is_array(p->tokens)) {
         rose_api_fail(&j->err, 400, NULL, "tokens", "field 'tokens' must be a list of token ids");
     } else if (rose_api_ids_load(&ids, p->tokens, "tokens", c->vocab_size, &j->err)) {
         rose_status st = rose_decode(c->tok, ids.data, ids.len, 0, &text, &err);
@@ -125,7 +125,7 @@ static void put_bool(rose_api_out *o, const char *key, bool v)
     rose_api_putf(o, ",\"%s\":%s", key, v ? "true" : "false");
 }
 
-static void put_member(rose_api_out *o, const char *key, const json_t *v)
+static void put_member(rose_api_out *o, const char *key, const rose_json *v)
 {
     rose_api_putf(o, ",\"%s\":", key);
     rose_api_put_json(o, v);
@@ -134,11 +134,13 @@ static void put_member(rose_api_out *o, const char *key, const json_t *v)
 /* The stop strings as a list, with the one that the plain template implies. */
 static void put_stops(rose_api_out *o, const rose_api_job *j, const rose_api_params *p)
 {
-    const size_t n = p->stop == NULL ? 0 : json_is_array(p->stop) ? json_array_size(p->stop) : 1;
+    const size_t n = p->stop == NULL               ? 0
+                     : rose_json_is_array(p->stop) ? rose_json_count(p->stop)
+                                                   : 1;
     rose_api_puts(o, ",\"stop\":[");
     for (size_t i = 0; i < n; i++) {
         if (i > 0) rose_api_puts(o, ",");
-        rose_api_put_json(o, json_is_array(p->stop) ? json_array_get(p->stop, i) : p->stop);
+        rose_api_put_json(o, rose_json_is_array(p->stop) ? rose_json_at(p->stop, i) : p->stop);
     }
     if (j->kind == ROSE_API_CHAT && j->plain) {
         if (n > 0) rose_api_puts(o, ",");
@@ -249,7 +251,7 @@ static void put_end_token(rose_api_out *o, const rose_api *a, const rose_arch *a
 
 void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    const json_t *tokens = a->o.texts != NULL ? rose_chat_tokens(a->o.texts) : NULL, *v;
+    const rose_json *tokens = a->o.texts != NULL ? rose_chat_tokens(a->o.texts) : NULL, *v;
     const char *key, *comma = "", *class = a->o.texts != NULL ? rose_chat_class(a->o.texts) : "";
     size_t len;
     rose_api_puts(o, "{");
@@ -258,13 +260,12 @@ void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engi
         rose_api_put_string(o, class, strlen(class));
         comma = ",";
     }
-    json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
-    {
+    rose_json_each (tokens, key, v) {
         rose_api_putf(o, "%s\"%s\":", comma, key);
-        rose_api_put_string(o, json_string_value(v), json_string_length(v));
+        rose_api_put_string(o, rose_json_text(v), rose_json_text_len(v));
         comma = ",";
     }
-    if (json_object_get(tokens, "eos_token") == NULL) {
+    if (rose_json_get(tokens, "eos_token") == NULL) {
         put_end_token(o, a, rose_engine_arch(e), comma);
         if (o->b.len > 1) comma = ",";
     }

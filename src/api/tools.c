@@ -21,78 +21,78 @@ static bool wrong(rose_api_error *err, const char *param, const char *wanted)
     return rose_api_fail(err, 400, NULL, param, "field '%s' must be %s", param, wanted);
 }
 
-static const json_t *function_of(const json_t *tools, size_t i)
+static const rose_json *function_of(const rose_json *tools, size_t i)
 {
-    return json_object_get(json_array_get(tools, i), "function");
+    return rose_json_get(rose_json_at(tools, i), "function");
 }
 
-static const char *name_of(const json_t *tools, size_t i)
+static const char *name_of(const rose_json *tools, size_t i)
 {
-    return json_string_value(json_object_get(function_of(tools, i), "name"));
+    return rose_json_text(rose_json_get(function_of(tools, i), "name"));
 }
 
-static bool has_tool(const json_t *tools, const char *name)
+static bool has_tool(const rose_json *tools, const char *name)
 {
-    for (size_t i = 0; i < json_array_size(tools); i++) {
+    for (size_t i = 0; i < rose_json_count(tools); i++) {
         if (strcmp(name_of(tools, i), name) == 0) return true;
     }
     return false;
 }
 
 /* Names are those of OpenAI's API, and '.', '/' and ':', which no format gives a meaning. */
-static bool is_name(const json_t *v)
+static bool is_name(const rose_json *v)
 {
     static const char letters[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:";
-    const char *s = json_string_value(v);
-    return s != NULL && json_string_length(v) == strspn(s, letters) && s[0] != '\0' &&
-           json_string_length(v) <= ROSE_API_MAX_TOOL_NAME;
+    const char *s = rose_json_text(v);
+    return s != NULL && rose_json_text_len(v) == strspn(s, letters) && s[0] != '\0' &&
+           rose_json_text_len(v) <= ROSE_API_MAX_TOOL_NAME;
 }
 
-static bool check_tool(const json_t *tools, size_t i, rose_api_error *err)
+static bool check_tool(const rose_json *tools, size_t i, rose_api_error *err)
 {
-    const json_t *tool = json_array_get(tools, i), *f = json_object_get(tool, "function");
-    const json_t *schema = json_object_get(f, "parameters"), *strict = json_object_get(f, "strict");
+    const rose_json *tool = rose_json_at(tools, i), *f = rose_json_get(tool, "function");
+    const rose_json *schema = rose_json_get(f, "parameters"), *strict = rose_json_get(f, "strict");
     char param[64];
     snprintf(param, sizeof param, "tools[%zu].type", i);
-    if (!rose_api_json_is(json_object_get(tool, "type"), "function"))
+    if (!rose_api_json_is(rose_json_get(tool, "type"), "function"))
         return wrong(err, param, "\"function\": this server has no other tools");
     snprintf(param, sizeof param, "tools[%zu].function", i);
-    if (!json_is_object(f)) return wrong(err, param, "an object");
+    if (!rose_json_is_object(f)) return wrong(err, param, "an object");
     snprintf(param, sizeof param, "tools[%zu].function.name", i);
-    if (!is_name(json_object_get(f, "name")))
+    if (!is_name(rose_json_get(f, "name")))
         return wrong(err, param, "1 to 128 letters, digits and '_-./:'");
     snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
-    if (schema != NULL && !json_is_object(schema) && !json_is_null(schema))
+    if (schema != NULL && !rose_json_is_object(schema) && !rose_json_is_null(schema))
         return wrong(err, param, "a JSON schema, which is an object");
     snprintf(param, sizeof param, "tools[%zu].function.strict", i);
-    return strict == NULL || json_is_boolean(strict) || json_is_null(strict) ||
+    return strict == NULL || rose_json_is_boolean(strict) || rose_json_is_null(strict) ||
            wrong(err, param, "true or false");
 }
 
 /* {"type": "function", "function": {"name": ...}} */
 static bool take_named(rose_api_params *p, rose_api_error *err)
 {
-    const json_t *f = json_object_get(p->tool_choice, "function");
-    const json_t *name = json_object_get(f, "name");
-    if (!rose_api_json_is(json_object_get(p->tool_choice, "type"), "function") ||
-        !json_is_string(name))
+    const rose_json *f = rose_json_get(p->tool_choice, "function");
+    const rose_json *name = rose_json_get(f, "name");
+    if (!rose_api_json_is(rose_json_get(p->tool_choice, "type"), "function") ||
+        !rose_json_is_string(name))
         return wrong(err, "tool_choice",
                      "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
                      "\"function\":{\"name\":...}}");
-    if (has_tool(p->tools, json_string_value(name))) {
-        p->tool_name = json_string_value(name);
+    if (has_tool(p->tools, rose_json_text(name))) {
+        p->tool_name = rose_json_text(name);
         return true;
     }
     return rose_api_fail(err, 400, NULL, "tool_choice",
                          "field 'tool_choice' names the function '%.128s', which is not in 'tools'",
-                         json_string_value(name));
+                         rose_json_text(name));
 }
 
 bool rose_api_tools_check(rose_api_params *p, rose_api_error *err)
 {
-    const json_t *choice = p->tool_choice;
-    for (size_t i = 0; i < json_array_size(p->tools); i++) {
+    const rose_json *choice = p->tool_choice;
+    for (size_t i = 0; i < rose_json_count(p->tools); i++) {
         if (!check_tool(p->tools, i, err)) return false;
     }
     p->tools_off = rose_api_json_is(choice, "none");
@@ -113,8 +113,8 @@ static bool forced(const rose_api_params *p)
 
 static void find_formats(rose_api_reading *r, const rose_api *a, const rose_api_params *p)
 {
-    const char *own = json_string_value(p->chat_template);
-    const size_t len = json_string_length(p->chat_template);
+    const char *own = rose_json_text(p->chat_template);
+    const size_t len = rose_json_text_len(p->chat_template);
     if (a->o.chat == NULL && own == NULL) return; /* the plain template has neither */
     if (!rose_calls_format_find(a->o.tool_call_parser, &r->calls))
         r->calls = own != NULL ? rose_calls_detect(own, len) : rose_chat_calls(a->o.chat);
@@ -156,9 +156,9 @@ bool rose_api_is_mark(const rose_api_reading *r, uint32_t id)
 
 /* ---- the grammar ---- */
 
-static bool is_strict(const json_t *tools, size_t i)
+static bool is_strict(const rose_json *tools, size_t i)
 {
-    return json_is_true(json_object_get(function_of(tools, i), "strict"));
+    return rose_json_is_true(rose_json_get(function_of(tools, i), "strict"));
 }
 
 enum { MAX_TAG_CHOICES = 1 << 14 }; /* each becomes an object in the tag */
@@ -166,21 +166,21 @@ enum { MAX_TAG_CHOICES = 1 << 14 }; /* each becomes an object in the tag */
 /* The structure becomes a part of a tag, so its JSON must be readable here. */
 static bool check_structure(const rose_api_structure *s, rose_api_error *err)
 {
-    json_t *v = NULL;
-    json_error_t e = {.text = ""};
+    rose_json *v = NULL;
+    rose_json_error e = {.text = ""};
     if (!s->any || s->value == NULL) return true;
-    if (s->kind == ROSE_GRAMMAR_CHOICE && json_array_size(s->value) > MAX_TAG_CHOICES)
+    if (s->kind == ROSE_GRAMMAR_CHOICE && rose_json_count(s->value) > MAX_TAG_CHOICES)
         return rose_api_fail(err, 400, NULL, s->param,
                              "field '%s' has %zu texts: with reasoning or tools the limit is %d",
-                             s->param, json_array_size(s->value), MAX_TAG_CHOICES);
+                             s->param, rose_json_count(s->value), MAX_TAG_CHOICES);
     const bool json = s->kind == ROSE_GRAMMAR_JSON_SCHEMA || s->kind == ROSE_GRAMMAR_TAG;
     const rose_status st =
-        !json || !json_is_string(s->value)
+        !json || !rose_json_is_string(s->value)
             ? ROSE_OK
-            : rose_json_parse(&v, json_string_value(s->value), json_string_length(s->value), 0, &e);
+            : rose_json_parse(&v, rose_json_text(s->value), rose_json_text_len(s->value), 0, &e);
     const bool old = s->kind == ROSE_GRAMMAR_TAG &&
-                     json_object_get(v != NULL ? v : s->value, "structures") != NULL;
-    json_decref(v);
+                     rose_json_get(v != NULL ? v : s->value, "structures") != NULL;
+    rose_json_decref(v);
     if (st == ROSE_E_NOMEM) return rose_api_fail_nomem(err);
     if (st != ROSE_OK)
         return rose_api_fail(err, 400, NULL, s->param, "field '%s' is not valid JSON: %.100s",
@@ -191,30 +191,29 @@ static bool check_structure(const rose_api_structure *s, rose_api_error *err)
                                  s->param);
 }
 
-static bool set_missing(json_t *object, const char *key, json_t *v)
+static bool set_missing(rose_json *object, const char *key, rose_json *v)
 {
-    if (json_object_get(object, key) == NULL) return json_object_set_new(object, key, v) == 0;
-    json_decref(v);
+    if (rose_json_get(object, key) == NULL) return rose_json_set_new(object, key, v) == 0;
+    rose_json_decref(v);
     return true;
 }
 
 /* A schema for the arguments of a function. They are an object in any case. If the schema does not
  * speak of further properties, there are none: a function would not know them. */
-static json_t *schema_of(const json_t *tools, size_t i, bool exact)
+static rose_json *schema_of(const rose_json *tools, size_t i, bool exact)
 {
     static const char *const others[] = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"};
-    const json_t *schema = json_object_get(function_of(tools, i), "parameters");
+    const rose_json *schema = rose_json_get(function_of(tools, i), "parameters");
     bool closed = true;
-    if (!exact) return json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 1);
+    if (!exact) return rose_json_pack("{s:s,s:b}", "type", "object", "additionalProperties", 1);
     for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-        closed = closed && json_object_get(schema, others[k]) == NULL;
-    json_t *copy = json_object();
-    bool ok = copy != NULL && (json_object_size(schema) == 0 ||
-                               json_object_update(copy, (json_t *)(uintptr_t)schema) == 0);
-    ok = ok && set_missing(copy, "type", json_string("object"));
-    ok = ok && (!closed || set_missing(copy, "additionalProperties", json_false()));
+        closed = closed && rose_json_get(schema, others[k]) == NULL;
+    rose_json *copy = rose_json_object();
+    bool ok = copy != NULL && (rose_json_size(schema) == 0 || rose_json_update(copy, schema) == 0);
+    ok = ok && set_missing(copy, "type", rose_json_string("object"));
+    ok = ok && (!closed || set_missing(copy, "additionalProperties", rose_json_false()));
     if (ok) return copy;
-    json_decref(copy);
+    rose_json_decref(copy);
     return NULL;
 }
 
@@ -230,24 +229,24 @@ static const struct tag_form {
                               "<tool_call>", "qwen_xml"},
     [ROSE_CALLS_LIST] = {"{\"name\": \"", "\", \"parameters\": ", "}", ", ", "", "json"}};
 
-static json_t *call_tag(const struct tag_form *t, const json_t *tools, size_t i, bool exact)
+static rose_json *call_tag(const struct tag_form *t, const rose_json *tools, size_t i, bool exact)
 {
     char begin[ROSE_API_MAX_TOOL_NAME + 64];
     snprintf(begin, sizeof begin, "%s%s%s", t->before, name_of(tools, i), t->after_name);
-    return json_pack("{s:s,s:s,s:{s:s,s:s,s:o,s:b},s:s}", "type", "tag", "begin", begin, "content",
-                     "type", "json_schema", "style", t->style, "json_schema",
-                     schema_of(tools, i, exact), "any_order", !exact, "end", t->end);
+    return rose_json_pack("{s:s,s:s,s:{s:s,s:s,s:o,s:b},s:s}", "type", "tag", "begin", begin,
+                          "content", "type", "json_schema", "style", t->style, "json_schema",
+                          schema_of(tools, i, exact), "any_order", !exact, "end", t->end);
 }
 
 /* The tags of the functions that may be called; NULL: no memory. */
-static json_t *call_tags(const struct tag_form *t, const rose_api_params *p)
+static rose_json *call_tags(const struct tag_form *t, const rose_api_params *p)
 {
-    json_t *tags = json_array();
-    for (size_t i = 0; tags != NULL && i < json_array_size(p->tools); i++) {
+    rose_json *tags = rose_json_array();
+    for (size_t i = 0; tags != NULL && i < rose_json_count(p->tools); i++) {
         if (p->tool_name != NULL && strcmp(p->tool_name, name_of(p->tools, i)) != 0) continue;
-        if (json_array_append_new(
+        if (rose_json_append_new(
                 tags, call_tag(t, p->tools, i, forced(p) || is_strict(p->tools, i))) != 0) {
-            json_decref(tags);
+            rose_json_decref(tags);
             return NULL;
         }
     }
@@ -255,98 +254,100 @@ static json_t *call_tags(const struct tag_form *t, const rose_api_params *p)
 }
 
 /* At least one call, and nothing else. */
-static json_t *only_calls(const rose_api_reading *r, const rose_api_params *p)
+static rose_json *only_calls(const rose_api_reading *r, const rose_api_params *p)
 {
     const struct tag_form *t = &tag_forms[r->calls];
     const bool once = p->tool_name != NULL || r->one_call;
-    json_t *calls =
-        json_pack("{s:s,s:o,s:s,s:b,s:b}", "type", "tags_with_separator", "tags", call_tags(t, p),
-                  "separator", t->separator, "at_least_one", 1, "stop_after_first", once);
+    rose_json *calls = rose_json_pack("{s:s,s:o,s:s,s:b,s:b}", "type", "tags_with_separator",
+                                      "tags", call_tags(t, p), "separator", t->separator,
+                                      "at_least_one", 1, "stop_after_first", once);
     if (r->calls != ROSE_CALLS_LIST) return calls;
-    return json_pack("{s:s,s:[{s:s,s:s},o,{s:s,s:s}]}", "type", "sequence", "elements", "type",
-                     "const_string", "value", "[", calls, "type", "const_string", "value", "]");
+    return rose_json_pack("{s:s,s:[{s:s,s:s},o,{s:s,s:s}]}", "type", "sequence", "elements", "type",
+                          "const_string", "value", "[", calls, "type", "const_string", "value",
+                          "]");
 }
 
 /* Text in which every call is a sound one. */
-static json_t *text_with_calls(const rose_api_reading *r, const rose_api_params *p)
+static rose_json *text_with_calls(const rose_api_reading *r, const rose_api_params *p)
 {
     const struct tag_form *t = &tag_forms[r->calls];
-    return json_pack("{s:s,s:[s],s:o}", "type", "triggered_tags", "triggers", t->trigger, "tags",
-                     call_tags(t, p));
+    return rose_json_pack("{s:s,s:[s],s:o}", "type", "triggered_tags", "triggers", t->trigger,
+                          "tags", call_tags(t, p));
 }
 
 /* The value of a field that may hold JSON as text; NULL: it is no JSON, or no memory. */
-static json_t *value_of(const json_t *v)
+static rose_json *value_of(const rose_json *v)
 {
-    json_t *out = NULL;
-    json_error_t e; /* check_structure has found it sound */
-    if (!json_is_string(v)) return json_incref((json_t *)(uintptr_t)v);
-    (void)rose_json_parse(&out, json_string_value(v), json_string_length(v), JSON_ALLOW_NUL, &e);
+    rose_json *out = NULL;
+    rose_json_error e; /* check_structure has found it sound */
+    if (!rose_json_is_string(v)) return rose_json_incref(v);
+    (void)rose_json_parse(&out, rose_json_text(v), rose_json_text_len(v), ROSE_JSON_NUL, &e);
     return out;
 }
 
-static json_t *any_of_texts(const json_t *list)
+static rose_json *any_of_texts(const rose_json *list)
 {
-    json_t *out = json_array();
-    for (size_t i = 0; out != NULL && i < json_array_size(list); i++) {
-        json_t *one =
-            json_pack("{s:s,s:O}", "type", "const_string", "value", json_array_get(list, i));
-        if (json_array_append_new(out, one) != 0) {
-            json_decref(out);
+    rose_json *out = rose_json_array();
+    for (size_t i = 0; out != NULL && i < rose_json_count(list); i++) {
+        rose_json *one =
+            rose_json_pack("{s:s,s:O}", "type", "const_string", "value", rose_json_at(list, i));
+        if (rose_json_append_new(out, one) != 0) {
+            rose_json_decref(out);
             return NULL;
         }
     }
-    return json_pack("{s:s,s:o}", "type", "or", "elements", out);
+    return rose_json_pack("{s:s,s:o}", "type", "or", "elements", out);
 }
 
-static json_t *tag_format(json_t *tag)
+static rose_json *tag_format(rose_json *tag)
 {
-    json_t *format = json_object_get(tag, "format");
-    json_t *out = json_incref(format != NULL ? format : tag);
-    json_decref(tag);
+    rose_json *format = rose_json_get(tag, "format");
+    rose_json *out = rose_json_incref(format != NULL ? format : tag);
+    rose_json_decref(tag);
     return out;
 }
 
 /* What a field for structured output asks for, as a format within a tag. */
-static json_t *structure_format(const rose_api_structure *s)
+static rose_json *structure_format(const rose_api_structure *s)
 {
     switch (s->kind) {
     case ROSE_GRAMMAR_JSON_OBJECT:
         break;
     case ROSE_GRAMMAR_JSON_SCHEMA:
-        return json_pack("{s:s,s:o,s:b}", "type", "json_schema", "json_schema", value_of(s->value),
-                         "any_order", !s->schema_order);
+        return rose_json_pack("{s:s,s:o,s:b}", "type", "json_schema", "json_schema",
+                              value_of(s->value), "any_order", !s->schema_order);
     case ROSE_GRAMMAR_REGEX:
-        return json_pack("{s:s,s:O}", "type", "regex", "pattern", s->value);
+        return rose_json_pack("{s:s,s:O}", "type", "regex", "pattern", s->value);
     case ROSE_GRAMMAR_EBNF:
-        return json_pack("{s:s,s:O}", "type", "grammar", "grammar", s->value);
+        return rose_json_pack("{s:s,s:O}", "type", "grammar", "grammar", s->value);
     case ROSE_GRAMMAR_CHOICE:
         return any_of_texts(s->value);
     case ROSE_GRAMMAR_TAG:
         return tag_format(value_of(s->value));
     }
-    return json_pack("{s:s,s:{s:s},s:b}", "type", "json_schema", "json_schema", "type", "object",
-                     "any_order", 1);
+    return rose_json_pack("{s:s,s:{s:s},s:b}", "type", "json_schema", "json_schema", "type",
+                          "object", "any_order", 1);
 }
 
 /* Reasoning, and after it what `body` allows. Takes body. */
-static json_t *after_reasoning(const rose_api_reading *r, rose_reasoning_place place, json_t *body)
+static rose_json *after_reasoning(const rose_api_reading *r, rose_reasoning_place place,
+                                  rose_json *body)
 {
     if (place == ROSE_REASONING_AFTER || body == NULL) return body;
     const bool in = place == ROSE_REASONING_IN;
-    json_t *block = json_pack(
+    rose_json *block = rose_json_pack(
         "{s:s,s:[{s:s,s:s,s:{s:s},s:s},{s:s,s:s}]}", "type", "sequence", "elements", "type", "tag",
         "begin", in ? "" : rose_reasoning_open(r->reasoning), "content", "type", "any_text", "end",
         rose_reasoning_close(r->reasoning), "type", "regex", "pattern", "[ \\t\\r\\n]{0,4}");
-    if (!in) block = json_pack("{s:s,s:o}", "type", "optional", "content", block);
-    return json_pack("{s:s,s:[o,o]}", "type", "sequence", "elements", block, body);
+    if (!in) block = rose_json_pack("{s:s,s:o}", "type", "optional", "content", block);
+    return rose_json_pack("{s:s,s:[o,o]}", "type", "sequence", "elements", block, body);
 }
 
 /* The text that the request demands, as one tag; NULL: no memory. */
-static json_t *make_format(const rose_api_reading *r, const rose_api_params *p,
-                           rose_reasoning_place place)
+static rose_json *make_format(const rose_api_reading *r, const rose_api_params *p,
+                              rose_reasoning_place place)
 {
-    json_t *out;
+    rose_json *out;
     if (forced(p))
         out = only_calls(r, p);
     else if (!p->structure.any)
@@ -354,8 +355,8 @@ static json_t *make_format(const rose_api_reading *r, const rose_api_params *p,
     else if (r->calls == ROSE_CALLS_NONE)
         out = structure_format(&p->structure);
     else
-        out = json_pack("{s:s,s:[o,o]}", "type", "or", "elements", only_calls(r, p),
-                        structure_format(&p->structure));
+        out = rose_json_pack("{s:s,s:[o,o]}", "type", "or", "elements", only_calls(r, p),
+                             structure_format(&p->structure));
     return after_reasoning(r, place, out);
 }
 
@@ -369,7 +370,7 @@ static bool enforce_strict(const rose_api_reading *r, const rose_api_params *p, 
                         r->calls == ROSE_CALLS_QWEN3_XML;
     const bool can = r->calls == ROSE_CALLS_LIST || (tagged && !special);
     *strict = false;
-    for (size_t i = 0; !forced(p) && r->calls != ROSE_CALLS_NONE && i < json_array_size(p->tools);
+    for (size_t i = 0; !forced(p) && r->calls != ROSE_CALLS_NONE && i < rose_json_count(p->tools);
          i++) {
         char name[64];
         if (!is_strict(p->tools, i)) continue;
@@ -396,7 +397,7 @@ static bool take_tools(rose_api_job *j, const rose_api_params *p, rose_api_ignor
         (r->calls == ROSE_CALLS_PYTHONIC || r->calls == ROSE_CALLS_MISTRAL))
         r->calls = ROSE_CALLS_LIST;
     const bool special = note_marks(r, j->api->tok);
-    if (r->calls != ROSE_CALLS_NONE) r->tools = json_incref((json_t *)(uintptr_t)p->tools);
+    if (r->calls != ROSE_CALLS_NONE) r->tools = rose_json_incref(p->tools);
     return enforce_strict(r, p, special, g, strict, &j->err);
 }
 
@@ -415,13 +416,13 @@ static bool is_answer_format(const rose_api_structure *s)
 }
 
 bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_prompt_ctx *c,
-                         rose_template_text *text, json_t **tag)
+                         rose_template_text *text, rose_json **tag)
 {
     rose_api_reading *r = &j->reading;
     rose_reasoning_place place = ROSE_REASONING_AFTER;
     bool strict = false;
     uint32_t id;
-    json_decref(r->tools); /* of a run that was declined */
+    rose_json_decref(r->tools); /* of a run that was declined */
     *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
                             .one_call = !p->parallel_calls || p->tool_name != NULL};
     if (j->kind != ROSE_API_CHAT) return true;

@@ -6,17 +6,17 @@
 
 #include "api/api_internal.h"
 
-bool rose_api_translate_set(rose_api_translation *t, const char *key, json_t *v)
+bool rose_api_translate_set(rose_api_translation *t, const char *key, rose_json *v)
 {
-    return json_object_set_new(t->chat, key, v) == 0 || rose_api_fail_nomem(t->err);
+    return rose_json_set_new(t->chat, key, v) == 0 || rose_api_fail_nomem(t->err);
 }
 
-bool rose_api_translate_copy(rose_api_translation *t, const char *to, const json_t *v)
+bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v)
 {
-    return rose_api_translate_set(t, to, json_incref((json_t *)(uintptr_t)v));
+    return rose_api_translate_set(t, to, rose_json_incref(v));
 }
 
-bool rose_api_translate_other(rose_api_translation *t, const char *name, const json_t *v)
+bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v)
 {
     static const char *const ours[] = {"top_k",
                                        "min_p",
@@ -63,87 +63,90 @@ bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const c
     return rose_api_fail(t->err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
-json_t *rose_api_translate_message(rose_api_translation *t, const char *role)
+rose_json *rose_api_translate_message(rose_api_translation *t, const char *role)
 {
-    json_t *m = json_pack("{s:s, s:[]}", "role", role, "content");
-    if (m != NULL && json_array_append_new(t->messages, m) == 0) return m;
+    rose_json *m = rose_json_pack("{s:s, s:[]}", "role", role, "content");
+    if (m != NULL && rose_json_append_new(t->messages, m) == 0) return m;
     rose_api_fail_nomem(t->err);
     return NULL;
 }
 
-bool rose_api_translate_text(rose_api_translation *t, json_t *message, const json_t *text)
+bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text)
 {
-    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", text);
-    return json_array_append_new(json_object_get(message, "content"), part) == 0 ||
+    rose_json *part = rose_json_pack("{s:s, s:O}", "type", "text", "text", text);
+    return rose_json_append_new(rose_json_get(message, "content"), part) == 0 ||
            rose_api_fail_nomem(t->err);
 }
 
-bool rose_api_translate_call(rose_api_translation *t, json_t *message, const json_t *id,
-                             const json_t *name, const json_t *arguments)
+bool rose_api_translate_call(rose_api_translation *t, rose_json *message, const rose_json *id,
+                             const rose_json *name, const rose_json *arguments)
 {
-    json_t *calls = json_object_get(message, "tool_calls");
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
-                             "name", name, "arguments", arguments);
-    if (calls == NULL && json_object_set_new(message, "tool_calls", json_array()) == 0)
-        calls = json_object_get(message, "tool_calls");
-    if (calls != NULL && json_array_append_new(calls, call) == 0) return true;
-    if (calls == NULL) json_decref(call);
+    rose_json *calls = rose_json_get(message, "tool_calls");
+    rose_json *call = rose_json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+                                     "function", "name", name, "arguments", arguments);
+    if (calls == NULL && rose_json_set_new(message, "tool_calls", rose_json_array()) == 0)
+        calls = rose_json_get(message, "tool_calls");
+    if (calls != NULL && rose_json_append_new(calls, call) == 0) return true;
+    if (calls == NULL) rose_json_decref(call);
     return rose_api_fail_nomem(t->err);
 }
 
 /* Sets a copy of v, unless it is NULL or null. */
-static bool set_some(json_t *object, const char *key, const json_t *v)
+static bool set_some(rose_json *object, const char *key, const rose_json *v)
 {
-    return v == NULL || json_is_null(v) ||
-           json_object_set_new(object, key, json_incref((json_t *)(uintptr_t)v)) == 0;
+    return v == NULL || rose_json_is_null(v) ||
+           rose_json_set_new(object, key, rose_json_incref(v)) == 0;
 }
 
-bool rose_api_translate_tool(rose_api_translation *t, const json_t *name, const json_t *description,
-                             const json_t *parameters, const json_t *strict)
+bool rose_api_translate_tool(rose_api_translation *t, const rose_json *name,
+                             const rose_json *description, const rose_json *parameters,
+                             const rose_json *strict)
 {
-    json_t *tools = json_object_get(t->chat, "tools");
-    json_t *function = json_pack("{s:O}", "name", name);
+    rose_json *tools = rose_json_get(t->chat, "tools");
+    rose_json *function = rose_json_pack("{s:O}", "name", name);
     bool ok = function != NULL && set_some(function, "description", description) &&
               set_some(function, "parameters", parameters) && set_some(function, "strict", strict);
-    if (tools == NULL && json_object_set_new(t->chat, "tools", json_array()) == 0)
-        tools = json_object_get(t->chat, "tools");
+    if (tools == NULL && rose_json_set_new(t->chat, "tools", rose_json_array()) == 0)
+        tools = rose_json_get(t->chat, "tools");
     ok = ok && tools != NULL &&
-         json_array_append_new(
-             tools, json_pack("{s:s, s:O}", "type", "function", "function", function)) == 0;
-    json_decref(function);
+         rose_json_append_new(
+             tools, rose_json_pack("{s:s, s:O}", "type", "function", "function", function)) == 0;
+    rose_json_decref(function);
     return ok || rose_api_fail_nomem(t->err);
 }
 
-bool rose_api_translate_choose(rose_api_translation *t, const json_t *name)
+bool rose_api_translate_choose(rose_api_translation *t, const rose_json *name)
 {
     return rose_api_translate_set(
         t, "tool_choice",
-        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+        rose_json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
-bool rose_api_translate_schema(rose_api_translation *t, const json_t *schema, const json_t *name,
-                               const json_t *strict, const json_t *description)
+bool rose_api_translate_schema(rose_api_translation *t, const rose_json *schema,
+                               const rose_json *name, const rose_json *strict,
+                               const rose_json *description)
 {
-    json_t *f = json_pack("{s:O}", "schema", schema);
+    rose_json *f = rose_json_pack("{s:O}", "schema", schema);
     bool ok = f != NULL && set_some(f, "name", name) && set_some(f, "strict", strict) &&
               set_some(f, "description", description) &&
-              (name != NULL || json_object_set_new(f, "name", json_string("reply")) == 0);
-    ok = ok &&
-         json_object_set_new(t->chat, "response_format",
-                             json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", f)) == 0;
-    json_decref(f);
+              (name != NULL || rose_json_set_new(f, "name", rose_json_string("reply")) == 0);
+    ok = ok && rose_json_set_new(
+                   t->chat, "response_format",
+                   rose_json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", f)) == 0;
+    rose_json_decref(f);
     return ok || rose_api_fail_nomem(t->err);
 }
 
 bool rose_api_translate_end(rose_api_translation *t)
 {
-    for (size_t i = 0; i < json_array_size(t->messages); i++) {
-        json_t *m = json_array_get(t->messages, i), *parts = json_object_get(m, "content");
-        const size_t n = json_array_size(parts);
+    for (size_t i = 0; i < rose_json_count(t->messages); i++) {
+        rose_json *m = rose_json_at(t->messages, i), *parts = rose_json_get(m, "content");
+        const size_t n = rose_json_count(parts);
         if (n > 1) continue;
-        json_t *content = n == 1 ? json_incref(json_object_get(json_array_get(parts, 0), "text"))
-                                 : json_string("");
-        if (json_object_set_new(m, "content", content) != 0) return rose_api_fail_nomem(t->err);
+        rose_json *content = n == 1
+                                 ? rose_json_incref(rose_json_get(rose_json_at(parts, 0), "text"))
+                                 : rose_json_string("");
+        if (rose_json_set_new(m, "content", content) != 0) return rose_api_fail_nomem(t->err);
     }
     return true;
 }

@@ -74,32 +74,32 @@ static uint32_t next_key_line(key_lines *k)
     return k->line;
 }
 
-static rose_status add_json_value(rose_opts_file *c, const char *path, const json_t *v,
+static rose_status add_json_value(rose_opts_file *c, const char *path, const rose_json *v,
                                   rose_err *err)
 {
     const char *key = rose_opts_file_text(c, c->items[c->n - 1].key);
     const uint32_t line = c->items[c->n - 1].line;
-    if (json_is_null(v))
+    if (rose_json_is_null(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s:%u: '%.64s' is null; leave the key out", path,
                          line, key);
     rose_status st;
-    if (json_is_string(v)) {
-        st = rose_opts_file_value(c, json_string_value(v), json_string_length(v));
+    if (rose_json_is_string(v)) {
+        st = rose_opts_file_value(c, rose_json_text(v), rose_json_text_len(v));
     } else {
-        char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        char *text = rose_json_dumps(v, ROSE_JSON_COMPACT);
         st = text != NULL ? rose_opts_file_value(c, text, strlen(text)) : ROSE_E_NOMEM;
         free(text);
     }
     return st == ROSE_OK ? st : rose_fail(err, st, "%s: out of memory", path);
 }
 
-static rose_status add_json_list(rose_opts_file *c, const char *path, const json_t *list,
+static rose_status add_json_list(rose_opts_file *c, const char *path, const rose_json *list,
                                  rose_err *err)
 {
     c->items[c->n - 1].list = true;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (json_is_array(v) || json_is_object(v))
+    for (size_t i = 0; i < rose_json_count(list); i++) {
+        const rose_json *v = rose_json_at(list, i);
+        if (rose_json_is_array(v) || rose_json_is_object(v))
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s:%u: the list '%.64s' holds a list or an object; its values must "
                              "be strings, numbers or booleans",
@@ -114,26 +114,25 @@ static rose_status add_json_list(rose_opts_file *c, const char *path, const json
 static rose_status read_json(rose_opts_file *c, const char *path, const char *text, size_t n,
                              rose_err *err)
 {
-    json_t *root = NULL, *v;
-    json_error_t e = {0};
+    rose_json *root = NULL, *v;
+    rose_json_error e = {0};
     const char *key;
     key_lines lines = {.at = text, .end = text + n, .line = 1};
     rose_status st = rose_json_parse(&root, text, n, 0, &e);
     if (st == ROSE_E_NOMEM) return rose_fail(err, st, "%s: out of memory", path);
     if (st != ROSE_OK) return rose_fail(err, st, "%s:%d: %s", path, e.line, e.text);
-    if (!json_is_object(root))
+    if (!rose_json_is_object(root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s:1: expected an object of options", path);
-    json_object_foreach(root, key, v)
-    {
+    rose_json_each (root, key, v) {
         if (st == ROSE_OK &&
             rose_opts_file_key(c, key, strlen(key), next_key_line(&lines)) != ROSE_OK)
             st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
         if (st == ROSE_OK)
-            st =
-                json_is_array(v) ? add_json_list(c, path, v, err) : add_json_value(c, path, v, err);
+            st = rose_json_is_array(v) ? add_json_list(c, path, v, err)
+                                       : add_json_value(c, path, v, err);
         if (st != ROSE_OK) break;
     }
-    json_decref(root);
+    rose_json_decref(root);
     return st;
 }
 

@@ -166,8 +166,8 @@ static rose_status object(yaml *y)
     const char *from = y->at;
     int depth = 0;
     bool string = false;
-    json_t *v = NULL;
-    json_error_t e;
+    rose_json *v = NULL;
+    rose_json_error e;
     for (; y->at < y->end; y->at++) {
         const char c = *y->at;
         if (string && c == '\\') {
@@ -182,7 +182,7 @@ static rose_status object(yaml *y)
     if (y->at == y->end) return fail(y, "an object in braces is not closed on its line");
     const size_t n = (size_t)(++y->at - from);
     const rose_status st = rose_json_parse(&v, from, n, 0, &e);
-    json_decref(v);
+    rose_json_decref(v);
     if (st == ROSE_E_NOMEM) return no_memory(y);
     if (st != ROSE_OK) return fail(y, "an object in braces must be JSON, with quoted keys");
     return rose_buf_add(&y->text, from, n) == ROSE_OK ? ROSE_OK : no_memory(y);

@@ -214,16 +214,16 @@ void rose_calls_done(rose_calls *p)
     p->state = tagged ? CALLS_END : CALLS_TEXT;
 }
 
-bool rose_calls_known(const rose_calls *p, const json_t **schema)
+bool rose_calls_known(const rose_calls *p, const rose_json **schema)
 {
     if (schema != NULL) *schema = NULL;
-    for (size_t i = 0; i < json_array_size(p->o.tools); i++) {
-        const json_t *f = json_object_get(json_array_get(p->o.tools, i), "function");
-        const json_t *name = json_object_get(f, "name");
-        if (!json_is_string(name) || json_string_length(name) != p->name.len ||
-            memcmp(json_string_value(name), p->name.data, p->name.len) != 0)
+    for (size_t i = 0; i < rose_json_count(p->o.tools); i++) {
+        const rose_json *f = rose_json_get(rose_json_at(p->o.tools, i), "function");
+        const rose_json *name = rose_json_get(f, "name");
+        if (!rose_json_is_string(name) || rose_json_text_len(name) != p->name.len ||
+            memcmp(rose_json_text(name), p->name.data, p->name.len) != 0)
             continue;
-        if (schema != NULL) *schema = json_object_get(f, "parameters");
+        if (schema != NULL) *schema = rose_json_get(f, "parameters");
         return true;
     }
     return false;
@@ -458,7 +458,7 @@ rose_status rose_calls_create(rose_calls **out, const rose_calls_opts *o, rose_e
     *out = NULL;
     if (p == NULL) return rose_fail(err, ROSE_E_NOMEM, "tool calls: out of memory");
     p->o = *o;
-    json_incref(p->o.tools); /* accepts NULL */
+    rose_json_incref(p->o.tools); /* accepts NULL */
     p->think = o->reasoning == ROSE_REASONING_NONE ? THINK_OFF
                : o->in_reasoning                   ? THINK_OPENED
                                                    : THINK_START;
@@ -470,7 +470,7 @@ rose_status rose_calls_create(rose_calls **out, const rose_calls_opts *o, rose_e
 void rose_calls_destroy(rose_calls *p)
 {
     if (p == NULL) return;
-    json_decref(p->o.tools);
+    rose_json_decref(p->o.tools);
     rose_buf_free(&p->out);
     rose_buf_free(&p->thought);
     rose_buf_free(&p->held);

@@ -20,11 +20,11 @@
 #ifndef ROSE_CHAT_CALLS_H
 #define ROSE_CHAT_CALLS_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
 
 typedef struct rose_calls rose_calls;
@@ -105,7 +105,7 @@ typedef struct rose_calls_opts {
     rose_reasoning_format reasoning;
     bool in_reasoning;   /* the text begins within reasoning */
     bool one_call;       /* only the first call becomes parts */
-    json_t *tools;       /* the request's list of tools, in OpenAI's form; the parser takes a
+    rose_json *tools;    /* the request's list of tools, in OpenAI's form; the parser takes a
                           * reference. NULL: none */
     rose_part_sink sink; /* gets the parts, in order, during push and finish */
     void *arg;

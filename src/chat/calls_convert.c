@@ -50,7 +50,7 @@ static void put_string(rose_calls *p, const char *bytes, size_t n)
 
 /* ---- types ---- */
 
-static unsigned type_of_name(const json_t *name)
+static unsigned type_of_name(const rose_json *name)
 {
     static const struct {
         const char *name;
@@ -58,24 +58,24 @@ static unsigned type_of_name(const json_t *name)
     } types[] = {{"string", CALLS_STRING},     {"number", CALLS_NUMBER}, {"integer", CALLS_NUMBER},
                  {"boolean", CALLS_BOOL},      {"null", CALLS_NULL},     {"array", CALLS_ARRAY},
                  {"object", CALLS_OBJECT_TYPE}};
-    const char *s = json_string_value(name);
+    const char *s = rose_json_text(name);
     for (size_t i = 0; s != NULL && i < sizeof types / sizeof *types; i++)
         if (strcmp(types[i].name, s) == 0) return types[i].type;
     return CALLS_ANY;
 }
 
-static unsigned type_of_value(const json_t *v)
+static unsigned type_of_value(const rose_json *v)
 {
-    return json_is_string(v)    ? CALLS_STRING
-           : json_is_number(v)  ? CALLS_NUMBER
-           : json_is_boolean(v) ? CALLS_BOOL
-           : json_is_null(v)    ? CALLS_NULL
-           : json_is_array(v)   ? CALLS_ARRAY
-                                : CALLS_OBJECT_TYPE;
+    return rose_json_is_string(v)    ? CALLS_STRING
+           : rose_json_is_number(v)  ? CALLS_NUMBER
+           : rose_json_is_boolean(v) ? CALLS_BOOL
+           : rose_json_is_null(v)    ? CALLS_NULL
+           : rose_json_is_array(v)   ? CALLS_ARRAY
+                                     : CALLS_OBJECT_TYPE;
 }
 
 /* What "$ref": "#/a/b" names below root; NULL: nothing. */
-static const json_t *referred(const json_t *root, const char *ref)
+static const rose_json *referred(const rose_json *root, const char *ref)
 {
     char name[128];
     if (ref[0] != '#') return NULL;
@@ -84,7 +84,7 @@ static const json_t *referred(const json_t *root, const char *ref)
         if (n >= sizeof name) return NULL;
         memcpy(name, ref, n);
         name[n] = '\0';
-        root = json_object_get(root, name);
+        root = rose_json_get(root, name);
         ref += n;
     }
     return *ref == '\0' ? root : NULL;
@@ -93,20 +93,21 @@ static const json_t *referred(const json_t *root, const char *ref)
 /* A walk through a schema. References can make it endless, so it is bounded. Its steps may nest. */
 enum { MAX_STEPS = 256, MAX_ITEMS = 1 << 16 };
 typedef struct type_walk {
-    const json_t *root;
+    const rose_json *root;
     int left;       /* steps */
     int items_left; /* items of lists */
     bool listed;    /* enum or const was seen */
 } type_walk;
 
-static unsigned types_of(type_walk *w, const json_t *schema);
+static unsigned types_of(type_walk *w, const rose_json *schema);
 
 /* The types of any item of a list: a schema, or by one(). */
-static unsigned types_of_list(type_walk *w, const json_t *list, unsigned (*one)(const json_t *))
+static unsigned types_of_list(type_walk *w, const rose_json *list,
+                              unsigned (*one)(const rose_json *))
 {
     unsigned types = 0;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
+    for (size_t i = 0; i < rose_json_count(list); i++) {
+        const rose_json *v = rose_json_at(list, i);
         if (--w->items_left < 0) return CALLS_ANY;
         types |= one != NULL ? one(v) : types_of(w, v);
     }
@@ -114,23 +115,23 @@ static unsigned types_of_list(type_walk *w, const json_t *list, unsigned (*one)(
 }
 
 /* The types that a schema allows, as far as these keywords say; all of them where they do not. */
-static unsigned types_of(type_walk *w, const json_t *schema)
+static unsigned types_of(type_walk *w, const rose_json *schema)
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     unsigned types = CALLS_ANY;
-    if (--w->left < 0 || !json_is_object(schema)) return types;
-    const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
-    const json_t *value = json_object_get(schema, "const");
-    const char *ref = json_string_value(json_object_get(schema, "$ref"));
-    if (json_is_string(type)) types &= type_of_name(type);
-    if (json_is_array(type)) types &= types_of_list(w, type, type_of_name);
-    if (json_is_array(list)) types &= types_of_list(w, list, type_of_value);
+    if (--w->left < 0 || !rose_json_is_object(schema)) return types;
+    const rose_json *type = rose_json_get(schema, "type"), *list = rose_json_get(schema, "enum");
+    const rose_json *value = rose_json_get(schema, "const");
+    const char *ref = rose_json_text(rose_json_get(schema, "$ref"));
+    if (rose_json_is_string(type)) types &= type_of_name(type);
+    if (rose_json_is_array(type)) types &= types_of_list(w, type, type_of_name);
+    if (rose_json_is_array(list)) types &= types_of_list(w, list, type_of_value);
     if (value != NULL) types &= type_of_value(value);
-    if (value != NULL || json_is_array(list)) w->listed = true;
+    if (value != NULL || rose_json_is_array(list)) w->listed = true;
     if (ref != NULL) types &= types_of(w, referred(w->root, ref));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        const json_t *v = json_object_get(schema, lists[i]);
-        if (json_is_array(v)) types &= types_of_list(w, v, NULL);
+        const rose_json *v = rose_json_get(schema, lists[i]);
+        if (rose_json_is_array(v)) types &= types_of_list(w, v, NULL);
     }
     return types != 0 ? types : CALLS_ANY;
 }
@@ -139,13 +140,13 @@ static unsigned types_of(type_walk *w, const json_t *schema)
  * does not describe is a string. */
 static void find_types(rose_calls *p)
 {
-    const json_t *root = NULL;
+    const rose_json *root = NULL;
     const char *key = rose_buf_str(&p->word);
     p->types = CALLS_STRING;
     p->listed = false;
     if (key == NULL) p->oom = true;
     if (key == NULL || !rose_calls_known(p, &root)) return;
-    const json_t *schema = json_object_get(json_object_get(root, "properties"), key);
+    const rose_json *schema = rose_json_get(rose_json_get(root, "properties"), key);
     type_walk w = {.root = root, .left = MAX_STEPS, .items_left = MAX_ITEMS};
     if (schema != NULL) p->types = types_of(&w, schema);
     p->listed = w.listed;
@@ -283,8 +284,8 @@ static void put_typed(rose_calls *p, const char *text, size_t n)
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
     const char *s = text;
     size_t len = n;
-    json_error_t e;
-    json_t *v = NULL;
+    rose_json_error e;
+    rose_json *v = NULL;
     while (len > 0 && rose_calls_space(s[len - 1]))
         len--;
     while (len > 0 && rose_calls_space(*s)) {
@@ -301,13 +302,13 @@ static void put_typed(rose_calls *p, const char *text, size_t n)
         len = strlen(s);
         break;
     }
-    const rose_status st = rose_json_parse(&v, s, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    const rose_status st = rose_json_parse(&v, s, len, ROSE_JSON_ANY | ROSE_JSON_NUL, &e);
     if (st == ROSE_E_NOMEM) p->oom = true;
     if (st == ROSE_OK && (type_of_value(v) & p->types) != 0)
         rose_calls_emit(p, ROSE_PART_ARGS, s, len);
     else
         put_string(p, text, n);
-    json_decref(v);
+    rose_json_decref(v);
 }
 
 static void value_bytes(rose_calls *p, const char *bytes, size_t n)
@@ -497,8 +498,8 @@ static bool put_word(rose_calls *p)
                                            {"false", "false"}, {"None", "null"}, {"null", "null"}};
     char s[64];
     size_t n = 0;
-    json_error_t e;
-    json_t *v = NULL;
+    rose_json_error e;
+    rose_json *v = NULL;
     const char *word = p->word.data;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (p->word.len != strlen(words[i][0]) || memcmp(word, words[i][0], p->word.len) != 0)
@@ -519,14 +520,14 @@ static bool put_word(rose_calls *p)
         if (word[i] == '.' && !(next >= '0' && next <= '9')) s[n++] = '0';
         if (n > sizeof s - 4) return false;
     }
-    const rose_status st = rose_json_parse(&v, s, n, JSON_DECODE_ANY, &e);
-    const bool ok = st == ROSE_OK && json_is_number(v);
+    const rose_status st = rose_json_parse(&v, s, n, ROSE_JSON_ANY, &e);
+    const bool ok = st == ROSE_OK && rose_json_is_number(v);
     if (st == ROSE_E_NOMEM) p->oom = true;
     if (ok && (p->dict_key || (p->depth == 0 && p->types == CALLS_STRING)))
         put_string(p, s, n); /* keys are strings, and so is what its schema says is one */
     else if (ok)
         rose_calls_emit(p, ROSE_PART_ARGS, s, n);
-    json_decref(v);
+    rose_json_decref(v);
     return ok;
 }
 

@@ -49,14 +49,14 @@ static bool scan_step(rose_calls_scan *s, char c)
 /* Appends the text of a JSON string, which is given with its quotes; false: it is no string. */
 static bool unquote(rose_calls *p, rose_buf *out, const char *text, size_t n)
 {
-    json_error_t e;
-    json_t *v = NULL;
-    const rose_status st = rose_json_parse(&v, text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    const bool ok = st == ROSE_OK && json_is_string(v);
+    rose_json_error e;
+    rose_json *v = NULL;
+    const rose_status st = rose_json_parse(&v, text, n, ROSE_JSON_ANY | ROSE_JSON_NUL, &e);
+    const bool ok = st == ROSE_OK && rose_json_is_string(v);
     if (st == ROSE_E_NOMEM ||
-        (ok && rose_buf_add(out, json_string_value(v), json_string_length(v)) != ROSE_OK))
+        (ok && rose_buf_add(out, rose_json_text(v), rose_json_text_len(v)) != ROSE_OK))
         p->oom = true;
-    json_decref(v);
+    rose_json_decref(v);
     return ok;
 }
 

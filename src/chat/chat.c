@@ -7,7 +7,7 @@
 struct rose_chat {
     rose_template *main;     /* owned */
     rose_template *tool_use; /* owned; NULL = main also serves tools */
-    json_t *tokens;          /* owned: an object */
+    rose_json *tokens;       /* owned: an object */
     rose_chat_forms forms;
     rose_calls_format calls;
     rose_reasoning_format reasoning;
@@ -21,7 +21,7 @@ void rose_chat_close(rose_chat *c)
     if (c == NULL) return;
     rose_template_free(c->main);
     rose_template_free(c->tool_use);
-    json_decref(c->tokens);
+    rose_json_decref(c->tokens);
     rose_buf_free(&c->text);
     free(c);
 }
@@ -37,7 +37,7 @@ const char *rose_chat_text(const rose_chat *c, size_t *len)
     return c->text.data;
 }
 
-const json_t *rose_chat_tokens(const rose_chat *c)
+const rose_json *rose_chat_tokens(const rose_chat *c)
 {
     return c->tokens;
 }
@@ -63,10 +63,10 @@ static const char needle[] = "ROSE-NEEDLE";
 
 /* *shown: the template shows the content of one user message, and not as Python prints a list. A
  * template that fails on it counts as one that does not. content is taken. */
-static rose_status try_content(bool *shown, const rose_chat *c, json_t *content, bool as_list)
+static rose_status try_content(bool *shown, const rose_chat *c, rose_json *content, bool as_list)
 {
     rose_template_text text = {0};
-    json_t *messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
+    rose_json *messages = rose_json_pack("[{s:s,s:o}]", "role", "user", "content", content);
     const rose_template_input in = {
         .messages = messages, .tokens = c->tokens, .limits = {.steps = 1000000}};
     *shown = false;
@@ -78,7 +78,7 @@ static rose_status try_content(bool *shown, const rose_chat *c, json_t *content,
         if (as_list && strstr(text.bytes, "\"type\"") != NULL) *shown = false;
     }
     rose_template_text_free(&text);
-    json_decref(messages);
+    rose_json_decref(messages);
     return st == ROSE_E_NOMEM ? st : ROSE_OK;
 }
 
@@ -86,9 +86,9 @@ static rose_status try_content(bool *shown, const rose_chat *c, json_t *content,
 static rose_status try_forms(rose_chat *c, rose_err *err)
 {
     bool text = false;
-    rose_status st = try_content(&c->forms.parts, c,
-                                 json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
-    if (st == ROSE_OK) st = try_content(&text, c, json_string(needle), false);
+    rose_status st = try_content(
+        &c->forms.parts, c, rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle), true);
+    if (st == ROSE_OK) st = try_content(&text, c, rose_json_string(needle), false);
     c->forms.wrap = c->forms.parts && !text;
     return st == ROSE_OK ? st : rose_fail(err, st, "chat template: out of memory");
 }
@@ -98,10 +98,10 @@ static rose_status try_forms(rose_chat *c, rose_err *err)
 static rose_status try_tools(rose_chat *c)
 {
     rose_template_text text = {0};
-    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
-    json_t *tools =
-        json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
-                  needle, "description", "x", "parameters", "type", "object", "properties");
+    rose_json *messages = rose_json_pack("[{s:s,s:s}]", "role", "user", "content", "x");
+    rose_json *tools =
+        rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
+                       needle, "description", "x", "parameters", "type", "object", "properties");
     const rose_template_input in = {.messages = messages,
                                     .tools = tools,
                                     .tokens = c->tokens,
@@ -113,8 +113,8 @@ static rose_status try_tools(rose_chat *c)
     /* If it fails here, a request will tell why. */
     if (st == ROSE_OK && strstr(text.bytes, needle) == NULL) c->calls = ROSE_CALLS_NONE;
     rose_template_text_free(&text);
-    json_decref(messages);
-    json_decref(tools);
+    rose_json_decref(messages);
+    rose_json_decref(tools);
     return st == ROSE_E_NOMEM ? st : ROSE_OK;
 }
 
@@ -178,19 +178,19 @@ rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char 
                          .source = "field 'chat_template'"};
     *out = NULL;
     /* A deep copy, because threads share base, and so must not count references to its values. */
-    x.tokens = base != NULL ? json_deep_copy(base->tokens) : json_object();
+    x.tokens = base != NULL ? rose_json_deep_copy(base->tokens) : rose_json_object();
     if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
     const rose_status st = create(out, &x, err);
-    json_decref(x.tokens); /* if create did not take them */
+    rose_json_decref(x.tokens); /* if create did not take them */
     return st;
 }
 
 void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a)
 {
-    const json_t *eos = c != NULL ? json_object_get(c->tokens, "eos_token") : NULL;
+    const rose_json *eos = c != NULL ? rose_json_get(c->tokens, "eos_token") : NULL;
     uint32_t id;
-    if (json_is_string(eos) &&
-        rose_tokenizer_find(t, json_string_value(eos), json_string_length(eos), &id))
+    if (rose_json_is_string(eos) &&
+        rose_tokenizer_find(t, rose_json_text(eos), rose_json_text_len(eos), &id))
         rose_arch_add_eos(a, id);
 }
 
@@ -199,17 +199,17 @@ void rose_chat_add_eos(const rose_chat *c, const rose_tokenizer *t, rose_arch *a
 rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
-    json_t *messages = NULL;
+    rose_json *messages = NULL;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
     if (st != ROSE_OK) return st;
     rose_template_input x = *in;
     x.messages = messages;
     x.tokens = c->tokens;
-    if (json_array_size(x.tools) == 0) x.tools = NULL;
+    if (rose_json_count(x.tools) == 0) x.tools = NULL;
     const bool tool_use = x.tools != NULL && c->tool_use != NULL;
     st = rose_template_render(text, tool_use ? c->tool_use : c->main, &x, err);
-    json_decref(messages);
+    rose_json_decref(messages);
     return st;
 }
 

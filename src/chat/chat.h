@@ -39,7 +39,7 @@ const char *rose_chat_source(const rose_chat *c);
  * share it, so count no references to its values. The class in tokenizer_config.json, such as
  * "GPT2Tokenizer"; "" = it names none. */
 const char *rose_chat_text(const rose_chat *c, size_t *len);
-const json_t *rose_chat_tokens(const rose_chat *c);
+const rose_json *rose_chat_tokens(const rose_chat *c);
 const char *rose_chat_class(const rose_chat *c);
 
 /* The formats of tool calls and reasoning that the template shows to the model; with a template

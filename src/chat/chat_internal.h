@@ -14,7 +14,7 @@ typedef struct rose_chat_texts {
     rose_buf tool_use; /* the template of requests with tools; empty = the model has none */
     char source[256];  /* where main comes from */
     char tokenizer_class[ROSE_CHAT_CLASS]; /* "" = none */
-    json_t *tokens;                        /* an object: bos_token, eos_token and the like */
+    rose_json *tokens;                     /* an object: bos_token, eos_token and the like */
 } rose_chat_texts;
 
 rose_status rose_chat_texts_read(rose_chat_texts *out, const char *model, const char *given,
@@ -28,7 +28,7 @@ typedef struct rose_chat_forms {
 } rose_chat_forms;
 
 /* *out: messages as a template wants them, a new reference. */
-rose_status rose_chat_messages(json_t **out, const json_t *messages, rose_chat_forms forms,
+rose_status rose_chat_messages(rose_json **out, const rose_json *messages, rose_chat_forms forms,
                                rose_err *err);
 
 /* ---- calls.c, calls_json.c, calls_convert.c: the parser of calls.h, an automaton over bytes ----
@@ -157,7 +157,7 @@ void rose_calls_give_up(rose_calls *p);
 void rose_calls_fail(rose_calls *p, char c);
 void rose_calls_done(rose_calls *p); /* a call or a list of calls is complete */
 /* Whether p->name is a function of the request; its schema of parameters, or NULL. */
-bool rose_calls_known(const rose_calls *p, const json_t **schema);
+bool rose_calls_known(const rose_calls *p, const rose_json **schema);
 /* How much of text[0..n) the mark is: 1 all of it, 0 a beginning of it, -1 neither. */
 int rose_calls_match(const char *mark, const char *text, size_t n);
 

@@ -15,7 +15,7 @@ void rose_chat_texts_free(rose_chat_texts *x)
 {
     rose_buf_free(&x->main);
     rose_buf_free(&x->tool_use);
-    json_decref(x->tokens);
+    rose_json_decref(x->tokens);
     *x = (rose_chat_texts){0};
 }
 
@@ -47,18 +47,18 @@ static rose_status read_member(rose_buf *out, char **path, const char *folder, c
 }
 
 /* *out: the object in folder/name, a new reference; NULL if there is no such file. */
-static rose_status read_json(json_t **out, char **path, const char *folder, const char *name,
+static rose_status read_json(rose_json **out, char **path, const char *folder, const char *name,
                              rose_err *err)
 {
     rose_buf text = {0};
-    json_error_t e;
+    rose_json_error e;
     *out = NULL;
     rose_status st = read_member(&text, path, folder, name, MAX_SETTINGS, err);
     if (st == ROSE_OK && text.data != NULL) {
-        st = rose_json_parse(out, text.data, text.len, 0, &e);
+        st = rose_json_parse(out, text.data, text.len, ROSE_JSON_PYTHON, &e);
         if (st == ROSE_E_NOMEM)
             no_memory(err);
-        else if (st != ROSE_OK || !json_is_object(*out))
+        else if (st != ROSE_OK || !rose_json_is_object(*out))
             st = rose_fail(err, ROSE_E_FORMAT, "%s: not a JSON object: %.120s (line %d)", *path,
                            st != ROSE_OK ? e.text : "it is another value", e.line);
     }
@@ -66,22 +66,22 @@ static rose_status read_json(json_t **out, char **path, const char *folder, cons
     return st;
 }
 
-static rose_status add_json(rose_buf *out, const json_t *text, rose_err *err)
+static rose_status add_json(rose_buf *out, const rose_json *text, rose_err *err)
 {
-    if (rose_buf_add(out, json_string_value(text), json_string_length(text)) == ROSE_OK)
+    if (rose_buf_add(out, rose_json_text(text), rose_json_text_len(text)) == ROSE_OK)
         return ROSE_OK;
     return no_memory(err);
 }
 
 /* A list of {name, template}, of which "default" and "tool_use" count. */
-static rose_status take_list(rose_chat_texts *x, const json_t *list, const char *path,
+static rose_status take_list(rose_chat_texts *x, const rose_json *list, const char *path,
                              rose_err *err)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *row = json_array_get(list, i), *text = json_object_get(row, "template");
-        const char *name = json_string_value(json_object_get(row, "name"));
+    for (size_t i = 0; i < rose_json_count(list); i++) {
+        const rose_json *row = rose_json_at(list, i), *text = rose_json_get(row, "template");
+        const char *name = rose_json_text(rose_json_get(row, "name"));
         rose_status st = ROSE_OK;
-        if (name == NULL || !json_is_string(text))
+        if (name == NULL || !rose_json_is_string(text))
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: chat_template[%zu] needs the strings 'name' and 'template'", path,
                              i);
@@ -101,35 +101,35 @@ static rose_status take_list(rose_chat_texts *x, const json_t *list, const char 
                      path);
 }
 
-static rose_status take_member(rose_chat_texts *x, const json_t *settings, const char *path,
+static rose_status take_member(rose_chat_texts *x, const rose_json *settings, const char *path,
                                rose_err *err)
 {
-    const json_t *v = json_object_get(settings, "chat_template");
-    if (x->found || v == NULL || json_is_null(v)) return ROSE_OK;
-    if (json_is_array(v)) return take_list(x, v, path, err);
-    if (!json_is_string(v))
+    const rose_json *v = rose_json_get(settings, "chat_template");
+    if (x->found || v == NULL || rose_json_is_null(v)) return ROSE_OK;
+    if (rose_json_is_array(v)) return take_list(x, v, path, err);
+    if (!rose_json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: chat_template must be a string or a list", path);
     set_source(x, path);
     return add_json(&x->main, v, err);
 }
 
 /* A token is given as its text, or as an object with the text in "content". */
-static rose_status take_tokens(rose_chat_texts *x, const json_t *settings, rose_err *err)
+static rose_status take_tokens(rose_chat_texts *x, const rose_json *settings, rose_err *err)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        json_t *v = json_object_get(settings, names[i]);
-        if (json_is_object(v)) v = json_object_get(v, "content");
-        if (!json_is_string(v) || json_object_get(x->tokens, names[i]) != NULL) continue;
-        if (json_object_set(x->tokens, names[i], v) != 0) return no_memory(err);
+        rose_json *v = rose_json_get(settings, names[i]);
+        if (rose_json_is_object(v)) v = rose_json_get(v, "content");
+        if (!rose_json_is_string(v) || rose_json_get(x->tokens, names[i]) != NULL) continue;
+        if (rose_json_set(x->tokens, names[i], v) != 0) return no_memory(err);
     }
     return ROSE_OK;
 }
 
-static void take_class(rose_chat_texts *x, const json_t *settings)
+static void take_class(rose_chat_texts *x, const rose_json *settings)
 {
-    const char *name = json_string_value(json_object_get(settings, "tokenizer_class"));
+    const char *name = rose_json_text(rose_json_get(settings, "tokenizer_class"));
     if (name != NULL && strlen(name) < sizeof x->tokenizer_class) strcpy(x->tokenizer_class, name);
 }
 
@@ -137,12 +137,12 @@ static rose_status read_settings(rose_chat_texts *x, const char *folder, const c
                                  rose_err *err)
 {
     char *path = NULL;
-    json_t *settings = NULL;
+    rose_json *settings = NULL;
     rose_status st = read_json(&settings, &path, folder, name, err);
     if (st == ROSE_OK && settings != NULL) st = take_member(x, settings, path, err);
     if (st == ROSE_OK && settings != NULL) st = take_tokens(x, settings, err);
     if (st == ROSE_OK && settings != NULL) take_class(x, settings);
-    json_decref(settings);
+    rose_json_decref(settings);
     free(path);
     return st;
 }
@@ -201,7 +201,7 @@ static rose_status find_tokens(rose_chat_texts *x, const rose_gguf *g, rose_err 
     for (size_t at = 0; rose_gguf_next_string(v, &at, &s); id++)
         for (size_t k = 0; k < N; k++)
             if (ids[k] == id &&
-                json_object_set_new(x->tokens, names[k][0], json_stringn(s.s, s.n)) != 0)
+                rose_json_set_new(x->tokens, names[k][0], rose_json_stringn(s.s, s.n)) != 0)
                 return rose_fail(err, ROSE_E_FORMAT, "%s: token %u is not UTF-8, or out of memory",
                                  g->label, id);
     return ROSE_OK;
@@ -246,7 +246,7 @@ rose_status rose_chat_texts_read(rose_chat_texts *out, const char *model, const 
 {
     char *file = NULL;
     rose_status st = ROSE_OK;
-    *out = (rose_chat_texts){.tokens = json_object()};
+    *out = (rose_chat_texts){.tokens = rose_json_object()};
     if (out->tokens == NULL) return no_memory(err);
     if (given != NULL) st = read_given(out, given, err);
     if (st == ROSE_OK) st = rose_folder_find_gguf(&file, model, err);

@@ -3,7 +3,6 @@
  * part, so only the new message is computed. In a pipe each line of standard input is a message,
  * and standard output gets the replies alone. */
 #include <errno.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,12 +12,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "cli/cli.h"
 #include "model/generation.h"
 
 typedef struct chat {
     rose_lib *rose;       /* owned */
-    json_t *messages;     /* owned: a list of {"role", "content"}; a system message comes first */
+    rose_json *messages;  /* owned: a list of {"role", "content"}; a system message comes first */
     rose_buf line, reply; /* the message and the reply of this turn */
     rose_lib_params p;
     bool tty; /* a terminal is attached: show the input prompt and notes */
@@ -69,15 +69,16 @@ static int complain(chat *c, const char *what)
 /* Adds a message at index `at`. */
 static bool add_message(chat *c, size_t at, const char *role, const char *text, size_t len)
 {
-    json_t *content = json_stringn(len > 0 ? text : "", len);
-    json_t *m = content != NULL ? json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
-    return m != NULL && json_array_insert_new(c->messages, at, m) == 0;
+    rose_json *content = rose_json_stringn(len > 0 ? text : "", len);
+    rose_json *m =
+        content != NULL ? rose_json_pack("{s:s, s:o}", "role", role, "content", content) : NULL;
+    return m != NULL && rose_json_insert_new(c->messages, at, m) == 0;
 }
 
 static bool has_system(const chat *c)
 {
-    const json_t *role = json_object_get(json_array_get(c->messages, 0), "role");
-    return role != NULL && strcmp(json_string_value(role), "system") == 0;
+    const rose_json *role = rose_json_get(rose_json_at(c->messages, 0), "role");
+    return role != NULL && strcmp(rose_json_text(role), "system") == 0;
 }
 
 static bool set_system(chat *c, const char *text)
@@ -87,7 +88,7 @@ static bool set_system(chat *c, const char *text)
         complain(c, "the system message is not UTF-8");
         return false;
     }
-    if (had) json_array_remove(c->messages, has);
+    if (had) rose_json_remove(c->messages, has);
     return true;
 }
 
@@ -153,7 +154,7 @@ static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
 /* Takes the message of this turn back, so that the conversation is as before. */
 static void take_back(chat *c)
 {
-    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    rose_json_remove(c->messages, rose_json_count(c->messages) - 1);
 }
 
 /* Submits the conversation; NULL, after a complaint, if that fails. */
@@ -161,8 +162,8 @@ static rose_lib_request *submit(chat *c)
 {
     char err[ROSE_LIB_ERR] = "out of memory";
     rose_lib_request *r = NULL;
-    char *text = json_dumps(c->messages, JSON_COMPACT);
-    const bool begun = json_array_size(c->messages) > 1u + has_system(c);
+    char *text = rose_json_dumps(c->messages, ROSE_JSON_COMPACT);
+    const bool begun = rose_json_count(c->messages) > 1u + has_system(c);
     c->p.max_tokens = c->max_tokens != 0 ? c->max_tokens : rose_lib_max_model_len(c->rose);
     if (text != NULL) rose_lib_submit_chat(c->rose, text, strlen(text), NULL, &c->p, &r, err);
     free(text);
@@ -176,7 +177,7 @@ static rose_lib_request *submit(chat *c)
 static void keep_reply(chat *c, rose_lib_finish finish)
 {
     const bool none = c->reply.len == 0 && finish != ROSE_LIB_STOP;
-    const size_t n = json_array_size(c->messages);
+    const size_t n = rose_json_count(c->messages);
     if (finish == ROSE_LIB_FAILED)
         complain(c, "the reply failed: the model gives no finite logits, or the engine failed "
                     "(then its log line says why)");
@@ -194,7 +195,7 @@ static void keep_reply(chat *c, rose_lib_finish finish)
 static bool answer(chat *c)
 {
     const uint64_t start = rose_now_ns();
-    if (!add_message(c, json_array_size(c->messages), "user", c->line.data, c->line.len)) {
+    if (!add_message(c, rose_json_count(c->messages), "user", c->line.data, c->line.len)) {
         complain(c, "the message is not UTF-8");
         return true;
     }
@@ -228,7 +229,7 @@ static void note(const chat *c, const char *text)
 static void do_reset(chat *c, char *args)
 {
     (void)args;
-    while (json_array_size(c->messages) > has_system(c))
+    while (rose_json_count(c->messages) > has_system(c))
         take_back(c);
     note(c, "a new conversation");
 }
@@ -368,7 +369,7 @@ static int open_and_talk(chat *c, const char *folder, const char *model,
                          const rose_lib_options *lib, const char *system)
 {
     char err[ROSE_LIB_ERR] = "";
-    if ((c->messages = json_array()) == NULL) return complain(c, "out of memory");
+    if ((c->messages = rose_json_array()) == NULL) return complain(c, "out of memory");
     if (rose_lib_open(&c->rose, folder, lib, err) != 0) return complain(c, err);
     if (!rose_lib_has_chat_template(c->rose)) {
         fprintf(stderr,
@@ -438,7 +439,7 @@ int rose_cmd_chat(int argc, char **argv)
     rc = open_and_talk(&c, folder, model, &lib, system);
     rose_buf_free(&path);
     rose_lib_close(c.rose);
-    json_decref(c.messages);
+    rose_json_decref(c.messages);
     rose_buf_free(&c.line);
     rose_buf_free(&c.reply);
     return rc;

@@ -229,8 +229,8 @@ static bool has_all_weights(const char *snapshot)
     char path[PATH_CAP + 1024];
     rose_buf b = {0};
     rose_err ignored;
-    json_error_t e;
-    json_t *root = NULL, *v;
+    rose_json_error e;
+    rose_json *root = NULL, *v;
     const char *key;
     bool all = true;
 
@@ -240,16 +240,15 @@ static bool has_all_weights(const char *snapshot)
         return access(path, R_OK) == 0;
     }
     if (rose_file_read(&b, path, MAX_LIST, &ignored) == ROSE_OK)
-        rose_json_parse(&root, b.data, b.len, 0, &e);
-    json_t *map = json_object_get(root, "weight_map");
+        rose_json_parse(&root, b.data, b.len, ROSE_JSON_PYTHON, &e);
+    rose_json *map = rose_json_get(root, "weight_map");
     if (map == NULL) all = false;
-    json_object_foreach(map, key, v)
-    {
-        const char *name = json_string_value(v);
+    rose_json_each (map, key, v) {
+        const char *name = rose_json_text(v);
         snprintf(path, sizeof path, "%s/%.900s", snapshot, name != NULL ? name : "");
         if (access(path, R_OK) != 0) all = false;
     }
-    json_decref(root);
+    rose_json_decref(root);
     rose_buf_free(&b);
     return all;
 }
@@ -695,19 +694,19 @@ static bool is_safe_name(const char *s)
     }
 }
 
-static rose_status read_file(hub_file *f, json_t *j, rose_err *err)
+static rose_status read_file(hub_file *f, rose_json *j, rose_err *err)
 {
-    json_t *lfs = json_object_get(j, "lfs");
-    const json_t *size = json_object_get(json_is_object(lfs) ? lfs : j, "size");
-    f->name = json_string_value(json_object_get(j, "rfilename"));
-    f->lfs = json_is_object(lfs);
-    f->hash = f->lfs ? json_string_value(json_object_get(lfs, "sha256"))
-                     : json_string_value(json_object_get(j, "blobId"));
-    f->size = (uint64_t)json_integer_value(size);
+    rose_json *lfs = rose_json_get(j, "lfs");
+    const rose_json *size = rose_json_get(rose_json_is_object(lfs) ? lfs : j, "size");
+    f->name = rose_json_text(rose_json_get(j, "rfilename"));
+    f->lfs = rose_json_is_object(lfs);
+    f->hash = f->lfs ? rose_json_text(rose_json_get(lfs, "sha256"))
+                     : rose_json_text(rose_json_get(j, "blobId"));
+    f->size = (uint64_t)rose_json_int(size);
     if (f->name == NULL || !is_safe_name(f->name))
         return rose_fail(err, ROSE_E_FORMAT, "the hub lists a file with the unsafe name '%.200s'",
                          f->name != NULL ? f->name : "");
-    if (!json_is_integer(size) || json_integer_value(size) < 0 || f->hash == NULL ||
+    if (!rose_json_is_integer(size) || rose_json_int(size) < 0 || f->hash == NULL ||
         !is_hex(f->hash, f->lfs ? 64 : 40))
         return rose_fail(err, ROSE_E_FORMAT, "the hub lists %.200s without its size and hash",
                          f->name);
@@ -734,11 +733,11 @@ static rose_status mark_gguf(const rose_hub *h, const char *commit, const char *
     return st == ROSE_OK ? make_link(path, name, err) : st;
 }
 
-static rose_status pull_list(const rose_hub *h, json_t *root, char commit[41], rose_err *err)
+static rose_status pull_list(const rose_hub *h, rose_json *root, char commit[41], rose_err *err)
 {
-    json_t *list = json_object_get(root, "siblings");
-    const char *sha = json_string_value(json_object_get(root, "sha"));
-    const size_t n = json_array_size(list);
+    rose_json *list = rose_json_get(root, "siblings");
+    const char *sha = rose_json_text(rose_json_get(root, "sha"));
+    const size_t n = rose_json_count(list);
     size_t first = n;
     if (sha == NULL || !is_hex(sha, 40) || n > MAX_FILES)
         return rose_fail(err, ROSE_E_FORMAT, "%.120s: the hub gives no list of files with a commit",
@@ -750,7 +749,7 @@ static rose_status pull_list(const rose_hub *h, json_t *root, char commit[41], r
     hub_file *f = calloc(n + 1, sizeof *f);
     rose_status st = f != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = read_file(&f[i], json_array_get(list, i), err);
+        st = read_file(&f[i], rose_json_at(list, i), err);
     if (st == ROSE_OK) st = choose(h, f, n, &first, err);
     if (st == ROSE_OK) st = fetch_needed(h, commit, f, n, err);
     if (st == ROSE_OK && first < n) st = mark_gguf(h, commit, f[first].name, err);
@@ -763,8 +762,8 @@ rose_status rose_hub_pull(const rose_hub *h, rose_buf *path, rose_err *err)
 {
     char commit[41];
     rose_buf text = {0};
-    json_t *root = NULL;
-    json_error_t e;
+    rose_json *root = NULL;
+    rose_json_error e;
     rose_status st = fetch_list(h, &text, err);
     if (st == ROSE_OK && rose_json_parse(&root, text.data, text.len, 0, &e) != ROSE_OK)
         st = rose_fail(err, ROSE_E_FORMAT, "%.120s: the hub's list of files is not JSON: %.100s",
@@ -778,7 +777,7 @@ rose_status rose_hub_pull(const rose_hub *h, rose_buf *path, rose_err *err)
             st = rose_fail(err, st, "%.120s: the hub lacks files that its index of weights names",
                            h->name);
     }
-    json_decref(root);
+    rose_json_decref(root);
     rose_buf_free(&text);
     return st;
 }

@@ -35,18 +35,17 @@ static void print_plan(const rose_memory_plan *p)
         plan_row("available", p->available, "memory of this device that is free now");
 }
 
-static json_t *plan_json(const rose_memory_plan *p)
+static rose_json *plan_json(const rose_memory_plan *p)
 {
-    return json_pack(
+    return rose_json_pack(
         "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
         rose_compute_name(p->dtype), "quantization", rose_quantization_name(p->quantization),
-        "int8_activations", p->int8_activations ? 1 : 0, "threads", (json_int_t)p->n_threads,
-        "max_num_seqs", (json_int_t)p->max_seqs, "max_num_batched_tokens",
-        (json_int_t)p->max_step_tokens, "max_model_len", (json_int_t)p->max_model_len,
-        "weights_bytes", (json_int_t)p->weights, "kv_page_bytes", (json_int_t)p->kv_page,
-        "kv_pages", (json_int_t)p->kv_pages, "kv_bytes", (json_int_t)p->kv, "scratch_bytes",
-        (json_int_t)p->scratch, "graphs_bytes", (json_int_t)p->graphs, "total_bytes",
-        (json_int_t)p->total, "available_bytes", (json_int_t)p->available);
+        "int8_activations", p->int8_activations ? 1 : 0, "threads", (int64_t)p->n_threads,
+        "max_num_seqs", (int64_t)p->max_seqs, "max_num_batched_tokens", (int64_t)p->max_step_tokens,
+        "max_model_len", (int64_t)p->max_model_len, "weights_bytes", (int64_t)p->weights,
+        "kv_page_bytes", (int64_t)p->kv_page, "kv_pages", (int64_t)p->kv_pages, "kv_bytes",
+        (int64_t)p->kv, "scratch_bytes", (int64_t)p->scratch, "graphs_bytes", (int64_t)p->graphs,
+        "total_bytes", (int64_t)p->total, "available_bytes", (int64_t)p->available);
 }
 
 /* What the plan makes of the model. */
@@ -64,14 +63,14 @@ static rose_kept kept(const void *ctx, const void *data)
 
 static int print_json(const rose_model *m, const rose_keeper *k, const rose_memory_plan *p)
 {
-    json_t *root = rose_model_json(m, k);
+    rose_json *root = rose_model_json(m, k);
     int rc = 1;
-    if (root != NULL && json_object_set_new(root, "memory_plan", plan_json(p)) == 0 &&
-        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) == 0 &&
+    if (root != NULL && rose_json_set_new(root, "memory_plan", plan_json(p)) == 0 &&
+        rose_json_dumpf(root, stdout, ROSE_JSON_INDENT(2) | ROSE_JSON_REAL_PRECISION(7)) == 0 &&
         putchar('\n') != EOF)
         rc = 0;
     if (rc != 0) fprintf(stderr, "roseinfer: cannot write the JSON\n");
-    json_decref(root);
+    rose_json_decref(root);
     return rc;
 }
 

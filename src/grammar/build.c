@@ -102,10 +102,10 @@ void rose_gr_work(gr_build *b, uint64_t n)
                      (unsigned long long)b->opts.max_work);
 }
 
-json_t *rose_gr_keep(gr_build *b, json_t *made)
+rose_json *rose_gr_keep(gr_build *b, rose_json *made)
 {
-    if (b->made == NULL) b->made = json_array();
-    if (made == NULL || json_array_append_new(b->made, made) != 0)
+    if (b->made == NULL) b->made = rose_json_array();
+    if (made == NULL || rose_json_append_new(b->made, made) != 0)
         rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     rose_gr_work(b, 10);
     return made;

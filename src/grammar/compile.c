@@ -95,8 +95,8 @@ rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_g
     if (st == ROSE_OK) st = check_live(g, what, err);
     rose_gr_chunks_free(b->chunks[0]);
     rose_gr_chunks_free(b->chunks[1]);
-    json_decref(b->made);
-    json_decref(b->root);
+    rose_json_decref(b->made);
+    rose_json_decref(b->root);
     free(b);
     if (st == ROSE_OK)
         *out = g;
@@ -113,14 +113,11 @@ typedef struct request {
     size_t len;
 } request;
 
-/* Whole numbers beyond 64 bits are read as doubles. */
-static json_t *parse_json(gr_build *b, const request *r)
+static rose_json *parse_json(gr_build *b, const request *r)
 {
-    json_error_t e;
-    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    rose_status st = rose_json_parse(&b->root, r->text, r->len, flags, &e);
-    if (st == ROSE_E_FORMAT && json_error_code(&e) == json_error_numeric_overflow)
-        st = rose_json_parse(&b->root, r->text, r->len, flags | JSON_DECODE_INT_AS_REAL, &e);
+    rose_json_error e;
+    const unsigned flags = ROSE_JSON_ANY | ROSE_JSON_NUL;
+    const rose_status st = rose_json_parse(&b->root, r->text, r->len, flags, &e);
     if (st == ROSE_E_NOMEM) rose_gr_fail(b, st, "out of memory");
     if (st != ROSE_OK)
         rose_gr_fail(b, ROSE_E_INVAL, "not JSON: %s (line %d, column %d)", e.text, e.line,
@@ -128,16 +125,16 @@ static json_t *parse_json(gr_build *b, const request *r)
     return b->root;
 }
 
-static gr_node choice(gr_build *b, const json_t *list)
+static gr_node choice(gr_build *b, const rose_json *list)
 {
-    size_t n = json_array_size(list);
+    size_t n = rose_json_count(list);
     if (n == 0) rose_gr_fail(b, ROSE_E_INVAL, "must be a list of at least one string");
     gr_word *words = rose_gr_take(b, n * sizeof *words);
     for (size_t i = 0; i < n; i++) {
-        const json_t *x = json_array_get(list, i);
-        if (!json_is_string(x) || json_string_length(x) == 0)
+        const rose_json *x = rose_json_at(list, i);
+        if (!rose_json_is_string(x) || rose_json_text_len(x) == 0)
             rose_gr_fail(b, ROSE_E_INVAL, "item %zu must be a string that is not empty", i);
-        words[i] = (gr_word){json_string_value(x), json_string_length(x)};
+        words[i] = (gr_word){rose_json_text(x), rose_json_text_len(x)};
     }
     return rose_gr_words(b, words, n);
 }

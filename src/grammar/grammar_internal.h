@@ -11,9 +11,9 @@
 #ifndef ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 #define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 
-#include <jansson.h>
 #include <setjmp.h>
 
+#include "base/json.h"
 #include "grammar/grammar.h"
 
 #define GR_NONE UINT32_MAX
@@ -114,8 +114,8 @@ typedef struct gr_build {
     size_t memory;
     uint64_t work;
     unsigned depth;
-    json_t *root;     /* owned; NULL for other kinds than JSON */
-    json_t *made;     /* owned: a list of schemas that the schema front end wrote itself */
+    rose_json *root;  /* owned; NULL for other kinds than JSON */
+    rose_json *made;  /* owned: a list of schemas that the schema front end wrote itself */
     bool plain_class; /* characters are written as UTF-8, not as in a JSON string */
     gr_node_data *nodes;
     gr_node *kids;
@@ -138,7 +138,7 @@ void *rose_gr_grown(gr_build *b, void *old, size_t n, size_t *cap, size_t size);
 void rose_gr_work(gr_build *b, uint64_t n); /* counts steps against max_work */
 void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
 void rose_gr_leave(gr_build *b);
-json_t *rose_gr_keep(gr_build *b, json_t *made); /* owned by b from now on; NULL: no memory */
+rose_json *rose_gr_keep(gr_build *b, rose_json *made); /* owned by b from now on; NULL: no memory */
 void rose_gr_chunks_free(struct gr_chunk *c);
 /* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end. */
 void rose_gr_scratch_begin(gr_build *b);
@@ -244,9 +244,9 @@ static inline int rose_gr_hex(char c)
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n);   /* all of the text matches */
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n); /* a part of it, as a schema */
 gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n);
-gr_node rose_gr_schema(gr_build *b, json_t *schema); /* borrowed while b lives */
-gr_node rose_gr_tag(gr_build *b, json_t *tag);
-gr_node rose_gr_xml(gr_build *b, json_t *schema, const char *style); /* of a structural tag */
-gr_node rose_gr_text_without(gr_build *b, const char *end);          /* any text, UTF-8 (tag.c) */
+gr_node rose_gr_schema(gr_build *b, rose_json *schema); /* borrowed while b lives */
+gr_node rose_gr_tag(gr_build *b, rose_json *tag);
+gr_node rose_gr_xml(gr_build *b, rose_json *schema, const char *style); /* of a structural tag */
+gr_node rose_gr_text_without(gr_build *b, const char *end); /* any text, UTF-8 (tag.c) */
 
 #endif

@@ -15,7 +15,7 @@ typedef struct memo {
 } memo;
 
 struct gr_schema {
-    json_t *root;
+    rose_json *root;
     int draft;
     memo *memos;
     size_t n_memos, cap_memos;
@@ -62,21 +62,19 @@ gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
 
 /* ---- errors ---- */
 
-static bool find_path(const json_t *in, const json_t *what, rose_buf *path, unsigned depth)
+static bool find_path(const rose_json *in, const rose_json *what, rose_buf *path, unsigned depth)
 {
     size_t len = path->len, i;
     const char *key;
-    json_t *x;
+    rose_json *x;
     if (in == what) return true;
     if (depth == 0) return false;
-    json_object_foreach((json_t *)(uintptr_t)in, key, x)
-    {
+    rose_json_each (in, key, x) {
         if (rose_buf_addf(path, "/%s", key) == ROSE_OK && find_path(x, what, path, depth - 1))
             return true;
         path->len = len;
     }
-    json_array_foreach(in, i, x)
-    {
+    rose_json_each_item (in, i, x) {
         if (rose_buf_addf(path, "/%zu", i) == ROSE_OK && find_path(x, what, path, depth - 1))
             return true;
         path->len = len;
@@ -84,7 +82,7 @@ static bool find_path(const json_t *in, const json_t *what, rose_buf *path, unsi
     return false;
 }
 
-void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_status st,
+void rose_gr_schema_refuse(gr_build *b, rose_json *at, const char *keyword, rose_status st,
                            const char *why)
 {
     char where[200];
@@ -96,21 +94,21 @@ void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_st
     rose_gr_fail(b, st, "#%s%s%s: %s", where, keyword[0] != '\0' ? "/" : "", keyword, why);
 }
 
-uint32_t rose_gr_schema_count(gr_build *b, json_t *schema, const char *keyword, uint32_t other)
+uint32_t rose_gr_schema_count(gr_build *b, rose_json *schema, const char *keyword, uint32_t other)
 {
-    json_t *x = json_object_get(schema, keyword);
+    rose_json *x = rose_json_get(schema, keyword);
     if (x == NULL) return other;
-    double v = json_number_value(x);
-    if (!json_is_number(x) || v < 0 || v != (double)(uint64_t)v)
+    double v = rose_json_number_value(x);
+    if (!rose_json_is_number(x) || v < 0 || v != (double)(uint64_t)v)
         rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a whole number from 0");
     return v >= (double)(GR_INF - 1) ? GR_INF - 1 : (uint32_t)v;
 }
 
 /* ---- drafts and references ---- */
 
-static int draft_of(const json_t *root)
+static int draft_of(const rose_json *root)
 {
-    const char *s = json_string_value(json_object_get(root, "$schema"));
+    const char *s = rose_json_text(rose_json_get(root, "$schema"));
     if (s == NULL) return 2020;
     if (strstr(s, "draft-04") != NULL || strstr(s, "draft-03") != NULL) return 4;
     if (strstr(s, "draft-06") != NULL) return 6;
@@ -147,69 +145,66 @@ static size_t unescape(const char *from, size_t n, char *to)
     return w;
 }
 
-static json_t *follow_pointer(gr_build *b, json_t *at, const char *p)
+static rose_json *follow_pointer(gr_build *b, rose_json *at, const char *p)
 {
     while (at != NULL && *p == '/') {
         size_t n = strcspn(++p, "/");
         char *name = rose_gr_take(b, n + 3);
         size_t len = unescape(p, n, name);
         name[len] = '\0';
-        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10))
-                               : json_object_getn(at, name, len);
+        at = rose_json_is_array(at) ? rose_json_at(at, strtoul(name, NULL, 10))
+                                    : rose_json_getn(at, name, len);
         p += n;
     }
     return *p == '\0' ? at : NULL;
 }
 
 /* The schema with this $anchor, or an $id "#name" as drafts 4 to 7 write it. */
-static json_t *find_anchor(json_t *in, const char *name, unsigned depth)
+static rose_json *find_anchor(rose_json *in, const char *name, unsigned depth)
 {
     const char *key;
     size_t i;
-    json_t *x, *found = NULL;
+    rose_json *x, *found = NULL;
     static const char *const keys[] = {"$anchor", "$id", "id"};
     for (size_t k = 0; k < 3; k++) {
-        const char *s = json_string_value(json_object_get(in, keys[k]));
+        const char *s = rose_json_text(rose_json_get(in, keys[k]));
         if (s != NULL && strcmp(k == 0 || s[0] != '#' ? s : s + 1, name) == 0 &&
             (k == 0 || s[0] == '#'))
             return in;
     }
     if (depth == 0) return NULL;
-    json_object_foreach(in, key, x)
-    {
+    rose_json_each (in, key, x) {
         if (found == NULL) found = find_anchor(x, name, depth - 1);
     }
-    json_array_foreach(in, i, x)
-    {
+    rose_json_each_item (in, i, x) {
         if (found == NULL) found = find_anchor(x, name, depth - 1);
     }
     return found;
 }
 
 /* The schema whose $id is this URI, or ends with it. */
-static json_t *find_id(json_t *in, const char *uri, size_t n, unsigned depth)
+static rose_json *find_id(rose_json *in, const char *uri, size_t n, unsigned depth)
 {
     const char *key;
-    json_t *x, *found = NULL;
+    rose_json *x, *found = NULL;
     for (int k = 0; k < 2; k++) {
-        const char *s = json_string_value(json_object_get(in, k == 0 ? "$id" : "id"));
+        const char *s = rose_json_text(rose_json_get(in, k == 0 ? "$id" : "id"));
         size_t len = s == NULL ? 0 : strcspn(s, "#");
         if (len >= n && n > 0 && memcmp(s + len - n, uri, n) == 0 &&
             (len == n || s[len - n - 1] == '/'))
             return in;
     }
     if (depth == 0) return NULL;
-    json_object_foreach(in, key, x)
-    {
-        if (found == NULL && json_is_object(x)) found = find_id(x, uri, n, depth - 1);
+    rose_json_each (in, key, x) {
+        if (found == NULL && rose_json_is_object(x)) found = find_id(x, uri, n, depth - 1);
     }
     return found;
 }
 
-static json_t *resolve(gr_build *b, json_t *schema, const char *ref)
+static rose_json *resolve(gr_build *b, rose_json *schema, const char *ref)
 {
     size_t n = strcspn(ref, "#");
-    json_t *at = b->schema->root;
+    rose_json *at = b->schema->root;
     if (n > 0 && (at = find_id(at, ref, n, 60)) == NULL)
         rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_UNSUPPORTED,
                               "leads to another document; only references inside of the schema "
@@ -217,16 +212,16 @@ static json_t *resolve(gr_build *b, json_t *schema, const char *ref)
     const char *p = ref[n] == '#' ? ref + n + 1 : "";
     rose_gr_work(b, 100);
     if (*p != '\0') at = *p == '/' ? follow_pointer(b, at, p) : find_anchor(at, p, 60);
-    if (!json_is_object(at) && !json_is_boolean(at))
+    if (!rose_json_is_object(at) && !rose_json_is_boolean(at))
         rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads to no schema");
     return at;
 }
 
-json_t *rose_gr_schema_deref(gr_build *b, json_t *schema)
+rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema)
 {
     const char *ref;
-    for (int i = 0; (ref = json_string_value(json_object_get(schema, "$ref"))) != NULL; i++) {
-        if (!rose_gr_schema_legacy(b) && json_object_size(schema) > 1) return schema;
+    for (int i = 0; (ref = rose_json_text(rose_json_get(schema, "$ref"))) != NULL; i++) {
+        if (!rose_gr_schema_legacy(b) && rose_json_size(schema) > 1) return schema;
         if (i == 64) rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
         schema = resolve(b, schema, ref);
     }
@@ -235,10 +230,10 @@ json_t *rose_gr_schema_deref(gr_build *b, json_t *schema)
 
 /* ---- the list of schemas ---- */
 
-static void add_group(gr_build *b, gr_conj *c, json_t *list)
+static void add_group(gr_build *b, gr_conj *c, rose_json *list)
 {
-    if (json_array_size(list) == 1) {
-        rose_gr_conj_add(b, c, json_array_get(list, 0));
+    if (rose_json_count(list) == 1) {
+        rose_gr_conj_add(b, c, rose_json_at(list, 0));
         return;
     }
     for (size_t i = 0; i < c->n_groups; i++)
@@ -247,10 +242,10 @@ static void add_group(gr_build *b, gr_conj *c, json_t *list)
     c->groups[c->n_groups++].list = list;
 }
 
-static json_t *list_at(gr_build *b, json_t *schema, const char *keyword)
+static rose_json *list_at(gr_build *b, rose_json *schema, const char *keyword)
 {
-    json_t *list = json_object_get(schema, keyword);
-    if (list != NULL && (!json_is_array(list) || json_array_size(list) == 0))
+    rose_json *list = rose_json_get(schema, keyword);
+    if (list != NULL && (!rose_json_is_array(list) || rose_json_count(list) == 0))
         rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL,
                               "must be a list of at least one schema");
     return list;
@@ -258,10 +253,10 @@ static json_t *list_at(gr_build *b, json_t *schema, const char *keyword)
 
 /* oneOf is anyOf where no value can satisfy two of the schemas. Where two are not known to be
  * disjoint, each excludes the other. */
-static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
+static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
 {
-    json_t *list = list_at(b, schema, "oneOf"), *x, *y, *made;
-    const json_t *required = json_object_get(schema, "required");
+    rose_json *list = list_at(b, schema, "oneOf"), *x, *y, *made;
+    const rose_json *required = rose_json_get(schema, "required");
     size_t i, k;
     if (list == NULL) return;
     void **known = rose_gr_memo(b, schema, MEMO_ONE_OF);
@@ -269,18 +264,16 @@ static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
         add_group(b, c, *known);
         return;
     }
-    *known = made = rose_gr_keep(b, json_array());
+    *known = made = rose_gr_keep(b, rose_json_array());
     unsigned types = rose_gr_schema_types(schema);
-    json_array_foreach(list, i, x)
-    {
-        json_t *all = json_pack("[O]", x);
-        if (all == NULL || json_array_append_new(made, json_pack("{s:o}", "allOf", all)) != 0)
+    rose_json_each_item (list, i, x) {
+        rose_json *all = rose_json_pack("[O]", x);
+        if (all == NULL || rose_json_append_new(made, rose_json_pack("{s:o}", "allOf", all)) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
-        json_array_foreach(list, k, y)
-        {
+        rose_json_each_item (list, k, y) {
             rose_gr_work(b, 20);
             if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
-            if (json_array_append_new(all, json_pack("{s:O}", "not", y)) != 0)
+            if (rose_json_append_new(all, rose_json_pack("{s:O}", "not", y)) != 0)
                 rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         }
     }
@@ -288,31 +281,31 @@ static void add_one_of(gr_build *b, gr_conj *c, json_t *schema)
 }
 
 /* {"a": ["b"]} or {"a": schema}: either no property a, or the rest holds as well. */
-static void add_dependencies(gr_build *b, gr_conj *c, json_t *schema, const char *keyword)
+static void add_dependencies(gr_build *b, gr_conj *c, rose_json *schema, const char *keyword)
 {
     const char *key;
-    json_t *x, *list;
-    json_object_foreach(json_object_get(schema, keyword), key, x)
-    {
+    rose_json *x, *list;
+    rose_json_each (rose_json_get(schema, keyword), key, x) {
         void **known = rose_gr_memo(b, x, MEMO_DEPENDENCIES);
         if (*known != NULL) {
             add_group(b, c, *known);
             continue;
         }
-        json_t *then = json_is_array(x) ? json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object",
-                                                    "required", key, "allOf", "required", x)
-                                        : json_pack("{s:s, s:[s], s:[O]}", "type", "object",
-                                                    "required", key, "allOf", x);
-        list = json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
+        rose_json *then = rose_json_is_array(x)
+                              ? rose_json_pack("{s:s, s:[s], s:[{s:O}]}", "type", "object",
+                                               "required", key, "allOf", "required", x)
+                              : rose_json_pack("{s:s, s:[s], s:[O]}", "type", "object", "required",
+                                               key, "allOf", x);
+        list = rose_json_pack("[{s:{s:b}}, o]", "properties", key, 0, then);
         *known = rose_gr_keep(b, list);
         add_group(b, c, *known);
     }
 }
 
-static void add_if(gr_build *b, gr_conj *c, json_t *schema)
+static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
 {
-    json_t *cond = json_object_get(schema, "if"), *yes = json_object_get(schema, "then"),
-           *no = json_object_get(schema, "else"), *list, *x;
+    rose_json *cond = rose_json_get(schema, "if"), *yes = rose_json_get(schema, "then"),
+              *no = rose_json_get(schema, "else"), *list, *x;
     size_t i;
     if (cond == NULL || (yes == NULL && no == NULL)) return;
     void **known = rose_gr_memo(b, schema, MEMO_IF);
@@ -320,31 +313,31 @@ static void add_if(gr_build *b, gr_conj *c, json_t *schema)
         add_group(b, c, *known);
         return;
     }
-    *known = list = rose_gr_keep(b, json_array());
-    x = yes != NULL ? json_pack("{s:[O,O]}", "allOf", cond, yes) : json_incref(cond);
-    if (x == NULL || json_array_append_new(list, x) != 0)
+    *known = list = rose_gr_keep(b, rose_json_array());
+    x = yes != NULL ? rose_json_pack("{s:[O,O]}", "allOf", cond, yes) : rose_json_incref(cond);
+    if (x == NULL || rose_json_append_new(list, x) != 0)
         rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
-    json_t *negated = rose_gr_negated(b, cond), *one;
-    json_array_foreach(negated, i, one)
-    {
-        x = no != NULL ? json_pack("{s:[O,O]}", "allOf", one, no) : json_incref(one);
-        if (x == NULL || json_array_append_new(list, x) != 0)
+    rose_json *negated = rose_gr_negated(b, cond), *one;
+    rose_json_each_item (negated, i, one) {
+        x = no != NULL ? rose_json_pack("{s:[O,O]}", "allOf", one, no) : rose_json_incref(one);
+        if (x == NULL || rose_json_append_new(list, x) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     }
     add_group(b, c, list);
 }
 
-static void add_object(gr_build *b, gr_conj *c, json_t *schema)
+static void add_object(gr_build *b, gr_conj *c, rose_json *schema)
 {
-    json_t *list, *x;
+    rose_json *list, *x;
     size_t i;
-    c->v = rose_gr_grown(b, c->v, c->n, &c->cap, sizeof(json_t *));
+    c->v = rose_gr_grown(b, c->v, c->n, &c->cap, sizeof(rose_json *));
     c->v[c->n++] = schema;
     list = list_at(b, schema, "allOf");
-    json_array_foreach(list, i, x) rose_gr_conj_add(b, c, x);
+    rose_json_each_item (list, i, x)
+        rose_gr_conj_add(b, c, x);
     if ((list = list_at(b, schema, "anyOf")) != NULL) add_group(b, c, list);
     add_one_of(b, c, schema);
-    if ((x = json_object_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x));
+    if ((x = rose_json_get(schema, "not")) != NULL) add_group(b, c, rose_gr_negated(b, x));
     if (b->schema->draft >= 7) add_if(b, c, schema);
     add_dependencies(b, c, schema, "dependencies");
     if (b->schema->draft >= 2019) {
@@ -353,20 +346,20 @@ static void add_object(gr_build *b, gr_conj *c, json_t *schema)
     }
 }
 
-void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema)
+void rose_gr_conj_add(gr_build *b, gr_conj *c, rose_json *schema)
 {
     rose_gr_work(b, 2);
     rose_gr_enter(b);
-    c->by_ref = c->by_ref || json_object_get(schema, "$ref") != NULL;
+    c->by_ref = c->by_ref || rose_json_get(schema, "$ref") != NULL;
     schema = rose_gr_schema_deref(b, schema);
-    bool there = json_is_true(schema);
+    bool there = rose_json_is_true(schema);
     for (size_t i = 0; i < c->n; i++)
         there = there || c->v[i] == schema;
-    if (!there && json_is_object(schema)) {
-        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    if (!there && rose_json_is_object(schema)) {
+        const char *ref = rose_json_text(rose_json_get(schema, "$ref"));
         if (ref != NULL) rose_gr_conj_add(b, c, resolve(b, schema, ref));
         add_object(b, c, schema);
-    } else if (json_is_false(schema)) {
+    } else if (rose_json_is_false(schema)) {
         c->never = true;
     } else if (!there) {
         rose_gr_schema_refuse(b, schema, "", ROSE_E_INVAL, "a schema must be an object or boolean");
@@ -376,7 +369,7 @@ void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema)
 
 /* ---- keywords ---- */
 
-static void check_keywords(gr_build *b, json_t *schema, unsigned types)
+static void check_keywords(gr_build *b, rose_json *schema, unsigned types)
 {
     static const struct {
         const char *name;
@@ -391,11 +384,11 @@ static void check_keywords(gr_build *b, json_t *schema, unsigned types)
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         if ((types & refused[i].types) && b->schema->draft >= refused[i].since &&
-            b->schema->draft <= refused[i].until && json_object_get(schema, refused[i].name))
+            b->schema->draft <= refused[i].until && rose_json_get(schema, refused[i].name))
             rose_gr_schema_refuse(b, schema, refused[i].name, ROSE_E_UNSUPPORTED,
                                   "this keyword is not supported");
-    json_t *unique = json_object_get(schema, "uniqueItems");
-    if ((types & TYPE_ARRAY) && json_is_true(unique) &&
+    rose_json *unique = rose_json_get(schema, "uniqueItems");
+    if ((types & TYPE_ARRAY) && rose_json_is_true(unique) &&
         rose_gr_schema_count(b, schema, "maxItems", GR_INF) > 1)
         rose_gr_schema_refuse(b, schema, "uniqueItems", ROSE_E_UNSUPPORTED,
                               "this keyword is not supported");
@@ -417,15 +410,16 @@ static unsigned type_bits(const char *name)
 }
 
 /* 0: malformed. */
-unsigned rose_gr_schema_types(const json_t *schema)
+unsigned rose_gr_schema_types(const rose_json *schema)
 {
-    json_t *type = json_object_get(schema, "type"), *x;
+    rose_json *type = rose_json_get(schema, "type"), *x;
     unsigned bits = 0;
     size_t i;
     if (type == NULL) return TYPE_ALL;
-    if (json_is_string(type)) bits = type_bits(json_string_value(type));
-    json_array_foreach(type, i, x) bits |= type_bits(json_string_value(x));
-    if (bits != 0 && json_is_true(json_object_get(schema, "nullable"))) bits |= TYPE_NULL;
+    if (rose_json_is_string(type)) bits = type_bits(rose_json_text(type));
+    rose_json_each_item (type, i, x)
+        bits |= type_bits(rose_json_text(x));
+    if (bits != 0 && rose_json_is_true(rose_json_get(schema, "nullable"))) bits |= TYPE_NULL;
     return bits;
 }
 
@@ -434,30 +428,29 @@ unsigned rose_gr_schema_types(const json_t *schema)
 /* The values of enum and const that satisfy the whole list; NULL: neither keyword is there. */
 static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
 {
-    json_t *values = NULL, *x;
+    rose_json *values = NULL, *x;
     gr_list l = {0};
     size_t n_words = 0, i;
     *found = false;
     for (size_t k = 0; k < c->n; k++) {
-        json_t *list = json_object_get(c->v[k], "enum");
-        x = b->schema->draft >= 6 ? json_object_get(c->v[k], "const") : NULL;
-        if (list != NULL && !json_is_array(list))
+        rose_json *list = rose_json_get(c->v[k], "enum");
+        x = b->schema->draft >= 6 ? rose_json_get(c->v[k], "const") : NULL;
+        if (list != NULL && !rose_json_is_array(list))
             rose_gr_schema_refuse(b, c->v[k], "enum", ROSE_E_INVAL, "must be a list");
-        if (x != NULL && list == NULL) list = rose_gr_keep(b, json_pack("[O]", x));
+        if (x != NULL && list == NULL) list = rose_gr_keep(b, rose_json_pack("[O]", x));
         if (list != NULL && values == NULL) values = list;
     }
     if (values == NULL) return GR_NEVER;
     *found = true;
-    gr_word *words = rose_gr_take(b, json_array_size(values) * sizeof *words);
+    gr_word *words = rose_gr_take(b, rose_json_count(values) * sizeof *words);
     const gr_dfa *d = rose_gr_demands_dfa(b, c);
-    json_array_foreach(values, i, x)
-    {
+    rose_json_each_item (values, i, x) {
         if (!rose_gr_value_fits(b, c, x, values)) continue;
-        if (!json_is_string(x)) {
+        if (!rose_json_is_string(x)) {
             rose_gr_push(b, &l, rose_gr_json_literal(b, x));
             continue;
         }
-        gr_word w = rose_gr_escaped(b, json_string_value(x), json_string_length(x));
+        gr_word w = rose_gr_escaped(b, rose_json_text(x), rose_json_text_len(x));
         if (d == NULL || rose_gr_dfa_match(d, w.bytes, w.n)) words[n_words++] = w;
     }
     if (n_words > 0) {
@@ -491,7 +484,7 @@ static gr_node plain_node(gr_build *b, const gr_conj *c)
         const char *text;
     } words[] = {{TYPE_BOOL, "true"}, {TYPE_BOOL, "false"}, {TYPE_NULL, "null"}};
     for (size_t i = 0; i < 3; i++) {
-        json_t *v = words[i].type == TYPE_NULL ? json_null() : json_boolean(i == 0);
+        rose_json *v = words[i].type == TYPE_NULL ? rose_json_null() : rose_json_boolean(i == 0);
         if ((types & words[i].type) && rose_gr_value_fits(b, c, v, NULL))
             rose_gr_push(b, &l, rose_gr_text(b, words[i].text));
     }
@@ -508,7 +501,7 @@ static void *copied(gr_build *b, const void *from, size_t n, size_t size)
 gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c)
 {
     gr_conj to = *c;
-    to.v = copied(b, c->v, c->n, sizeof(json_t *));
+    to.v = copied(b, c->v, c->n, sizeof(rose_json *));
     to.groups = copied(b, c->groups, c->n_groups, sizeof *c->groups);
     to.cap = c->n + 1;
     to.cap_groups = c->n_groups + 1;
@@ -520,13 +513,12 @@ gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c)
 static gr_node choose(gr_build *b, gr_conj *c)
 {
     gr_list l = {0};
-    json_t *x;
+    rose_json *x;
     size_t i;
     if (c->never) return GR_NEVER;
     if (c->n_groups == 0) return c->n == 0 ? rose_gr_any_value(b) : plain_node(b, c);
-    json_t *list = c->groups[--c->n_groups].list;
-    json_array_foreach(list, i, x)
-    {
+    rose_json *list = c->groups[--c->n_groups].list;
+    rose_json_each_item (list, i, x) {
         gr_conj one = rose_gr_conj_copy(b, c);
         rose_gr_conj_add(b, &one, x);
         rose_gr_push(b, &l, rose_gr_conj_node(b, &one));
@@ -538,7 +530,7 @@ static bool same_conj(gr_build *b, const gr_conj *x, const gr_conj *y)
 {
     rose_gr_work(b, 0);
     return x->n == y->n && x->n_groups == y->n_groups &&
-           (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof(json_t *)) == 0) &&
+           (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof(rose_json *)) == 0) &&
            (x->n_groups == 0 || memcmp(x->groups, y->groups, x->n_groups * sizeof *x->groups) == 0);
 }
 
@@ -563,7 +555,7 @@ gr_node rose_gr_conj_node(gr_build *b, gr_conj *c)
     return x;
 }
 
-void rose_gr_schema_begin(gr_build *b, json_t *schema)
+void rose_gr_schema_begin(gr_build *b, rose_json *schema)
 {
     struct gr_schema *s = rose_gr_take(b, sizeof *s);
     *s = (struct gr_schema){.root = schema, .draft = draft_of(schema)};
@@ -580,7 +572,7 @@ void rose_gr_schema_finish(gr_build *b)
     }
 }
 
-gr_node rose_gr_schema(gr_build *b, json_t *schema)
+gr_node rose_gr_schema(gr_build *b, rose_json *schema)
 {
     gr_conj c = {0};
     rose_gr_schema_begin(b, schema);

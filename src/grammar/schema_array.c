@@ -7,15 +7,15 @@
 #include "grammar/schema_internal.h"
 
 /* The item schemas of one schema: a list for the first places, and one for all others. */
-static void items_of(const gr_build *b, json_t *schema, json_t **first, json_t **rest)
+static void items_of(const gr_build *b, rose_json *schema, rose_json **first, rose_json **rest)
 {
-    json_t *items = json_object_get(schema, "items");
+    rose_json *items = rose_json_get(schema, "items");
     bool new_names = rose_gr_schema_draft(b) >= 2020;
-    *first = new_names ? json_object_get(schema, "prefixItems") : NULL;
+    *first = new_names ? rose_json_get(schema, "prefixItems") : NULL;
     *rest = items;
-    if (json_is_array(items)) { /* drafts 4 to 2019 */
+    if (rose_json_is_array(items)) { /* drafts 4 to 2019 */
         *first = items;
-        *rest = json_object_get(schema, "additionalItems");
+        *rest = rose_json_get(schema, "additionalItems");
     }
 }
 
@@ -23,9 +23,9 @@ static gr_node item_node(gr_build *b, const gr_conj *c, size_t i, bool is_rest)
 {
     gr_conj item = {0};
     for (size_t k = 0; k < c->n; k++) {
-        json_t *first, *rest, *x;
+        rose_json *first, *rest, *x;
         items_of(b, c->v[k], &first, &rest);
-        x = !is_rest && i < json_array_size(first) ? json_array_get(first, i) : rest;
+        x = !is_rest && i < rose_json_count(first) ? rose_json_at(first, i) : rest;
         if (x != NULL) rose_gr_conj_add(b, &item, x);
     }
     return rose_gr_conj_node(b, &item);
@@ -38,7 +38,7 @@ static gr_node some_node(gr_build *b, const gr_conj *c, uint32_t min, uint32_t m
     gr_conj one = {0};
     size_t n = 0;
     for (size_t k = 0; k < c->n; k++) {
-        json_t *first, *rest, *some = json_object_get(c->v[k], "\1some");
+        rose_json *first, *rest, *some = rose_json_get(c->v[k], "\1some");
         items_of(b, c->v[k], &first, &rest);
         if (first != NULL || (some != NULL && ++n > 1) || min > 1 || max != GR_INF)
             rose_gr_schema_refuse(b, c->v[k], "items", ROSE_E_UNSUPPORTED,
@@ -58,16 +58,16 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c)
     uint32_t min = 0, max = GR_INF, places = 0;
     gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), tail;
     for (size_t k = 0; k < c->n; k++) {
-        json_t *first, *rest;
+        rose_json *first, *rest;
         uint32_t lo = rose_gr_schema_count(b, c->v[k], "minItems", 0);
         uint32_t hi = rose_gr_schema_count(b, c->v[k], "maxItems", GR_INF);
         items_of(b, c->v[k], &first, &rest);
         if (lo > min) min = lo;
         if (hi < max) max = hi;
-        if (json_array_size(first) > places) places = (uint32_t)json_array_size(first);
+        if (rose_json_count(first) > places) places = (uint32_t)rose_json_count(first);
     }
     for (size_t k = 0; k < c->n; k++)
-        if (json_object_get(c->v[k], "\1some") != NULL) return some_node(b, c, min, max);
+        if (rose_json_get(c->v[k], "\1some") != NULL) return some_node(b, c, min, max);
     if (max < places) places = max;
     gr_node other = max > places ? item_node(b, c, places, true) : GR_NEVER;
     if (other == GR_NEVER && max > places) max = places;
@@ -85,7 +85,7 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c)
 
 /* ---- values that are written out ---- */
 
-static gr_node number_literal(gr_build *b, const json_t *value)
+static gr_node number_literal(gr_build *b, const rose_json *value)
 {
     gr_decimal d;
     gr_list l = {0};
@@ -111,14 +111,13 @@ static gr_node string_literal(gr_build *b, const char *s, size_t n)
     return GR_SEQ(b, quote, rose_gr_bytes(b, w.bytes, w.n), quote);
 }
 
-static gr_node array_literal(gr_build *b, const json_t *value)
+static gr_node array_literal(gr_build *b, const rose_json *value)
 {
     gr_node ws = rose_gr_space(b), comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws);
     gr_list l = {0};
     size_t i;
-    json_t *x;
-    json_array_foreach(value, i, x)
-    {
+    rose_json *x;
+    rose_json_each_item (value, i, x) {
         if (i > 0) rose_gr_push(b, &l, comma);
         rose_gr_push(b, &l, rose_gr_json_literal(b, x));
     }
@@ -127,17 +126,16 @@ static gr_node array_literal(gr_build *b, const json_t *value)
 }
 
 /* All members are required; they come in any order, unless the order of the schema counts. */
-static gr_node object_literal(gr_build *b, json_t *value)
+static gr_node object_literal(gr_build *b, const rose_json *value)
 {
     gr_node ws = rose_gr_space(b), colon = GR_SEQ(b, ws, rose_gr_text(b, ":"), ws);
     gr_members m = {.comma = GR_SEQ(b, ws, rose_gr_text(b, ","), ws), .max = GR_INF};
-    bool *required = rose_gr_take(b, json_object_size(value));
+    bool *required = rose_gr_take(b, rose_json_size(value));
     gr_list l = {0}, ordered = {0};
     const char *key;
     size_t n;
-    json_t *x;
-    json_object_keylen_foreach(value, key, n, x)
-    {
+    rose_json *x;
+    rose_json_each_n (value, key, n, x) {
         gr_node pair = GR_SEQ(b, string_literal(b, key, n), colon, rose_gr_json_literal(b, x));
         if (l.n > 0) rose_gr_push(b, &ordered, m.comma);
         rose_gr_push(b, &ordered, pair);
@@ -155,31 +153,31 @@ static gr_node object_literal(gr_build *b, json_t *value)
     return GR_SEQ(b, rose_gr_text(b, "{"), ws, all);
 }
 
-gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
+gr_node rose_gr_json_literal(gr_build *b, const rose_json *value)
 {
     gr_node x = GR_NEVER;
     rose_gr_enter(b);
-    switch (json_typeof(value)) {
-    case JSON_STRING:
-        x = string_literal(b, json_string_value(value), json_string_length(value));
+    switch (rose_json_kind_of(value)) {
+    case ROSE_JSON_STRING:
+        x = string_literal(b, rose_json_text(value), rose_json_text_len(value));
         break;
-    case JSON_INTEGER:
-    case JSON_REAL:
+    case ROSE_JSON_INTEGER:
+    case ROSE_JSON_REAL:
         x = number_literal(b, value);
         break;
-    case JSON_ARRAY:
+    case ROSE_JSON_ARRAY:
         x = array_literal(b, value);
         break;
-    case JSON_OBJECT:
-        x = object_literal(b, (json_t *)(uintptr_t)value);
+    case ROSE_JSON_OBJECT:
+        x = object_literal(b, value);
         break;
-    case JSON_TRUE:
+    case ROSE_JSON_TRUE:
         x = rose_gr_text(b, "true");
         break;
-    case JSON_FALSE:
+    case ROSE_JSON_FALSE:
         x = rose_gr_text(b, "false");
         break;
-    case JSON_NULL:
+    case ROSE_JSON_NULL:
     default:
         x = rose_gr_text(b, "null");
         break;
@@ -188,36 +186,36 @@ gr_node rose_gr_json_literal(gr_build *b, const json_t *value)
     return x;
 }
 
-bool rose_gr_json_same(const json_t *x, const json_t *y)
+bool rose_gr_json_same(const rose_json *x, const rose_json *y)
 {
-    if (json_is_number(x) && json_is_number(y)) {
-        if (json_is_integer(x) && json_is_integer(y))
-            return json_integer_value(x) == json_integer_value(y);
-        double d = json_number_value(x) - json_number_value(y);
+    if (rose_json_is_number(x) && rose_json_is_number(y)) {
+        if (rose_json_is_integer(x) && rose_json_is_integer(y))
+            return rose_json_int(x) == rose_json_int(y);
+        double d = rose_json_number_value(x) - rose_json_number_value(y);
         return !(d < 0) && !(d > 0);
     }
-    return json_equal(x, y) != 0;
+    return rose_json_equal(x, y) != 0;
 }
 
-static unsigned type_of(const json_t *x)
+static unsigned type_of(const rose_json *x)
 {
     double v;
-    switch (json_typeof(x)) {
-    case JSON_NULL:
+    switch (rose_json_kind_of(x)) {
+    case ROSE_JSON_NULL:
         return TYPE_NULL;
-    case JSON_TRUE:
-    case JSON_FALSE:
+    case ROSE_JSON_TRUE:
+    case ROSE_JSON_FALSE:
         return TYPE_BOOL;
-    case JSON_STRING:
+    case ROSE_JSON_STRING:
         return TYPE_STRING;
-    case JSON_ARRAY:
+    case ROSE_JSON_ARRAY:
         return TYPE_ARRAY;
-    case JSON_OBJECT:
+    case ROSE_JSON_OBJECT:
         return TYPE_OBJECT;
-    case JSON_INTEGER:
+    case ROSE_JSON_INTEGER:
         return TYPE_INTEGER;
-    case JSON_REAL:
-        v = json_real_value(x);
+    case ROSE_JSON_REAL:
+        v = rose_json_real_value(x);
         return v >= -9e15 && v <= 9e15 && !(v - (double)(int64_t)v < 0) &&
                        !(v - (double)(int64_t)v > 0)
                    ? TYPE_INTEGER
@@ -227,20 +225,19 @@ static unsigned type_of(const json_t *x)
     }
 }
 
-static bool in_list(gr_build *b, const json_t *list, const json_t *value)
+static bool in_list(gr_build *b, const rose_json *list, const rose_json *value)
 {
     size_t i;
-    json_t *x;
-    rose_gr_work(b, json_array_size(list) / 4);
-    json_array_foreach(list, i, x)
-    {
+    rose_json *x;
+    rose_gr_work(b, rose_json_count(list) / 4);
+    rose_json_each_item (list, i, x) {
         if (rose_gr_json_same(x, value)) return true;
     }
     return false;
 }
 
 /* Does this container of an enum satisfy one schema? Decided only where nothing is demanded. */
-static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
+static void demand_nothing(gr_build *b, rose_json *schema, unsigned type)
 {
     static const char *const object_keys[] = {
         "properties",    "required",      "patternProperties",   "minProperties",
@@ -250,25 +247,26 @@ static void demand_nothing(gr_build *b, json_t *schema, unsigned type)
     const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
     size_t n = type == TYPE_OBJECT ? 7 : 5;
     for (size_t i = 0; i < n; i++)
-        if (json_object_get(schema, keys[i]) != NULL)
+        if (rose_json_get(schema, keys[i]) != NULL)
             rose_gr_schema_refuse(b, schema, keys[i], ROSE_E_UNSUPPORTED,
                                   "not supported together with objects or arrays in enum or const");
 }
 
-static bool fits_one(gr_build *b, json_t *schema, const json_t *value, const json_t *from)
+static bool fits_one(gr_build *b, rose_json *schema, const rose_json *value, const rose_json *from)
 {
     unsigned type = type_of(value);
-    const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    const rose_json *list = rose_json_get(schema, "enum"), *one = rose_json_get(schema, "const");
     if (!(rose_gr_schema_types(schema) & type)) return false;
     if (list != NULL && list != from && !in_list(b, list, value)) return false;
     if (one != NULL && rose_gr_schema_draft(b) >= 6 && !rose_gr_json_same(one, value)) return false;
-    if (in_list(b, json_object_get(schema, "\1not"), value)) return false;
+    if (in_list(b, rose_json_get(schema, "\1not"), value)) return false;
     if (type & (TYPE_INTEGER | TYPE_FRACTION)) return rose_gr_number_fits(b, schema, value);
     if (type & (TYPE_ARRAY | TYPE_OBJECT)) demand_nothing(b, schema, type);
     return true;
 }
 
-bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value, const json_t *from)
+bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const rose_json *value,
+                        const rose_json *from)
 {
     for (size_t i = 0; i < c->n; i++)
         if (!fits_one(b, c->v[i], value, from)) return false;

@@ -18,10 +18,10 @@ enum { /* types of JSON values; a whole number is an integer, any other number i
 /* Schemas that must all hold: objects without $ref, and choices (anyOf and what becomes one) of
  * which one must hold each. */
 typedef struct gr_conj {
-    json_t **v; /* borrowed */
+    rose_json **v; /* borrowed */
     size_t n, cap;
     struct gr_group {
-        json_t *list; /* an array of schemas; borrowed */
+        rose_json *list; /* an array of schemas; borrowed */
     } * groups;
     size_t n_groups, cap_groups;
     bool never;
@@ -35,23 +35,24 @@ enum { MEMO_ONE_OF, MEMO_NOT, MEMO_IF, MEMO_DEPENDENCIES, MEMO_PATTERN = 8 };
 gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern); /* of patternProperties */
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b); /* the insides of all strings, as chars.c has them */
 
-void rose_gr_conj_add(gr_build *b, gr_conj *c, json_t *schema);
+void rose_gr_conj_add(gr_build *b, gr_conj *c, rose_json *schema);
 gr_node rose_gr_conj_node(gr_build *b, gr_conj *c);
 gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c); /* by_ref is false in the copy */
 /* Around all uses of one schema; finish builds the rules that its references led to. */
-void rose_gr_schema_begin(gr_build *b, json_t *schema);
+void rose_gr_schema_begin(gr_build *b, rose_json *schema);
 void rose_gr_schema_finish(gr_build *b);
-unsigned rose_gr_schema_types(const json_t *schema); /* of its `type` alone */
+unsigned rose_gr_schema_types(const rose_json *schema); /* of its `type` alone */
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
-bool rose_gr_schema_disjoint(gr_build *b, json_t *x, json_t *y, unsigned types,
-                             const json_t *required, unsigned depth);
-json_t *rose_gr_schema_deref(gr_build *b, json_t *schema); /* follows $ref */
-json_t *rose_gr_negated(gr_build *b, json_t *schema); /* a list of schemas, one of which holds */
+bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned types,
+                             const rose_json *required, unsigned depth);
+rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema); /* follows $ref */
+rose_json *rose_gr_negated(gr_build *b,
+                           rose_json *schema); /* a list of schemas, one of which holds */
 bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */
 int rose_gr_schema_draft(const gr_build *b);   /* 4, 6, 7, 2019, 2020 */
-_Noreturn void rose_gr_schema_refuse(gr_build *b, json_t *at, const char *keyword, rose_status st,
-                                     const char *why);
-uint32_t rose_gr_schema_count(gr_build *b, json_t *schema, const char *keyword, uint32_t other);
+_Noreturn void rose_gr_schema_refuse(gr_build *b, rose_json *at, const char *keyword,
+                                     rose_status st, const char *why);
+uint32_t rose_gr_schema_count(gr_build *b, rose_json *schema, const char *keyword, uint32_t other);
 
 gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types);
 gr_node rose_gr_string_node(gr_build *b, const gr_conj *c); /* with quotes */
@@ -60,18 +61,19 @@ gr_node rose_gr_array_node(gr_build *b, const gr_conj *c);
 gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
 const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
-gr_node rose_gr_json_literal(gr_build *b, const json_t *value);
+gr_node rose_gr_json_literal(gr_build *b, const rose_json *value);
 /* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. from: an
  * enum that is known to hold the value, or NULL. */
-bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const json_t *value, const json_t *from);
-gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c); /* NULL: nothing is demanded */
-bool rose_gr_json_same(const json_t *x, const json_t *y);   /* 1 and 1.0 are the same */
+bool rose_gr_value_fits(gr_build *b, const gr_conj *c, const rose_json *value,
+                        const rose_json *from);
+gr_dfa *rose_gr_demands_dfa(gr_build *b, const gr_conj *c);     /* NULL: nothing is demanded */
+bool rose_gr_json_same(const rose_json *x, const rose_json *y); /* 1 and 1.0 are the same */
 /* A number in decimal: digits before and after the point, without zeros at the ends. */
 typedef struct gr_decimal {
     bool negative;
     char whole[330], part[340];
 } gr_decimal;
-void rose_gr_decimal(gr_build *b, const json_t *number, gr_decimal *out);
-bool rose_gr_number_fits(gr_build *b, json_t *schema, const json_t *value);
+void rose_gr_decimal(gr_build *b, const rose_json *number, gr_decimal *out);
+bool rose_gr_number_fits(gr_build *b, rose_json *schema, const rose_json *value);
 
 #endif

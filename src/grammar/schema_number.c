@@ -11,19 +11,19 @@
 enum { MAX_MODULUS = 20000 };
 
 /* The shortest text that reads back as the same number. */
-static void number_text(const json_t *number, char out[64])
+static void number_text(const rose_json *number, char out[64])
 {
-    if (json_is_integer(number)) {
-        snprintf(out, 64, "%lld", (long long)json_integer_value(number));
+    if (rose_json_is_integer(number)) {
+        snprintf(out, 64, "%lld", (long long)rose_json_int(number));
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, 64, "%.*e", digits - 1, json_real_value(number));
-        if (strtod(out, NULL) == json_real_value(number)) return; /* both are exact copies */
+        snprintf(out, 64, "%.*e", digits - 1, rose_json_real_value(number));
+        if (strtod(out, NULL) == rose_json_real_value(number)) return; /* both are exact copies */
     }
 }
 
-void rose_gr_decimal(gr_build *b, const json_t *number, gr_decimal *out)
+void rose_gr_decimal(gr_build *b, const rose_json *number, gr_decimal *out)
 {
     char text[64], digits[64];
     size_t n = 0, w = 0, p = 0;
@@ -204,11 +204,11 @@ static gr_dfa *multiples(gr_build *b, uint32_t step, uint32_t places)
     return d;
 }
 
-static gr_dfa *multiple_of(gr_build *b, json_t *schema, const json_t *m)
+static gr_dfa *multiple_of(gr_build *b, rose_json *schema, const rose_json *m)
 {
     gr_decimal d;
     char all[700];
-    if (!json_is_number(m) || !(json_number_value(m) > 0))
+    if (!rose_json_is_number(m) || !(rose_json_number_value(m) > 0))
         rose_gr_schema_refuse(b, schema, "multipleOf", ROSE_E_INVAL, "must be a number above 0");
     rose_gr_decimal(b, m, &d);
     snprintf(all, sizeof all, "%s%s", strcmp(d.whole, "0") == 0 ? "" : d.whole, d.part);
@@ -227,16 +227,16 @@ static void narrow(gr_build *b, gr_dfa **d, gr_dfa *with)
 }
 
 /* One schema's bound; in draft 4 exclusiveMinimum is a flag of minimum. */
-static void add_bound(gr_build *b, json_t *schema, bool above, gr_dfa **d)
+static void add_bound(gr_build *b, rose_json *schema, bool above, gr_dfa **d)
 {
     const char *names[2] = {above ? "minimum" : "maximum",
                             above ? "exclusiveMinimum" : "exclusiveMaximum"};
-    bool flag = json_is_true(json_object_get(schema, names[1]));
+    bool flag = rose_json_is_true(rose_json_get(schema, names[1]));
     for (int i = 0; i < 2; i++) {
-        const json_t *x = json_object_get(schema, names[i]);
+        const rose_json *x = rose_json_get(schema, names[i]);
         gr_decimal m;
-        if (x == NULL || (i == 1 && json_is_boolean(x))) continue;
-        if (!json_is_number(x))
+        if (x == NULL || (i == 1 && rose_json_is_boolean(x))) continue;
+        if (!rose_json_is_number(x))
             rose_gr_schema_refuse(b, schema, names[i], ROSE_E_INVAL, "must be a number");
         rose_gr_decimal(b, x, &m);
         narrow(b, d, rose_gr_dfa_of(b, bound(b, &m, above, flag || i == 1)));
@@ -244,14 +244,13 @@ static void add_bound(gr_build *b, json_t *schema, bool above, gr_dfa **d)
 }
 
 /* Values of "not": {"enum": ...}, which rose_gr_negated writes as \1not. */
-static void exclude(gr_build *b, json_t *schema, gr_dfa **d)
+static void exclude(gr_build *b, rose_json *schema, gr_dfa **d)
 {
-    json_t *list = json_object_get(schema, "\1not"), *x;
+    rose_json *list = rose_json_get(schema, "\1not"), *x;
     size_t i;
-    json_array_foreach(list, i, x)
-    {
+    rose_json_each_item (list, i, x) {
         gr_decimal m;
-        if (!json_is_number(x)) continue;
+        if (!rose_json_is_number(x)) continue;
         rose_gr_decimal(b, x, &m);
         gr_node above = bound(b, &m, true, true), below = bound(b, &m, false, true);
         narrow(b, d, rose_gr_dfa_of(b, GR_ALT(b, above, below)));
@@ -259,9 +258,9 @@ static void exclude(gr_build *b, json_t *schema, gr_dfa **d)
 }
 
 /* What one schema demands of a number beyond its type; NULL: nothing. */
-static void constrain(gr_build *b, json_t *schema, gr_dfa **d)
+static void constrain(gr_build *b, rose_json *schema, gr_dfa **d)
 {
-    const json_t *m = json_object_get(schema, "multipleOf");
+    const rose_json *m = rose_json_get(schema, "multipleOf");
     add_bound(b, schema, true, d);
     add_bound(b, schema, false, d);
     exclude(b, schema, d);
@@ -290,7 +289,7 @@ gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types)
     return rose_gr_dfa_node(b, d);
 }
 
-bool rose_gr_number_fits(gr_build *b, json_t *schema, const json_t *value)
+bool rose_gr_number_fits(gr_build *b, rose_json *schema, const rose_json *value)
 {
     gr_dfa *d = NULL;
     gr_decimal m;

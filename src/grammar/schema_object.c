@@ -47,19 +47,18 @@ static bool pattern_has(gr_build *b, const char *pattern, const char *name, size
 }
 
 /* Adds what one schema demands of the value of this name. */
-static void add_for_name(gr_build *b, json_t *schema, const char *name, size_t n, gr_conj *to)
+static void add_for_name(gr_build *b, rose_json *schema, const char *name, size_t n, gr_conj *to)
 {
-    json_t *own = json_object_getn(json_object_get(schema, "properties"), name, n), *x;
+    rose_json *own = rose_json_getn(rose_json_get(schema, "properties"), name, n), *x;
     bool found = own != NULL;
     const char *pattern;
     if (own != NULL) rose_gr_conj_add(b, to, own);
-    json_object_foreach(json_object_get(schema, "patternProperties"), pattern, x)
-    {
+    rose_json_each (rose_json_get(schema, "patternProperties"), pattern, x) {
         if (!pattern_has(b, pattern, name, n)) continue;
         rose_gr_conj_add(b, to, x);
         found = true;
     }
-    x = json_object_get(schema, "additionalProperties");
+    x = rose_json_get(schema, "additionalProperties");
     if (!found && x != NULL) rose_gr_conj_add(b, to, x);
 }
 
@@ -84,10 +83,10 @@ static slot *find_slot(object *o, const char *name, size_t n)
     return &o->slots[o->n++];
 }
 
-static json_t *object_at(gr_build *b, json_t *schema, const char *keyword)
+static rose_json *object_at(gr_build *b, rose_json *schema, const char *keyword)
 {
-    json_t *x = json_object_get(schema, keyword);
-    if (x != NULL && !json_is_object(x))
+    rose_json *x = rose_json_get(schema, keyword);
+    if (x != NULL && !rose_json_is_object(x))
         rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be an object");
     return x;
 }
@@ -96,14 +95,14 @@ static void find_slots(object *o)
 {
     const char *key;
     size_t len, k;
-    json_t *x;
+    rose_json *x;
     for (size_t i = 0; i < o->c->n; i++)
-        json_object_keylen_foreach(object_at(o->b, o->c->v[i], "properties"), key, len, x)
+        rose_json_each_n (object_at(o->b, o->c->v[i], "properties"), key, len, x)
             find_slot(o, key, len);
     for (size_t i = 0; i < o->c->n; i++)
-        json_array_foreach(json_object_get(o->c->v[i], "required"), k, x) if (json_is_string(x))
-            find_slot(o, json_string_value(x), json_string_length(x))
-                ->required = true;
+        rose_json_each_item (rose_json_get(o->c->v[i], "required"), k, x)
+            if (rose_json_is_string(x))
+                find_slot(o, rose_json_text(x), rose_json_text_len(x))->required = true;
 }
 
 /* The names that propertyNames allows; NULL: all. */
@@ -111,7 +110,7 @@ static gr_dfa *allowed_names(object *o)
 {
     gr_dfa *all = NULL;
     for (size_t i = 0; i < o->c->n; i++) {
-        json_t *x = json_object_get(o->c->v[i], "propertyNames");
+        rose_json *x = rose_json_get(o->c->v[i], "propertyNames");
         gr_conj names = {0};
         if (x == NULL || rose_gr_schema_draft(o->b) < 6) continue;
         rose_gr_conj_add(o->b, &names, x);
@@ -162,10 +161,9 @@ static size_t find_patterns(object *o, pattern *out)
 {
     size_t n = 0;
     const char *text;
-    json_t *x;
+    rose_json *x;
     for (size_t i = 0; i < o->c->n; i++)
-        json_object_foreach(object_at(o->b, o->c->v[i], "patternProperties"), text, x)
-        {
+        rose_json_each (object_at(o->b, o->c->v[i], "patternProperties"), text, x) {
             size_t k = 0;
             while (k < n && strcmp(out[k].text, text) != 0)
                 k++;
@@ -182,14 +180,14 @@ static size_t find_patterns(object *o, pattern *out)
 static void add_for_patterns(object *o, const pattern *p, size_t n, unsigned bits, gr_conj *to)
 {
     for (size_t i = 0; i < o->c->n; i++) {
-        json_t *own = json_object_get(o->c->v[i], "patternProperties"), *x;
+        rose_json *own = rose_json_get(o->c->v[i], "patternProperties"), *x;
         bool found = false;
         for (size_t k = 0; k < n; k++) {
-            if (!(bits >> k & 1) || (x = json_object_get(own, p[k].text)) == NULL) continue;
+            if (!(bits >> k & 1) || (x = rose_json_get(own, p[k].text)) == NULL) continue;
             rose_gr_conj_add(o->b, to, x);
             found = true;
         }
-        x = json_object_get(o->c->v[i], "additionalProperties");
+        x = rose_json_get(o->c->v[i], "additionalProperties");
         if (!found && x != NULL) rose_gr_conj_add(o->b, to, x);
     }
 }
@@ -201,9 +199,9 @@ static bool is_closed(const object *o)
                                           "propertyNames"};
     bool named = false;
     for (size_t i = 0; i < o->c->n; i++) {
-        named = named || json_object_size(json_object_get(o->c->v[i], "properties")) > 0;
+        named = named || rose_json_size(rose_json_get(o->c->v[i], "properties")) > 0;
         for (size_t k = 0; k < sizeof further / sizeof further[0]; k++)
-            if (json_object_get(o->c->v[i], further[k]) != NULL) return false;
+            if (rose_json_get(o->c->v[i], further[k]) != NULL) return false;
     }
     return named && o->b->opts.closed;
 }
@@ -340,7 +338,7 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
                                        "propertyNames"};
     for (size_t i = 0; i < c->n; i++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            free_object = free_object && json_object_get(c->v[i], keys[k]) == NULL;
+            free_object = free_object && rose_json_get(c->v[i], keys[k]) == NULL;
     if (free_object) return rose_gr_any_object(b);
     o.comma = GR_SEQ(b, o.space, rose_gr_text(b, ","), o.space);
     find_slots(&o);

@@ -13,31 +13,30 @@ typedef struct demands {
     uint32_t format_max; /* of the formats; left out where the automaton would be large */
 } demands;
 
-static gr_node words_of(gr_build *b, const json_t *list)
+static gr_node words_of(gr_build *b, const rose_json *list)
 {
     size_t n = 0, i;
-    json_t *x;
-    gr_word *words = rose_gr_take(b, (json_array_size(list) + 1) * sizeof *words);
-    json_array_foreach(list, i, x)
-    {
-        if (json_is_string(x))
-            words[n++] = rose_gr_escaped(b, json_string_value(x), json_string_length(x));
+    rose_json *x;
+    gr_word *words = rose_gr_take(b, (rose_json_count(list) + 1) * sizeof *words);
+    rose_json_each_item (list, i, x) {
+        if (rose_json_is_string(x))
+            words[n++] = rose_gr_escaped(b, rose_json_text(x), rose_json_text_len(x));
     }
     return rose_gr_words(b, words, n);
 }
 
-static gr_node pattern_at(gr_build *b, json_t *schema, const char *keyword)
+static gr_node pattern_at(gr_build *b, rose_json *schema, const char *keyword)
 {
-    const json_t *p = json_object_get(schema, keyword);
+    const rose_json *p = rose_json_get(schema, keyword);
     if (p == NULL) return GR_NEVER;
-    if (!json_is_string(p))
+    if (!rose_json_is_string(p))
         rose_gr_schema_refuse(b, schema, keyword, ROSE_E_INVAL, "must be a string");
-    return rose_gr_pattern(b, json_string_value(p), json_string_length(p));
+    return rose_gr_pattern(b, rose_json_text(p), rose_json_text_len(p));
 }
 
-static void add_format(gr_build *b, json_t *schema, demands *d)
+static void add_format(gr_build *b, rose_json *schema, demands *d)
 {
-    const char *name = json_string_value(json_object_get(schema, "format"));
+    const char *name = rose_json_text(rose_json_get(schema, "format"));
     bool known;
     uint32_t max;
     if (name == NULL) return;
@@ -50,18 +49,18 @@ static void add_format(gr_build *b, json_t *schema, demands *d)
                               "this format is not supported");
 }
 
-static void add_demands(gr_build *b, json_t *schema, demands *d)
+static void add_demands(gr_build *b, rose_json *schema, demands *d)
 {
     uint32_t min = rose_gr_schema_count(b, schema, "minLength", 0);
     uint32_t max = rose_gr_schema_count(b, schema, "maxLength", GR_INF);
     gr_node x;
     if (min > d->min) d->min = min;
     if (max < d->max) d->max = max;
-    if (json_object_get(schema, "pattern") != NULL)
+    if (rose_json_get(schema, "pattern") != NULL)
         rose_gr_push(b, &d->texts, pattern_at(b, schema, "pattern"));
     add_format(b, schema, d);
     if ((x = pattern_at(b, schema, "\1pattern")) != GR_NEVER) rose_gr_push(b, &d->forbids, x);
-    if ((x = words_of(b, json_object_get(schema, "\1not"))) != GR_NEVER)
+    if ((x = words_of(b, rose_json_get(schema, "\1not"))) != GR_NEVER)
         rose_gr_push(b, &d->forbids, x);
 }
 
@@ -130,10 +129,11 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
 }
 
 /* The words of enum and const; NULL: the schema has neither. */
-static gr_dfa *named(gr_build *b, json_t *schema)
+static gr_dfa *named(gr_build *b, rose_json *schema)
 {
-    json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
-    if (one != NULL && rose_gr_schema_draft(b) >= 6) list = rose_gr_keep(b, json_pack("[O]", one));
+    rose_json *list = rose_json_get(schema, "enum"), *one = rose_json_get(schema, "const");
+    if (one != NULL && rose_gr_schema_draft(b) >= 6)
+        list = rose_gr_keep(b, rose_json_pack("[O]", one));
     return list == NULL ? NULL : rose_gr_dfa_of(b, words_of(b, list));
 }
 

@@ -37,7 +37,7 @@ static void refuse_demands(xml *x, const gr_conj *c)
     static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
     for (size_t i = 0; i < c->n; i++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            if (json_object_get(c->v[i], keys[k]) != NULL)
+            if (rose_json_get(c->v[i], keys[k]) != NULL)
                 rose_gr_schema_refuse(x->b, c->v[i], keys[k], ROSE_E_UNSUPPORTED,
                                       "not supported for a string in an XML style");
 }
@@ -47,19 +47,17 @@ static void refuse_demands(xml *x, const gr_conj *c)
 static gr_node words_node(xml *x, const gr_conj *c, bool *listed)
 {
     gr_list l = {0};
-    json_t *list = NULL, *v;
+    rose_json *list = NULL, *v;
     size_t i;
     for (size_t k = 0; k < c->n && list == NULL; k++) {
-        list = json_object_get(c->v[k], "enum");
-        v = json_object_get(c->v[k], "const");
-        if (list == NULL && v != NULL) list = rose_gr_keep(x->b, json_pack("[O]", v));
+        list = rose_json_get(c->v[k], "enum");
+        v = rose_json_get(c->v[k], "const");
+        if (list == NULL && v != NULL) list = rose_gr_keep(x->b, rose_json_pack("[O]", v));
     }
     *listed = list != NULL;
-    json_array_foreach(list, i, v)
-    {
-        if (json_is_string(v) && rose_gr_value_fits(x->b, c, v, list))
-            rose_gr_push(x->b, &l,
-                         rose_gr_bytes(x->b, json_string_value(v), json_string_length(v)));
+    rose_json_each_item (list, i, v) {
+        if (rose_json_is_string(v) && rose_gr_value_fits(x->b, c, v, list))
+            rose_gr_push(x->b, &l, rose_gr_bytes(x->b, rose_json_text(v), rose_json_text_len(v)));
     }
     return rose_gr_alt(x->b, l.v, l.n);
 }
@@ -78,8 +76,8 @@ static gr_node plain_value(xml *x, gr_conj *c)
         refuse_demands(x, c);
         if (!listed) text = x->raw;
     }
-    json_t *rest =
-        json_pack("{s:[s,s,s,s,s]}", "type", "null", "boolean", "number", "array", "object");
+    rose_json *rest =
+        rose_json_pack("{s:[s,s,s,s,s]}", "type", "null", "boolean", "number", "array", "object");
     rose_gr_conj_add(b, c, rose_gr_keep(b, rest));
     gr_node other = types == TYPE_STRING ? GR_NEVER : rose_gr_conj_node(b, c);
     return GR_SEQ(b, x->space, GR_ALT(b, text, other), x->space);
@@ -89,14 +87,13 @@ static gr_node value_node(xml *x, gr_conj *c)
 {
     gr_list l = {0};
     size_t i;
-    json_t *s;
+    rose_json *s;
     c->by_ref = false; /* strings are raw here only, so the rules of $ref do not fit */
     if (c->never) return GR_NEVER;
     if (c->n_groups == 0) return plain_value(x, c);
     rose_gr_enter(x->b);
-    json_t *list = c->groups[--c->n_groups].list;
-    json_array_foreach(list, i, s)
-    {
+    rose_json *list = c->groups[--c->n_groups].list;
+    rose_json_each_item (list, i, s) {
         gr_conj one = rose_gr_conj_copy(x->b, c);
         rose_gr_conj_add(x->b, &one, s);
         rose_gr_push(x->b, &l, value_node(x, &one));
@@ -117,11 +114,10 @@ static gr_node pair_node(xml *x, gr_node name, gr_node value)
 static bool is_required(const gr_conj *c, const char *name)
 {
     size_t i;
-    json_t *x;
+    rose_json *x;
     for (size_t k = 0; k < c->n; k++)
-        json_array_foreach(json_object_get(c->v[k], "required"), i, x)
-        {
-            if (json_is_string(x) && strcmp(json_string_value(x), name) == 0) return true;
+        rose_json_each_item (rose_json_get(c->v[k], "required"), i, x) {
+            if (rose_json_is_string(x) && strcmp(rose_json_text(x), name) == 0) return true;
         }
     return false;
 }
@@ -134,7 +130,7 @@ static gr_node other_pair(xml *x, const gr_conj *c, gr_word *words, size_t n)
     gr_conj value = {0};
     bool given = false;
     for (size_t i = 0; i < c->n; i++) {
-        json_t *s = json_object_get(c->v[i], "additionalProperties");
+        rose_json *s = rose_json_get(c->v[i], "additionalProperties");
         if (s == NULL) continue;
         rose_gr_conj_add(b, &value, s);
         given = true;
@@ -150,22 +146,21 @@ static void add_pairs(xml *x, const gr_conj *c)
 {
     gr_build *b = x->b;
     const char *name;
-    json_t *s, *own;
+    rose_json *s, *own;
     size_t total = 0;
     for (size_t k = 0; k < c->n; k++)
-        total += json_object_size(json_object_get(c->v[k], "properties"));
+        total += rose_json_size(rose_json_get(c->v[k], "properties"));
     bool *required = rose_gr_take(b, total);
     gr_word *words = rose_gr_take(b, total * sizeof *words + 1);
     for (size_t k = 0; k < c->n; k++)
-        json_object_foreach(json_object_get(c->v[k], "properties"), name, s)
-        {
+        rose_json_each (rose_json_get(c->v[k], "properties"), name, s) {
             gr_conj value = {0};
             size_t n = x->pairs.n, i = 0;
             while (i < n && strcmp(words[i].bytes, name) != 0)
                 i++;
             if (i < n) continue; /* of an earlier schema, with this one's demands */
             for (size_t j = k; j < c->n; j++)
-                if ((own = json_object_get(json_object_get(c->v[j], "properties"), name)) != NULL)
+                if ((own = rose_json_get(rose_json_get(c->v[j], "properties"), name)) != NULL)
                     rose_gr_conj_add(b, &value, own);
             words[n] = (gr_word){name, strlen(name)};
             required[n] = is_required(c, name);
@@ -190,7 +185,7 @@ static gr_node members_node(xml *x)
     return rose_gr_seq(b, l.v, l.n);
 }
 
-gr_node rose_gr_xml(gr_build *b, json_t *schema, const char *name)
+gr_node rose_gr_xml(gr_build *b, rose_json *schema, const char *name)
 {
     xml x = {.b = b};
     gr_conj c = {0};

@@ -10,59 +10,61 @@
 /* Texts that free text must not hold: those of the tags around it. */
 typedef struct stops {
     const struct stops *outer;
-    const json_t *texts; /* a string or a list of strings; NULL: none */
+    const rose_json *texts; /* a string or a list of strings; NULL: none */
 } stops;
 
-static gr_node format_node(gr_build *b, json_t *f, const stops *s);
+static gr_node format_node(gr_build *b, rose_json *f, const stops *s);
 
-static _Noreturn void refuse(gr_build *b, rose_status st, const json_t *f, const char *why)
+static _Noreturn void refuse(gr_build *b, rose_status st, const rose_json *f, const char *why)
 {
-    const char *type = json_string_value(json_object_get(f, "type"));
+    const char *type = rose_json_text(rose_json_get(f, "type"));
     rose_gr_fail(b, st, "the format \"%s\": %s", type != NULL ? type : "(without a type)", why);
 }
 
-static json_t *member(gr_build *b, json_t *f, const char *name)
+static rose_json *member(gr_build *b, rose_json *f, const char *name)
 {
-    json_t *x = json_object_get(f, name);
+    rose_json *x = rose_json_get(f, name);
     if (x == NULL)
         rose_gr_fail(b, ROSE_E_INVAL, "the format \"%s\" lacks \"%s\"",
-                     json_is_string(json_object_get(f, "type"))
-                         ? json_string_value(json_object_get(f, "type"))
+                     rose_json_is_string(rose_json_get(f, "type"))
+                         ? rose_json_text(rose_json_get(f, "type"))
                          : "(without a type)",
                      name);
     return x;
 }
 
-static gr_node text_node(gr_build *b, const json_t *f, const json_t *x)
+static gr_node text_node(gr_build *b, const rose_json *f, const rose_json *x)
 {
-    if (!json_is_string(x)) refuse(b, ROSE_E_UNSUPPORTED, f, "a text must be a string");
-    return rose_gr_bytes(b, json_string_value(x), json_string_length(x));
+    if (!rose_json_is_string(x)) refuse(b, ROSE_E_UNSUPPORTED, f, "a text must be a string");
+    return rose_gr_bytes(b, rose_json_text(x), rose_json_text_len(x));
 }
 
 /* A string, or any of a list of strings. */
-static gr_node texts_node(gr_build *b, const json_t *f, const json_t *x)
+static gr_node texts_node(gr_build *b, const rose_json *f, const rose_json *x)
 {
     gr_list l = {0};
     size_t i;
-    json_t *one;
-    if (!json_is_array(x)) return text_node(b, f, x);
-    json_array_foreach(x, i, one) rose_gr_push(b, &l, text_node(b, f, one));
+    rose_json *one;
+    if (!rose_json_is_array(x)) return text_node(b, f, x);
+    rose_json_each_item (x, i, one)
+        rose_gr_push(b, &l, text_node(b, f, one));
     return rose_gr_alt(b, l.v, l.n);
 }
 
 /* ---- free text ---- */
 
-static void add_texts(gr_build *b, gr_list *l, const json_t *x)
+static void add_texts(gr_build *b, gr_list *l, const rose_json *x)
 {
     size_t i;
-    json_t *one;
-    if (json_is_string(x) && json_string_length(x) > 0)
-        rose_gr_push(b, l, rose_gr_bytes(b, json_string_value(x), json_string_length(x)));
-    json_array_foreach(x, i, one) add_texts(b, l, one);
+    rose_json *one;
+    if (rose_json_is_string(x) && rose_json_text_len(x) > 0)
+        rose_gr_push(b, l, rose_gr_bytes(b, rose_json_text(x), rose_json_text_len(x)));
+    rose_json_each_item (x, i, one)
+        add_texts(b, l, one);
 }
 
 /* Any text without the texts of two lists and of s. */
-static gr_node free_text(gr_build *b, const json_t *x, const json_t *y, const stops *s)
+static gr_node free_text(gr_build *b, const rose_json *x, const rose_json *y, const stops *s)
 {
     gr_chars all = {0};
     gr_list l = {0};
@@ -83,30 +85,30 @@ static gr_node free_text(gr_build *b, const json_t *x, const json_t *y, const st
 
 gr_node rose_gr_text_without(gr_build *b, const char *end)
 {
-    return free_text(b, rose_gr_keep(b, json_string(end)), NULL, NULL);
+    return free_text(b, rose_gr_keep(b, rose_json_string(end)), NULL, NULL);
 }
 
-static gr_node any_text(gr_build *b, json_t *f, const stops *s)
+static gr_node any_text(gr_build *b, rose_json *f, const stops *s)
 {
     static const char *const limits[] = {"max_tokens", "max_chars"};
     for (size_t i = 0; i < 2; i++) {
-        const json_t *x = json_object_get(f, limits[i]);
-        if (x != NULL && !json_is_null(x))
+        const rose_json *x = rose_json_get(f, limits[i]);
+        if (x != NULL && !rose_json_is_null(x))
             refuse(b, ROSE_E_UNSUPPORTED, f, "max_tokens and max_chars are not supported");
     }
-    return free_text(b, json_object_get(f, "excludes"), NULL, s);
+    return free_text(b, rose_json_get(f, "excludes"), NULL, s);
 }
 
 /* ---- regions ---- */
 
-static gr_node schema_node(gr_build *b, json_t *f)
+static gr_node schema_node(gr_build *b, rose_json *f)
 {
-    const char *style = json_string_value(json_object_get(f, "style"));
+    const char *style = rose_json_text(rose_json_get(f, "style"));
     struct gr_schema *outer = b->schema;
     bool plain = b->plain_class, order = b->opts.schema_order;
-    if (json_is_true(json_object_get(f, "any_order"))) b->opts.schema_order = false;
+    if (rose_json_is_true(rose_json_get(f, "any_order"))) b->opts.schema_order = false;
     b->plain_class = false;
-    json_t *schema = member(b, f, "json_schema");
+    rose_json *schema = member(b, f, "json_schema");
     gr_node x = style == NULL || strcmp(style, "json") == 0 ? rose_gr_schema(b, schema)
                                                             : rose_gr_xml(b, schema, style);
     b->schema = outer;
@@ -115,48 +117,47 @@ static gr_node schema_node(gr_build *b, json_t *f)
     return x;
 }
 
-static gr_node expression_node(gr_build *b, json_t *f, const char *name, bool regex)
+static gr_node expression_node(gr_build *b, rose_json *f, const char *name, bool regex)
 {
-    const json_t *x = member(b, f, name);
+    const rose_json *x = member(b, f, name);
     bool plain = b->plain_class;
-    if (!json_is_string(x)) refuse(b, ROSE_E_INVAL, f, "the expression must be a string");
+    if (!rose_json_is_string(x)) refuse(b, ROSE_E_INVAL, f, "the expression must be a string");
     b->plain_class = true;
-    gr_node node = regex ? rose_gr_regex(b, json_string_value(x), json_string_length(x))
-                         : rose_gr_ebnf(b, json_string_value(x), json_string_length(x));
+    gr_node node = regex ? rose_gr_regex(b, rose_json_text(x), rose_json_text_len(x))
+                         : rose_gr_ebnf(b, rose_json_text(x), rose_json_text_len(x));
     b->plain_class = plain;
     return node;
 }
 
-static gr_node tag_node(gr_build *b, json_t *f, const stops *s)
+static gr_node tag_node(gr_build *b, rose_json *f, const stops *s)
 {
-    const json_t *end = member(b, f, "end");
+    const rose_json *end = member(b, f, "end");
     stops inner = {s, end};
     gr_node content = format_node(b, member(b, f, "content"), &inner);
     return GR_SEQ(b, text_node(b, f, member(b, f, "begin")), content, texts_node(b, f, end));
 }
 
-static gr_node tags_node(gr_build *b, json_t *f)
+static gr_node tags_node(gr_build *b, rose_json *f)
 {
     gr_list l = {0};
     size_t i;
-    json_t *x, *list = member(b, f, "tags");
-    json_array_foreach(list, i, x) rose_gr_push(b, &l, tag_node(b, x, NULL));
+    rose_json *x, *list = member(b, f, "tags");
+    rose_json_each_item (list, i, x)
+        rose_gr_push(b, &l, tag_node(b, x, NULL));
     if (l.n == 0) refuse(b, ROSE_E_INVAL, f, "\"tags\" must be a list of at least one tag");
     return rose_gr_alt(b, l.v, l.n);
 }
 
 /* Each tag begins with a trigger: else free text could swallow its begin. */
-static void check_triggers(gr_build *b, json_t *f, const json_t *triggers)
+static void check_triggers(gr_build *b, rose_json *f, const rose_json *triggers)
 {
     size_t i, k;
-    json_t *tag, *t;
-    json_array_foreach(member(b, f, "tags"), i, tag)
-    {
-        const char *begin = json_string_value(json_object_get(tag, "begin"));
+    rose_json *tag, *t;
+    rose_json_each_item (member(b, f, "tags"), i, tag) {
+        const char *begin = rose_json_text(rose_json_get(tag, "begin"));
         bool found = false;
-        json_array_foreach(triggers, k, t)
-        {
-            const char *s = json_string_value(t);
+        rose_json_each_item (triggers, k, t) {
+            const char *s = rose_json_text(t);
             found = found || (begin != NULL && s != NULL && s[0] != '\0' &&
                               strncmp(begin, s, strlen(s)) == 0);
         }
@@ -165,70 +166,69 @@ static void check_triggers(gr_build *b, json_t *f, const json_t *triggers)
 }
 
 /* Free text and regions. */
-static gr_node dispatched(gr_build *b, json_t *f, gr_node regions, gr_node text)
+static gr_node dispatched(gr_build *b, rose_json *f, gr_node regions, gr_node text)
 {
-    bool some = json_is_true(json_object_get(f, "at_least_one"));
-    bool once = json_is_true(json_object_get(f, "stop_after_first")) ||
-                json_is_false(json_object_get(f, "loop"));
+    bool some = rose_json_is_true(rose_json_get(f, "at_least_one"));
+    bool once = rose_json_is_true(rose_json_get(f, "stop_after_first")) ||
+                rose_json_is_false(rose_json_get(f, "loop"));
     if (some && once) return regions;
     if (once) return GR_SEQ(b, text, rose_gr_opt(b, regions));
     gr_node more = rose_gr_repeat(b, GR_SEQ(b, regions, text), some ? 1 : 0, GR_INF);
     return some ? more : GR_SEQ(b, text, more);
 }
 
-static gr_node triggered_node(gr_build *b, json_t *f, const stops *s)
+static gr_node triggered_node(gr_build *b, rose_json *f, const stops *s)
 {
-    const json_t *triggers = member(b, f, "triggers");
+    const rose_json *triggers = member(b, f, "triggers");
     check_triggers(b, f, triggers);
-    gr_node text = free_text(b, triggers, json_object_get(f, "excludes"), s);
+    gr_node text = free_text(b, triggers, rose_json_get(f, "excludes"), s);
     return dispatched(b, f, tags_node(b, f), text);
 }
 
-static gr_node dispatch_node(gr_build *b, json_t *f, const stops *s)
+static gr_node dispatch_node(gr_build *b, rose_json *f, const stops *s)
 {
-    json_t *rules = member(b, f, "rules"), *x;
-    json_t *triggers = rose_gr_keep(b, json_array());
+    rose_json *rules = member(b, f, "rules"), *x;
+    rose_json *triggers = rose_gr_keep(b, rose_json_array());
     gr_list l = {0};
     size_t i;
-    json_array_foreach(rules, i, x)
-    {
-        json_t *begin = json_array_get(x, 0), *content = json_array_get(x, 1);
-        if (!json_is_string(begin) || content == NULL)
+    rose_json_each_item (rules, i, x) {
+        rose_json *begin = rose_json_at(x, 0), *content = rose_json_at(x, 1);
+        if (!rose_json_is_string(begin) || content == NULL)
             refuse(b, ROSE_E_INVAL, f, "a rule must be [text, format]");
-        if (json_array_append(triggers, begin) != 0) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        if (rose_json_append(triggers, begin) != 0) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
         rose_gr_push(b, &l, GR_SEQ(b, text_node(b, f, begin), format_node(b, content, s)));
     }
     if (l.n == 0) refuse(b, ROSE_E_INVAL, f, "\"rules\" must be a list of at least one rule");
-    gr_node text = free_text(b, triggers, json_object_get(f, "excludes"), s);
+    gr_node text = free_text(b, triggers, rose_json_get(f, "excludes"), s);
     return dispatched(b, f, rose_gr_alt(b, l.v, l.n), text);
 }
 
-static gr_node separated_node(gr_build *b, json_t *f)
+static gr_node separated_node(gr_build *b, rose_json *f)
 {
     gr_node tag = tags_node(b, f), separator = text_node(b, f, member(b, f, "separator"));
-    bool once = json_is_true(json_object_get(f, "stop_after_first"));
+    bool once = rose_json_is_true(rose_json_get(f, "stop_after_first"));
     gr_node more = rose_gr_repeat(b, GR_SEQ(b, separator, tag), 0, once ? 0 : GR_INF);
     gr_node all = GR_SEQ(b, tag, more);
-    return json_is_true(json_object_get(f, "at_least_one")) ? all : rose_gr_opt(b, all);
+    return rose_json_is_true(rose_json_get(f, "at_least_one")) ? all : rose_gr_opt(b, all);
 }
 
 /* ---- combinations ---- */
 
-static gr_node elements_node(gr_build *b, json_t *f, const stops *s, bool in_order)
+static gr_node elements_node(gr_build *b, rose_json *f, const stops *s, bool in_order)
 {
-    json_t *list = member(b, f, "elements"), *x;
-    size_t i, n = json_array_size(list);
+    rose_json *list = member(b, f, "elements"), *x;
+    size_t i, n = rose_json_count(list);
     gr_list l = {0};
     if (n == 0) refuse(b, ROSE_E_INVAL, f, "\"elements\" must be a list of at least one format");
-    json_array_foreach(list, i, x)
+    rose_json_each_item (list, i, x)
         rose_gr_push(b, &l, format_node(b, x, !in_order || i + 1 == n ? s : NULL));
     return in_order ? rose_gr_seq(b, l.v, l.n) : rose_gr_alt(b, l.v, l.n);
 }
 
-static gr_node repeat_node(gr_build *b, json_t *f, const stops *s)
+static gr_node repeat_node(gr_build *b, rose_json *f, const stops *s)
 {
-    json_int_t min = json_integer_value(member(b, f, "min"));
-    json_int_t max = json_integer_value(member(b, f, "max"));
+    int64_t min = rose_json_int(member(b, f, "min"));
+    int64_t max = rose_json_int(member(b, f, "max"));
     if (max == -1) max = GR_INF;
     if (min < 0 || max < min || min >= GR_INF || max > GR_INF)
         refuse(b, ROSE_E_INVAL, f, "min and max must be counts, max -1 for any number");
@@ -236,7 +236,7 @@ static gr_node repeat_node(gr_build *b, json_t *f, const stops *s)
                           (uint32_t)max);
 }
 
-static gr_node format_by_type(gr_build *b, json_t *f, const char *type, const stops *s)
+static gr_node format_by_type(gr_build *b, rose_json *f, const char *type, const stops *s)
 {
     if (strcmp(type, "const_string") == 0) return text_node(b, f, member(b, f, "value"));
     if (strcmp(type, "json_schema") == 0) return schema_node(b, f);
@@ -257,9 +257,9 @@ static gr_node format_by_type(gr_build *b, json_t *f, const char *type, const st
                           optional ? 1 : GR_INF);
 }
 
-static gr_node format_node(gr_build *b, json_t *f, const stops *s)
+static gr_node format_node(gr_build *b, rose_json *f, const stops *s)
 {
-    const char *type = json_string_value(json_object_get(f, "type"));
+    const char *type = rose_json_text(rose_json_get(f, "type"));
     if (type == NULL) refuse(b, ROSE_E_INVAL, f, "a format must be an object with a \"type\"");
     rose_gr_enter(b);
     gr_node x = format_by_type(b, f, type, s);
@@ -268,28 +268,29 @@ static gr_node format_node(gr_build *b, json_t *f, const stops *s)
 }
 
 /* {"structures": [{"begin", "schema", "end"}], "triggers"} as triggered_tags. */
-static json_t *from_old_form(gr_build *b, json_t *tag)
+static rose_json *from_old_form(gr_build *b, rose_json *tag)
 {
-    json_t *triggers = member(b, tag, "triggers"), *tags = rose_gr_keep(b, json_array()), *x;
-    json_t *f = rose_gr_keep(b, json_pack("{s:s, s:O, s:O}", "type", "triggered_tags", "triggers",
-                                          triggers, "tags", tags));
+    rose_json *triggers = member(b, tag, "triggers"), *tags = rose_gr_keep(b, rose_json_array()),
+              *x;
+    rose_json *f = rose_gr_keep(b, rose_json_pack("{s:s, s:O, s:O}", "type", "triggered_tags",
+                                                  "triggers", triggers, "tags", tags));
     size_t i;
-    json_array_foreach(json_object_get(tag, "structures"), i, x)
-    {
-        json_t *one = json_pack("{s:s, s:O, s:{s:s, s:O}, s:O}", "type", "tag", "begin",
-                                member(b, x, "begin"), "content", "type", "json_schema",
-                                "json_schema", member(b, x, "schema"), "end", member(b, x, "end"));
-        if (one == NULL || json_array_append_new(tags, one) != 0)
+    rose_json_each_item (rose_json_get(tag, "structures"), i, x) {
+        rose_json *one =
+            rose_json_pack("{s:s, s:O, s:{s:s, s:O}, s:O}", "type", "tag", "begin",
+                           member(b, x, "begin"), "content", "type", "json_schema", "json_schema",
+                           member(b, x, "schema"), "end", member(b, x, "end"));
+        if (one == NULL || rose_json_append_new(tags, one) != 0)
             rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
     }
     return f;
 }
 
-gr_node rose_gr_tag(gr_build *b, json_t *tag)
+gr_node rose_gr_tag(gr_build *b, rose_json *tag)
 {
-    json_t *f = json_object_get(tag, "format");
+    rose_json *f = rose_json_get(tag, "format");
     b->plain_class = true;
-    if (json_object_get(tag, "structures") != NULL) f = from_old_form(b, tag);
+    if (rose_json_get(tag, "structures") != NULL) f = from_old_form(b, tag);
     if (f == NULL) f = tag; /* a format without the request around it */
     return format_node(b, f, NULL);
 }

@@ -5,11 +5,11 @@
 #include "base/json.h"
 #include "lib/lib_internal.h"
 
-static rose_status parse(json_t **out, const char *text, size_t len, const char *name,
+static rose_status parse(rose_json **out, const char *text, size_t len, const char *name,
                          rose_err *err)
 {
-    json_error_t e;
-    const rose_status st = rose_json_parse(out, text, len, JSON_ALLOW_NUL, &e);
+    rose_json_error e;
+    const rose_status st = rose_json_parse(out, text, len, ROSE_JSON_NUL, &e);
     if (st != ROSE_E_FORMAT) return st;
     return rose_fail(err, ROSE_E_INVAL, "%s is not valid JSON: %.120s (line %d)", name, e.text,
                      e.line);
@@ -21,27 +21,28 @@ static rose_status wrong_option(const char *key, const char *wanted, rose_err *e
 }
 
 /* Fills in; it borrows from options. */
-static rose_status read_chat_options(rose_template_input *in, const json_t *options, rose_err *err)
+static rose_status read_chat_options(rose_template_input *in, const rose_json *options,
+                                     rose_err *err)
 {
     const char *key;
-    json_t *v;
-    if (!json_is_object(options))
+    rose_json *v;
+    if (!rose_json_is_object(options))
         return rose_fail(err, ROSE_E_INVAL, "options_json must be an object");
-    json_object_foreach((json_t *)(uintptr_t)options, key, v)
-    {
+    rose_json_each (options, key, v) {
         const bool list = strcmp(key, "tools") == 0 || strcmp(key, "documents") == 0;
         const bool more = strcmp(key, "add_generation_prompt") == 0;
-        if (list && !json_is_array(v)) return wrong_option(key, "a list", err);
+        if (list && !rose_json_is_array(v)) return wrong_option(key, "a list", err);
         if (list && key[0] == 't') {
             in->tools = v;
         } else if (list) {
             in->documents = v;
         } else if (strcmp(key, "chat_template_kwargs") == 0) {
-            if (!json_is_object(v)) return wrong_option(key, "an object", err);
+            if (!rose_json_is_object(v)) return wrong_option(key, "an object", err);
             in->kwargs = v;
         } else if (more || strcmp(key, "continue_final_message") == 0) {
-            if (!json_is_boolean(v)) return wrong_option(key, "true or false", err);
-            *(more ? &in->add_generation_prompt : &in->continue_final_message) = json_is_true(v);
+            if (!rose_json_is_boolean(v)) return wrong_option(key, "true or false", err);
+            *(more ? &in->add_generation_prompt : &in->continue_final_message) =
+                rose_json_is_true(v);
         } else {
             return rose_fail(err, ROSE_E_INVAL, "options_json: '%.80s' is unknown", key);
         }
@@ -50,7 +51,7 @@ static rose_status read_chat_options(rose_template_input *in, const json_t *opti
 }
 
 /* Appends the ids of the prompt. */
-static rose_status render(rose_lib *rose, const json_t *messages, const json_t *options,
+static rose_status render(rose_lib *rose, const rose_json *messages, const rose_json *options,
                           rose_ids *ids, rose_err *err)
 {
     rose_template_text text;
@@ -73,19 +74,19 @@ static rose_status render(rose_lib *rose, const json_t *messages, const json_t *
 }
 
 /* options_json may be NULL. */
-static rose_status chat_ids(rose_lib *rose, const json_t *messages, const char *options_json,
+static rose_status chat_ids(rose_lib *rose, const rose_json *messages, const char *options_json,
                             rose_ids *ids, rose_err *err)
 {
-    json_t *options = NULL;
+    rose_json *options = NULL;
     rose_status st = ROSE_OK;
     if (options_json != NULL)
         st = parse(&options, options_json, strlen(options_json), "options_json", err);
     if (st == ROSE_OK) st = render(rose, messages, options, ids, err);
-    json_decref(options);
+    rose_json_decref(options);
     return st;
 }
 
-static rose_status submit(rose_lib *rose, const json_t *messages, const char *options_json,
+static rose_status submit(rose_lib *rose, const rose_json *messages, const char *options_json,
                           const rose_lib_params *p, rose_lib_request **out, rose_err *err)
 {
     rose_ids ids = {0};
@@ -102,31 +103,31 @@ int rose_lib_submit_chat(rose_lib *rose, const char *messages_json, size_t len,
                          char err[ROSE_LIB_ERR])
 {
     rose_err e = {{0}};
-    json_t *messages = NULL;
+    rose_json *messages = NULL;
     *out = NULL;
     rose_status st = parse(&messages, messages_json, len, "messages_json", &e);
     if (st == ROSE_OK) st = submit(rose, messages, options_json, p, out, &e);
-    json_decref(messages);
+    rose_json_decref(messages);
     return rose_lib_fail(st, &e, err);
 }
 
 /* Appends message i as an object. */
-static rose_status add_message(json_t *list, const rose_lib_message *m, size_t i, rose_err *err)
+static rose_status add_message(rose_json *list, const rose_lib_message *m, size_t i, rose_err *err)
 {
     const char *bad = m->role == NULL ? "role" : m->content == NULL ? "content" : NULL;
     if (bad != NULL) return rose_fail(err, ROSE_E_INVAL, "messages[%zu].%s is NULL", i, bad);
-    json_t *role = json_string(m->role), *content = json_string(m->content);
-    json_t *both = json_object();
+    rose_json *role = rose_json_string(m->role), *content = rose_json_string(m->content);
+    rose_json *both = rose_json_object();
     rose_status st = ROSE_OK;
     if (role == NULL || content == NULL) /* or memory is short, which the next call will tell */
         st = rose_fail(err, ROSE_E_INVAL, "messages[%zu].%s is not valid UTF-8", i,
                        role == NULL ? "role" : "content");
-    else if (json_object_set(both, "role", role) != 0 ||
-             json_object_set(both, "content", content) != 0 || json_array_append(list, both) != 0)
+    else if (rose_json_set(both, "role", role) != 0 ||
+             rose_json_set(both, "content", content) != 0 || rose_json_append(list, both) != 0)
         st = ROSE_E_NOMEM;
-    json_decref(role);
-    json_decref(content);
-    json_decref(both);
+    rose_json_decref(role);
+    rose_json_decref(content);
+    rose_json_decref(both);
     return st;
 }
 
@@ -135,13 +136,13 @@ int rose_lib_submit_messages(rose_lib *rose, const rose_lib_message *messages, s
                              rose_lib_request **out, char err[ROSE_LIB_ERR])
 {
     rose_err e = {{0}};
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     *out = NULL;
     rose_status st = list != NULL ? ROSE_OK : ROSE_E_NOMEM;
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
         st = add_message(list, &messages[i], i, &e);
     if (st == ROSE_OK) st = submit(rose, list, options_json, p, out, &e);
-    json_decref(list);
+    rose_json_decref(list);
     return rose_lib_fail(st, &e, err);
 }
 
@@ -151,9 +152,9 @@ int rose_lib_tokenize_chat(rose_lib *rose, const char *messages_json, size_t len
 {
     rose_err e = {{0}};
     rose_ids list = {0};
-    json_t *messages = NULL;
+    rose_json *messages = NULL;
     rose_status st = parse(&messages, messages_json, len, "messages_json", &e);
     if (st == ROSE_OK) st = chat_ids(rose, messages, options_json, &list, &e);
-    json_decref(messages);
+    rose_json_decref(messages);
     return rose_lib_give_ids(st, &list, ids, n, &e, err);
 }

@@ -16,16 +16,16 @@
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err)
 {
-    json_error_t je;
+    rose_json_error je;
     *out = (rose_config){0};
     rose_path_label(out->label, label);
-    rose_status st = rose_json_parse(&out->root, text, n, 0, &je);
+    rose_status st = rose_json_parse(&out->root, text, n, ROSE_JSON_PYTHON, &je);
     if (st == ROSE_E_NOMEM)
         st = rose_fail(err, st, "%s: out of memory", out->label);
     else if (st != ROSE_OK)
         st = rose_fail(err, st, "%s: not valid JSON: %.120s (line %d, column %d)", out->label,
                        je.text, je.line, je.column);
-    else if (!json_is_object(out->root))
+    else if (!rose_json_is_object(out->root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
     if (st != ROSE_OK) rose_config_close(out);
     return st;
@@ -43,39 +43,38 @@ rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
 
 void rose_config_close(rose_config *c)
 {
-    json_decref(c->root);
+    rose_json_decref(c->root);
     *c = (rose_config){0};
 }
 
-json_t *rose_config_get(const rose_config *c, const char *name, const char *alias)
+rose_json *rose_config_get(const rose_config *c, const char *name, const char *alias)
 {
-    json_t *v = json_object_get(c->root, name);
-    if ((v == NULL || json_is_null(v)) && alias != NULL) v = json_object_get(c->root, alias);
-    return json_is_null(v) ? NULL : v;
+    rose_json *v = rose_json_get(c->root, name);
+    if ((v == NULL || rose_json_is_null(v)) && alias != NULL) v = rose_json_get(c->root, alias);
+    return rose_json_is_null(v) ? NULL : v;
 }
 
 /* The value as short text for a message: "-3", "\"abc\"", "a list". */
-const char *rose_config_describe(const json_t *v, char out[64])
+const char *rose_config_describe(const rose_json *v, char out[64])
 {
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
+    char digits[ROSE_JSON_NUMBER_CAP];
+    switch (rose_json_kind_of(v)) {
+    case ROSE_JSON_OBJECT:
         return "an object";
-    case JSON_ARRAY:
+    case ROSE_JSON_ARRAY:
         return "a list";
-    case JSON_STRING:
-        snprintf(out, 64, "the string \"%.40s\"", json_string_value(v));
+    case ROSE_JSON_STRING:
+        snprintf(out, 64, "the string \"%.40s\"", rose_json_text(v));
         return out;
-    case JSON_INTEGER:
-        snprintf(out, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    case ROSE_JSON_INTEGER:
+    case ROSE_JSON_REAL:
+        snprintf(out, 64, "%.60s", rose_json_number_text(v, digits));
         return out;
-    case JSON_REAL:
-        snprintf(out, 64, "%g", json_real_value(v));
-        return out;
-    case JSON_TRUE:
+    case ROSE_JSON_TRUE:
         return "true";
-    case JSON_FALSE:
+    case ROSE_JSON_FALSE:
         return "false";
-    case JSON_NULL:
+    case ROSE_JSON_NULL:
         return "null";
     }
     return "nothing";
@@ -85,11 +84,11 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
                                  rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, f->name, f->alias);
+    rose_json *v = rose_config_get(c, f->name, f->alias);
     if (v == NULL && !f->required) return ROSE_OK;
     if (v == NULL) return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is missing", c->label, f->name);
-    double d =
-        json_is_number(v) ? json_number_value(v) : -1.0; /* a huge integer is also a number */
+    double d = rose_json_is_number(v) ? rose_json_number_value(v)
+                                      : -1.0; /* a huge integer is also a number */
     if (f->clamp && d > f->max) d = f->max;
     if (!(d >= f->min && d <= f->max && d == floor(d))) /* written so that a NaN fails */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
@@ -101,12 +100,12 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
 rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *out, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    if (!json_is_boolean(v))
+    if (!rose_json_is_boolean(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected true or false", c->label,
                          name, rose_config_describe(v, text));
-    *out = json_is_true(v);
+    *out = rose_json_is_true(v);
     return ROSE_OK;
 }
 
@@ -114,9 +113,9 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
                                       float *out, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    double d = json_is_number(v) ? json_number_value(v) : 0.0;
+    double d = rose_json_is_number(v) ? rose_json_number_value(v) : 0.0;
     if (!(d >= 1e-30 && d <= max)) /* below, fp32 nears its subnormals */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a number > 0 and <= %g",
                          c->label, name, rose_config_describe(v, text), max);
@@ -127,11 +126,11 @@ rose_status rose_config_read_positive(const rose_config *c, const char *name, do
 rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     *out = (rose_config){0};
     snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
-    if (json_is_false(v)) return ROSE_OK;
-    if (v != NULL && !json_is_object(v))
+    if (rose_json_is_false(v)) return ROSE_OK;
+    if (v != NULL && !rose_json_is_object(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
                          rose_config_describe(v, text));
     out->root = v;
@@ -141,8 +140,8 @@ rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *
 rose_status rose_config_default_id(const rose_config *c, const char *name, int64_t id,
                                    rose_err *err)
 {
-    if (id < 0 || json_object_get(c->root, name) != NULL) return ROSE_OK;
-    if (json_object_set_new(c->root, name, json_integer(id)) == 0) return ROSE_OK;
+    if (id < 0 || rose_json_get(c->root, name) != NULL) return ROSE_OK;
+    if (rose_json_set_new(c->root, name, rose_json_integer(id)) == 0) return ROSE_OK;
     return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", c->label);
 }
 
@@ -164,36 +163,36 @@ rose_status rose_config_read_act(const rose_config *c, const char *name, rose_ac
         {"swish", ROSE_ACT_SILU},
     };
     char text[64];
-    json_t *v = rose_config_get(c, name, NULL);
+    rose_json *v = rose_config_get(c, name, NULL);
     if (v == NULL) return ROSE_OK;
-    if (!json_is_string(v))
+    if (!rose_json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a string", c->label, name,
                          rose_config_describe(v, text));
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
-        if (strcmp(acts[i].name, json_string_value(v)) != 0) continue;
+        if (strcmp(acts[i].name, rose_json_text(v)) != 0) continue;
         *out = acts[i].act;
         return ROSE_OK;
     }
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: activation '%.60s' is not supported (supported: gelu_new, "
                      "gelu_pytorch_tanh, gelu_fast, gelu, relu, silu)",
-                     c->label, json_string_value(v));
+                     c->label, rose_json_text(v));
 }
 
 /* ---- ids of tokens ---- */
 
 /* The id that v is, or -1 if it is no id of the vocabulary. */
-static int64_t as_id(const json_t *v, const rose_arch *a)
+static int64_t as_id(const rose_json *v, const rose_arch *a)
 {
-    const double d = json_is_number(v) ? json_number_value(v) : -1.0;
+    const double d = rose_json_is_number(v) ? rose_json_number_value(v) : -1.0;
     return d >= 0 && d < a->vocab_size && d == floor(d) ? (int64_t)d : -1;
 }
 
-static void warn_no_id(const rose_config *c, const char *name, const json_t *v, const rose_arch *a,
-                       const char *effect)
+static void warn_no_id(const rose_config *c, const char *name, const rose_json *v,
+                       const rose_arch *a, const char *effect)
 {
     char text[64];
-    const double d = json_is_number(v) ? json_number_value(v) : -1.0;
+    const double d = rose_json_is_number(v) ? rose_json_number_value(v) : -1.0;
     if (d >= a->vocab_size)
         rose_log(ROSE_LOG_WARN, "model", "%s: %s %.0f is outside the vocabulary of %u tokens: %s",
                  c->label, name, d, a->vocab_size, effect);
@@ -205,8 +204,8 @@ static void warn_no_id(const rose_config *c, const char *name, const json_t *v, 
 void rose_config_read_bos(const rose_config *c, rose_arch *a)
 {
     static const char name[] = "bos_token_id";
-    const json_t *v = rose_config_get(c, name, NULL);
-    if (json_array_size(v) == 1) v = json_array_get(v, 0);
+    const rose_json *v = rose_config_get(c, name, NULL);
+    if (rose_json_count(v) == 1) v = rose_json_at(v, 0);
     a->bos_id = as_id(v, a);
     if (v != NULL && a->bos_id < 0) warn_no_id(c, name, v, a, "it is ignored");
 }
@@ -214,12 +213,12 @@ void rose_config_read_bos(const rose_config *c, rose_arch *a)
 void rose_config_add_eos(const rose_config *c, rose_arch *a)
 {
     static const char name[] = "eos_token_id";
-    const json_t *v = rose_config_get(c, name, NULL), *wrong = NULL;
-    const bool list = json_is_array(v);
-    const size_t n = list ? json_array_size(v) : v != NULL;
+    const rose_json *v = rose_config_get(c, name, NULL), *wrong = NULL;
+    const bool list = rose_json_is_array(v);
+    const size_t n = list ? rose_json_count(v) : v != NULL;
     size_t dropped = 0;
     for (size_t i = 0; i < n; i++) {
-        const json_t *one = list ? json_array_get(v, i) : v;
+        const rose_json *one = list ? rose_json_at(v, i) : v;
         const int64_t id = as_id(one, a);
         if (id < 0 && wrong == NULL) wrong = one;
         if (id >= 0 && !rose_arch_add_eos(a, (uint64_t)id)) dropped++;

@@ -4,12 +4,12 @@
 #ifndef ROSE_MODEL_CONFIG_H
 #define ROSE_MODEL_CONFIG_H
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "model/model.h"
 
 typedef struct rose_config {
-    json_t *root;    /* an object; owned */
+    rose_json *root; /* an object; owned */
     char label[256]; /* the file as messages show it */
 } rose_config;
 
@@ -22,10 +22,10 @@ rose_status rose_config_parse(rose_config *out, const char *text, size_t n, cons
 void rose_config_close(rose_config *c); /* accepts {0}; leaves {0} */
 
 /* The field's value: `name`, or else `alias` (may be NULL); JSON null counts as absent: NULL. */
-json_t *rose_config_get(const rose_config *c, const char *name, const char *alias);
+rose_json *rose_config_get(const rose_config *c, const char *name, const char *alias);
 
 /* A value as short text for a message: "-3", "the string \"abc\"", "a list". */
-const char *rose_config_describe(const json_t *v, char out[64]);
+const char *rose_config_describe(const rose_json *v, char out[64]);
 
 /* Each reads one field into *out. Absent or null: *out keeps the default that the caller put there,
  * unless `required`. */

@@ -90,11 +90,11 @@ rose_status rose_decoder_window(const rose_config *c, const rose_decoder_default
                                 rose_err *err)
 {
     const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false, true};
-    const json_t *v = json_object_get(c->root, f.name);
+    const rose_json *v = rose_json_get(c->root, f.name);
     a->window = v == NULL ? d->window : 0;
-    if (json_is_number(v) && json_number_value(v) <= 0) {
+    if (rose_json_is_number(v) && rose_json_number_value(v) <= 0) {
         rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g: the model has no window", c->label, f.name,
-                 json_number_value(v));
+                 rose_json_number_value(v));
         return ROSE_OK;
     }
     return rose_config_read_u32(c, &f, &a->window, err);
@@ -106,14 +106,15 @@ static void set_sliding(rose_arch *a, uint32_t layer, bool sliding)
     if (sliding) a->layer_flags[layer] |= ROSE_LAYER_SLIDING;
 }
 
-static rose_status read_layer_types(const rose_config *c, json_t *list, rose_arch *a, rose_err *err)
+static rose_status read_layer_types(const rose_config *c, rose_json *list, rose_arch *a,
+                                    rose_err *err)
 {
-    if (!json_is_array(list) || json_array_size(list) != a->n_layers)
+    if (!rose_json_is_array(list) || rose_json_count(list) != a->n_layers)
         return rose_fail(err, ROSE_E_FORMAT,
                          "%s: 'layer_types' is not a list of num_hidden_layers (%u) strings",
                          c->label, a->n_layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
+        const char *type = rose_json_text(rose_json_at(list, i));
         if (type == NULL)
             return rose_fail(err, ROSE_E_FORMAT, "%s: layer_types[%u] is not a string", c->label,
                              i);
@@ -130,7 +131,7 @@ static rose_status read_layer_types(const rose_config *c, json_t *list, rose_arc
 
 rose_status rose_decoder_layer_types(const rose_config *c, rose_arch *a, rose_err *err)
 {
-    json_t *list = rose_config_get(c, "layer_types", NULL);
+    rose_json *list = rose_config_get(c, "layer_types", NULL);
     bool any = false;
     rose_status st = list == NULL ? ROSE_OK : read_layer_types(c, list, a, err);
     if (st != ROSE_OK) return st;

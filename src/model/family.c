@@ -34,20 +34,20 @@ static const char *const refused[] = {
     "cross_attention_hidden_size",
 };
 
-static bool is_off(const json_t *v)
+static bool is_off(const rose_json *v)
 {
-    if (json_is_number(v)) return json_number_value(v) == 0;
-    if (json_is_array(v)) return json_array_size(v) == 0;
-    if (json_is_object(v)) return json_object_size(v) == 0;
-    return v == NULL || json_is_null(v) || json_is_false(v);
+    if (rose_json_is_number(v)) return rose_json_number_value(v) == 0;
+    if (rose_json_is_array(v)) return rose_json_count(v) == 0;
+    if (rose_json_is_object(v)) return rose_json_size(v) == 0;
+    return v == NULL || rose_json_is_null(v) || rose_json_is_false(v);
 }
 
 static rose_status refuse_fields(const rose_config *c, rose_err *err)
 {
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        json_t *v = json_object_get(c->root, refused[i]);
-        if (is_off(v) || (i == 1 && !json_is_object(v))) continue; /* MLX writes an object */
+        rose_json *v = rose_json_get(c->root, refused[i]);
+        if (is_off(v) || (i == 1 && !rose_json_is_object(v))) continue; /* MLX writes an object */
         if (i < 2) return rose_quantized_refuse(c, refused[i], v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));
@@ -83,17 +83,17 @@ static rose_status refuse_multimodal(const rose_config *c, const char *type, ros
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
 {
     char text[64];
-    json_t *v = rose_config_get(c, "model_type", NULL);
+    rose_json *v = rose_config_get(c, "model_type", NULL);
     *out = NULL;
     if (v == NULL)
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is missing: not a model's folder?",
                          c->label);
-    if (!json_is_string(v))
+    if (!rose_json_is_string(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'model_type' is %s; expected a string", c->label,
                          rose_config_describe(v, text));
     char known[192] = "";
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(families[i]->model_type, json_string_value(v)) == 0) {
+        if (strcmp(families[i]->model_type, rose_json_text(v)) == 0) {
             *out = families[i];
             return ROSE_OK;
         }
@@ -101,9 +101,9 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
                  families[i]->model_type);
     }
-    if (json_is_object(json_object_get(c->root, "text_config")))
-        return refuse_multimodal(c, json_string_value(v), err);
+    if (rose_json_is_object(rose_json_get(c->root, "text_config")))
+        return refuse_multimodal(c, rose_json_text(v), err);
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
-                     json_string_value(v), known);
+                     rose_json_text(v), known);
 }

@@ -107,7 +107,7 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
 
 /* Refuses weights that another program quantized, by the name of its method: v is the object at
  * `field` of c (quantized.c). */
-rose_status rose_quantized_refuse(const rose_config *c, const char *field, const json_t *v,
+rose_status rose_quantized_refuse(const rose_config *c, const char *field, const rose_json *v,
                                   rose_err *err);
 
 /* The same for a folder with hf_quant_config.json. ROSE_OK if there is no such file, or if it says

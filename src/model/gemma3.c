@@ -21,7 +21,7 @@ static rose_status read_rope(const rose_config *c, const rose_decoder_defaults *
     if (st == ROSE_OK) st = rose_config_sub(&fields[0], &all, "full_attention", err);
     if (st == ROSE_OK) st = rose_config_sub(&fields[1], &all, "sliding_attention", err);
     if (st != ROSE_OK) return st;
-    if (json_object_size(all.root) != 0 && fields[0].root == NULL && fields[1].root == NULL)
+    if (rose_json_size(all.root) != 0 && fields[0].root == NULL && fields[1].root == NULL)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: 'full_attention' and 'sliding_attention' are missing", all.label);
     if (fields[0].root == NULL) fields[0] = old;

@@ -89,12 +89,13 @@ static bool is_silent(const char *key)
 }
 
 /* The values with which transformers saves a feature that is off. */
-static bool is_neutral(const json_t *v)
+static bool is_neutral(const rose_json *v)
 {
-    if (json_is_number(v)) return json_number_value(v) == 0 || json_number_value(v) == 1;
-    if (json_is_array(v)) return json_array_size(v) == 0;
-    if (json_is_object(v)) return json_object_size(v) == 0;
-    return json_is_null(v) || json_is_false(v);
+    if (rose_json_is_number(v))
+        return rose_json_number_value(v) == 0 || rose_json_number_value(v) == 1;
+    if (rose_json_is_array(v)) return rose_json_count(v) == 0;
+    if (rose_json_is_object(v)) return rose_json_size(v) == 0;
+    return rose_json_is_null(v) || rose_json_is_false(v);
 }
 
 /* Says once which fields of the file change nothing here. */
@@ -103,9 +104,8 @@ static void log_unused(const rose_config *c)
     char text[256];
     size_t n = 0;
     const char *key;
-    json_t *v;
-    json_object_foreach(c->root, key, v)
-    {
+    rose_json *v;
+    rose_json_each (c->root, key, v) {
         if (is_silent(key) || is_neutral(v) || n >= sizeof text) continue;
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%.60s", n > 0 ? ", " : "", key);
     }
@@ -129,13 +129,13 @@ static void read_json(rose_generation *g, const rose_config *c)
 {
     for (size_t i = 0; i < N_ROWS; i++) {
         char text[64];
-        const json_t *v = rose_config_get(c, rows[i].name, NULL);
-        if (json_is_number(v))
-            store(g, &rows[i], json_number_value(v), c->label);
+        const rose_json *v = rose_config_get(c, rows[i].name, NULL);
+        if (rose_json_is_number(v))
+            store(g, &rows[i], rose_json_number_value(v), c->label);
         else if (v != NULL)
             warn_ignored(c->label, &rows[i], rose_config_describe(v, text));
     }
-    if (json_is_false(json_object_get(c->root, "do_sample"))) make_greedy(g, c->label);
+    if (rose_json_is_false(rose_json_get(c->root, "do_sample"))) make_greedy(g, c->label);
     log_unused(c);
 }
 

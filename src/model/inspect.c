@@ -276,129 +276,129 @@ rose_status rose_model_print_tensors(const rose_model *m, const rose_keeper *k, 
     return out_status(out);
 }
 
-static json_t *rope_json(const rose_rope *r)
+static rose_json *rope_json(const rose_rope *r)
 {
-    return json_pack("{s:s,s:f,s:I,s:f,s:I}", "kind", rose_rope_kind_name(r->kind), "theta",
-                     (double)r->theta, "dim", (json_int_t)r->dim, "factor", (double)r->factor,
-                     "original_max_positions", (json_int_t)r->original_max_positions);
+    return rose_json_pack("{s:s,s:f,s:I,s:f,s:I}", "kind", rose_rope_kind_name(r->kind), "theta",
+                          (double)r->theta, "dim", (int64_t)r->dim, "factor", (double)r->factor,
+                          "original_max_positions", (int64_t)r->original_max_positions);
 }
 
 /* Adds what GPT-2 does not have; consumes root. */
-static json_t *add_decoder_json(json_t *root, const rose_arch *a)
+static rose_json *add_decoder_json(rose_json *root, const rose_arch *a)
 {
     if (root == NULL || a->pos != ROSE_POS_ROPE) return root;
-    json_t *more =
-        json_pack("{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(&a->rope[0]),
-                  "rope_sliding", rope_json(&a->rope[1]), "window", (json_int_t)a->window,
-                  "sliding_layers", (json_int_t)count_layers(a, ROSE_LAYER_SLIDING),
-                  "layers_without_rope", (json_int_t)count_layers(a, ROSE_LAYER_NO_ROPE), "qk_norm",
-                  a->qk_norm ? 1 : 0, "mlp_gated", a->mlp_gated ? 1 : 0, "norm_plus_one",
-                  a->norm_plus_one ? 1 : 0, "embed_scale", (double)a->embed_scale, "attn_softcap",
-                  (double)a->attn_softcap, "logit_softcap", (double)a->logit_softcap);
-    if (more == NULL || json_object_update(root, more) != 0) {
-        json_decref(root);
+    rose_json *more = rose_json_pack(
+        "{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(&a->rope[0]),
+        "rope_sliding", rope_json(&a->rope[1]), "window", (int64_t)a->window, "sliding_layers",
+        (int64_t)count_layers(a, ROSE_LAYER_SLIDING), "layers_without_rope",
+        (int64_t)count_layers(a, ROSE_LAYER_NO_ROPE), "qk_norm", a->qk_norm ? 1 : 0, "mlp_gated",
+        a->mlp_gated ? 1 : 0, "norm_plus_one", a->norm_plus_one ? 1 : 0, "embed_scale",
+        (double)a->embed_scale, "attn_softcap", (double)a->attn_softcap, "logit_softcap",
+        (double)a->logit_softcap);
+    if (more == NULL || rose_json_update(root, more) != 0) {
+        rose_json_decref(root);
         root = NULL;
     }
-    json_decref(more);
+    rose_json_decref(more);
     return root;
 }
 
-static json_t *arch_json(const rose_arch *a)
+static rose_json *arch_json(const rose_arch *a)
 {
-    json_t *eos = json_array();
+    rose_json *eos = rose_json_array();
     for (uint32_t i = 0; i < a->n_eos; i++)
-        if (json_array_append_new(eos, json_integer(a->eos_ids[i])) != 0) {
-            json_decref(eos);
+        if (rose_json_append_new(eos, rose_json_integer(a->eos_ids[i])) != 0) {
+            rose_json_decref(eos);
             return NULL;
         }
-    json_t *bos = a->bos_id >= 0 ? json_integer(a->bos_id) : json_null();
-    json_t *root =
-        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}",
-                  "n_layers", (json_int_t)a->n_layers, "d_model", (json_int_t)a->d_model, "n_heads",
-                  (json_int_t)a->n_heads, "n_kv_heads", (json_int_t)a->n_kv_heads, "head_dim",
-                  (json_int_t)a->head_dim, "d_ff", (json_int_t)a->d_ff, "vocab_size",
-                  (json_int_t)a->vocab_size, "max_positions", (json_int_t)a->max_positions,
-                  "activation", act_name(a->act), "norm", norm_name(a->norm), "positions",
-                  pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
-                  (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0,
-                  "tied_head", a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
+    rose_json *bos = a->bos_id >= 0 ? rose_json_integer(a->bos_id) : rose_json_null();
+    rose_json *root = rose_json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}", "n_layers",
+        (int64_t)a->n_layers, "d_model", (int64_t)a->d_model, "n_heads", (int64_t)a->n_heads,
+        "n_kv_heads", (int64_t)a->n_kv_heads, "head_dim", (int64_t)a->head_dim, "d_ff",
+        (int64_t)a->d_ff, "vocab_size", (int64_t)a->vocab_size, "max_positions",
+        (int64_t)a->max_positions, "activation", act_name(a->act), "norm", norm_name(a->norm),
+        "positions", pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
+        (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0, "tied_head",
+        a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
     return add_decoder_json(root, a);
 }
 
-static json_t *tensor_json(const rose_st_tensor *t, const rose_keeper *k)
+static rose_json *tensor_json(const rose_st_tensor *t, const rose_keeper *k)
 {
-    json_t *shape = json_array();
+    rose_json *shape = rose_json_array();
     for (uint32_t i = 0; i < t->n_dims; i++)
-        if (json_array_append_new(shape, json_integer((json_int_t)t->shape[i])) != 0) {
-            json_decref(shape);
+        if (rose_json_append_new(shape, rose_json_integer((int64_t)t->shape[i])) != 0) {
+            rose_json_decref(shape);
             return NULL;
         }
-    return json_pack(k == NULL ? "{s:s,s:s,s:o,s:I,s:b}" : "{s:s,s:s,s:o,s:I,s:b,s:s?}", "name",
-                     t->name, "dtype", t->dtype_name, "shape", shape, "bytes",
-                     (json_int_t)(t->end - t->begin), "used", t->used ? 1 : 0, "in_memory",
-                     kept_as(k, t).type);
+    return rose_json_pack(k == NULL ? "{s:s,s:s,s:o,s:I,s:b}" : "{s:s,s:s,s:o,s:I,s:b,s:s?}",
+                          "name", t->name, "dtype", t->dtype_name, "shape", shape, "bytes",
+                          (int64_t)(t->end - t->begin), "used", t->used ? 1 : 0, "in_memory",
+                          kept_as(k, t).type);
 }
 
 /* A path need not be UTF-8 but JSON must be, so invalid bytes become '?'. */
-static json_t *string_json(const char *s)
+static rose_json *string_json(const char *s)
 {
-    json_t *j = json_string(s);
+    rose_json *j = rose_json_string(s);
     if (j != NULL) return j;
     char ascii[256];
     size_t n = 0;
     for (; s[n] != '\0' && n + 1 < sizeof ascii; n++)
         ascii[n] = (unsigned char)s[n] < 0x80 ? s[n] : '?';
     ascii[n] = '\0';
-    return json_string(ascii);
+    return rose_json_string(ascii);
 }
 
-static json_t *kept_json(const type_count *c)
+static rose_json *kept_json(const type_count *c)
 {
-    json_t *kept = json_object();
+    rose_json *kept = rose_json_object();
     for (uint32_t i = 0; i < c->n_kept; i++)
-        if (json_object_set_new(kept, c->kept[i], json_integer((json_int_t)c->n[i])) != 0) {
-            json_decref(kept);
+        if (rose_json_set_new(kept, c->kept[i], rose_json_integer((int64_t)c->n[i])) != 0) {
+            rose_json_decref(kept);
             return NULL;
         }
     return kept;
 }
 
 /* {"Q4_1": {"tensors": n, "bytes": n, "in_memory": {"Q4_1": n}, "widened": false}, ...} */
-static json_t *types_json(const rose_model *m, const rose_keeper *k)
+static rose_json *types_json(const rose_model *m, const rose_keeper *k)
 {
     type_count counts[ROSE_N_DTYPES];
-    json_t *types = json_object();
+    rose_json *types = rose_json_object();
     count_types(m, k, counts);
     for (int t = 0; t < ROSE_N_DTYPES; t++) {
         const type_count *c = &counts[t];
         if (c->tensors == 0) continue;
-        json_t *row = k == NULL ? json_pack("{s:I,s:I}", "tensors", (json_int_t)c->tensors, "bytes",
-                                            (json_int_t)c->bytes)
-                                : json_pack("{s:I,s:I,s:o,s:b}", "tensors", (json_int_t)c->tensors,
-                                            "bytes", (json_int_t)c->bytes, "in_memory",
-                                            kept_json(c), "widened", c->widened ? 1 : 0);
-        if (json_object_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
-            json_decref(types);
+        rose_json *row = k == NULL
+                             ? rose_json_pack("{s:I,s:I}", "tensors", (int64_t)c->tensors, "bytes",
+                                              (int64_t)c->bytes)
+                             : rose_json_pack("{s:I,s:I,s:o,s:b}", "tensors", (int64_t)c->tensors,
+                                              "bytes", (int64_t)c->bytes, "in_memory", kept_json(c),
+                                              "widened", c->widened ? 1 : 0);
+        if (rose_json_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
+            rose_json_decref(types);
             return NULL;
         }
     }
     return types;
 }
 
-json_t *rose_model_json(const rose_model *m, const rose_keeper *k)
+rose_json *rose_model_json(const rose_model *m, const rose_keeper *k)
 {
     const rose_weights *w = m->weights;
-    json_t *tensors = json_array();
+    rose_json *tensors = rose_json_array();
     for (size_t f = 0; f < w->n_files; f++)
         for (size_t i = 0; i < w->files[f].n_tensors; i++)
-            if (json_array_append_new(tensors, tensor_json(&w->files[f].tensors[i], k)) != 0) {
-                json_decref(tensors);
+            if (rose_json_append_new(tensors, tensor_json(&w->files[f].tensors[i], k)) != 0) {
+                rose_json_decref(tensors);
                 return NULL;
             }
-    return json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I,s:o},s:o}", "name", string_json(m->name),
-                     "path", string_json(m->path), "model_type", m->arch.model_type, "architecture",
-                     arch_json(&m->arch), "weights", "dtype", rose_dtype_name(m->dtype),
-                     "parameters", (json_int_t)m->n_params, "files", (json_int_t)w->n_files,
-                     "bytes", (json_int_t)m->file_bytes, "types", types_json(m, k), "tensors",
-                     tensors);
+    return rose_json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I,s:o},s:o}", "name",
+                          string_json(m->name), "path", string_json(m->path), "model_type",
+                          m->arch.model_type, "architecture", arch_json(&m->arch), "weights",
+                          "dtype", rose_dtype_name(m->dtype), "parameters", (int64_t)m->n_params,
+                          "files", (int64_t)w->n_files, "bytes", (int64_t)m->file_bytes, "types",
+                          types_json(m, k), "tensors", tensors);
 }

@@ -3,9 +3,9 @@
 #ifndef ROSE_MODEL_INSPECT_H
 #define ROSE_MODEL_INSPECT_H
 
-#include <jansson.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "model/model.h"
 
 /* Says as what the matrix whose bytes begin at data will be kept in memory. NULL where a keeper is
@@ -27,7 +27,7 @@ rose_status rose_model_print_tensors(const rose_model *m, const rose_keeper *k, 
  * caller may add; NULL when out of memory. The in_memory of a type counts its matrices by their
  * type in memory, and widened says whether one of them grows; the in_memory of a tensor is a type,
  * or null if it is no matrix. Without a keeper these three are absent. */
-json_t *rose_model_json(const rose_model *m, const rose_keeper *k);
+rose_json *rose_model_json(const rose_model *m, const rose_keeper *k);
 
 /* Format n with thousands separators ("1,234,567"), and bytes in a suitable binary unit ("12.3
  * MiB"), as the tables print them. */

@@ -278,8 +278,8 @@ static rose_status read_generation_config(rose_model *m, rose_err *err)
 /* The type that config.json says the weights have; F32 where it does not, as in transformers. */
 static rose_status read_dtype(const rose_config *c, rose_dtype *out, rose_err *err)
 {
-    const json_t *v = rose_config_get(c, "torch_dtype", "dtype");
-    const char *name = v == NULL ? "float32" : json_string_value(v);
+    const rose_json *v = rose_config_get(c, "torch_dtype", "dtype");
+    const char *name = v == NULL ? "float32" : rose_json_text(v);
     *out = ROSE_F32;
     if (name != NULL && strcmp(name, "float32") == 0) return ROSE_OK;
     *out = ROSE_F16;
@@ -310,8 +310,8 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_d
     free(path);
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
-    const json_t *class = json_array_get(rose_config_get(&c, "architectures", NULL), 0);
-    set_class_name(m, json_string_value(class));
+    const rose_json *class = rose_json_at(rose_config_get(&c, "architectures", NULL), 0);
+    set_class_name(m, rose_json_text(class));
     st = rose_family_find(family, &c, err);
     if (st == ROSE_OK) st = rose_quantized_check_folder(m->path, err);
     if (st == ROSE_OK && dtype != NULL) st = read_dtype(&c, dtype, err);

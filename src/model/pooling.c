@@ -34,13 +34,12 @@ static rose_status open_file(rose_config *c, const char *folder, const char *nam
 static rose_status read_modes(rose_pooling_config *p, const rose_config *c, rose_err *err)
 {
     static const char prefix[] = "pooling_mode_";
-    const json_t *newer = rose_config_get(c, "pooling_mode", NULL);
-    const char *key, *mode = json_string_value(newer);
-    json_t *v;
+    const rose_json *newer = rose_config_get(c, "pooling_mode", NULL);
+    const char *key, *mode = rose_json_text(newer);
+    rose_json *v;
     bool several = newer != NULL && mode == NULL;
-    json_object_foreach(c->root, key, v)
-    {
-        if (strncmp(key, prefix, sizeof prefix - 1) != 0 || !json_is_true(v)) continue;
+    rose_json_each (c->root, key, v) {
+        if (strncmp(key, prefix, sizeof prefix - 1) != 0 || !rose_json_is_true(v)) continue;
         several = several || mode != NULL;
         mode = key + sizeof prefix - 1;
     }
@@ -59,10 +58,10 @@ static rose_status read_modes(rose_pooling_config *p, const rose_config *c, rose
 }
 
 static rose_status read_module(rose_pooling_config *p, const char *folder, const rose_config *list,
-                               const json_t *module, rose_err *err)
+                               const rose_json *module, rose_err *err)
 {
-    const char *type = json_string_value(json_object_get(module, "type"));
-    const char *path = json_string_value(json_object_get(module, "path"));
+    const char *type = rose_json_text(rose_json_get(module, "type"));
+    const char *path = rose_json_text(rose_json_get(module, "path"));
     const char *name = type != NULL ? strrchr(type, '.') : NULL;
     rose_config c = {0};
     char file[512];
@@ -112,14 +111,13 @@ static rose_status read_modules(rose_pooling_config *p, const char *folder, rose
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
     if (st == ROSE_OK) st = rose_config_parse(&c, object.data, object.len, path, err);
     if (st != ROSE_OK) goto done;
-    const json_t *list = json_object_get(c.root, "modules"), *module;
+    const rose_json *list = rose_json_get(c.root, "modules"), *module;
     size_t i;
-    if (!json_is_array(list))
+    if (!rose_json_is_array(list))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: not a list of modules" ADVICE, c.label);
     p->embeds = true;
     p->normalizes = false;
-    json_array_foreach(list, i, module)
-    {
+    rose_json_each_item (list, i, module) {
         if (st == ROSE_OK) st = read_module(p, folder, &c, module, err);
     }
 done:
@@ -134,18 +132,17 @@ done:
 
 static rose_status read_dimensions(rose_pooling_config *p, const rose_config *c, rose_err *err)
 {
-    const json_t *list = rose_config_get(c, "matryoshka_dimensions", NULL), *v;
+    const rose_json *list = rose_config_get(c, "matryoshka_dimensions", NULL), *v;
     size_t i;
     rose_status st = rose_config_read_bool(c, "is_matryoshka", &p->cuts, err);
     if (st != ROSE_OK || list == NULL) return st;
     p->cuts = true;
-    if (!json_is_array(list) || json_array_size(list) > ROSE_MAX_DIMENSIONS)
+    if (!rose_json_is_array(list) || rose_json_count(list) > ROSE_MAX_DIMENSIONS)
         return rose_fail(err, ROSE_E_FORMAT,
                          "%s: 'matryoshka_dimensions' is not a list of at most %d numbers",
                          c->label, ROSE_MAX_DIMENSIONS);
-    json_array_foreach(list, i, v)
-    {
-        const json_int_t n = json_integer_value(v); /* 0 if v is no integer */
+    rose_json_each_item (list, i, v) {
+        const int64_t n = rose_json_int(v); /* 0 if v is no integer */
         if (n < 1 || n > INT32_MAX)
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: matryoshka_dimensions[%zu] is not a number above 0", c->label, i);
@@ -160,8 +157,8 @@ static rose_status read_dimensions(rose_pooling_config *p, const rose_config *c,
 static rose_status read_architecture(rose_pooling_config *p, const rose_config *c, rose_err *err)
 {
     bool tied = true;
-    const json_t *first = json_array_get(rose_config_get(c, "architectures", NULL), 0);
-    const char *name = json_string_value(first);
+    const rose_json *first = rose_json_at(rose_config_get(c, "architectures", NULL), 0);
+    const char *name = rose_json_text(first);
     if (name == NULL || strstr(name, "ForSequenceClassification") == NULL) return ROSE_OK;
     const rose_status st = rose_config_read_bool(c, "tie_word_embeddings", &tied, err);
     p->ranks = tied && strcmp(name, "Qwen3ForSequenceClassification") == 0;

@@ -31,28 +31,27 @@ static const preset g_presets[] = {
      GEMMA3},
 };
 
-static json_t *make_config(const preset *p)
+static rose_json *make_config(const preset *p)
 {
-    const json_int_t eos = (json_int_t)p->vocab - 1;
-    json_t *more = json_loads(p->more, 0, NULL);
-    json_t *root =
-        json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:b,s:I,s:I,s:I}", "model_type",
-                  p->model_type, "hidden_size", (json_int_t)p->width, "num_hidden_layers",
-                  (json_int_t)p->layers, "num_attention_heads", (json_int_t)p->heads,
-                  "num_key_value_heads", (json_int_t)p->kv_heads, "head_dim",
-                  (json_int_t)p->head_dim, "intermediate_size", (json_int_t)p->ff, "vocab_size",
-                  (json_int_t)p->vocab, "max_position_embeddings", (json_int_t)p->context,
-                  "rms_norm_eps", p->eps, "rope_theta", p->theta, "tie_word_embeddings",
-                  p->tied ? 1 : 0, "bos_token_id", eos, "eos_token_id", eos, "pad_token_id", eos);
-    if (more == NULL || root == NULL || json_object_update(root, more) != 0) {
-        json_decref(root);
+    const int64_t eos = (int64_t)p->vocab - 1;
+    rose_json *more = rose_json_loads(p->more, 0, NULL);
+    rose_json *root = rose_json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:b,s:I,s:I,s:I}", "model_type",
+        p->model_type, "hidden_size", (int64_t)p->width, "num_hidden_layers", (int64_t)p->layers,
+        "num_attention_heads", (int64_t)p->heads, "num_key_value_heads", (int64_t)p->kv_heads,
+        "head_dim", (int64_t)p->head_dim, "intermediate_size", (int64_t)p->ff, "vocab_size",
+        (int64_t)p->vocab, "max_position_embeddings", (int64_t)p->context, "rms_norm_eps", p->eps,
+        "rope_theta", p->theta, "tie_word_embeddings", p->tied ? 1 : 0, "bos_token_id", eos,
+        "eos_token_id", eos, "pad_token_id", eos);
+    if (more == NULL || root == NULL || rose_json_update(root, more) != 0) {
+        rose_json_decref(root);
         root = NULL;
     }
-    json_decref(more);
+    rose_json_decref(more);
     return root;
 }
 
-rose_status rose_random_preset(json_t **out, const char *name, rose_err *err)
+rose_status rose_random_preset(rose_json **out, const char *name, rose_err *err)
 {
     *out = NULL;
     for (size_t i = 0; i < sizeof g_presets / sizeof *g_presets; i++) {

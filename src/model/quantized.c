@@ -22,14 +22,14 @@ static const struct {
 
 /* quant_method, which "modelopt_fp4" extends; else what names the program that wrote v. NULL: v
  * does not say. */
-static const char *find_method(const json_t *v)
+static const char *find_method(const rose_json *v)
 {
-    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    const char *method = rose_json_text(rose_json_get(v, "quant_method"));
     if (method != NULL) return method;
-    method = json_string_value(json_object_get(json_object_get(v, "producer"), "name"));
+    method = rose_json_text(rose_json_get(rose_json_get(v, "producer"), "name"));
     if (method != NULL) return method;
-    const bool mlx = json_is_integer(json_object_get(v, "group_size")) &&
-                     json_is_integer(json_object_get(v, "bits"));
+    const bool mlx = rose_json_is_integer(rose_json_get(v, "group_size")) &&
+                     rose_json_is_integer(rose_json_get(v, "bits"));
     return mlx ? "mlx" : NULL;
 }
 
@@ -50,11 +50,11 @@ static rose_status refuse(const char *label, const char *field, const char *meth
         method != NULL && algorithm != NULL ? algorithm : "", method != NULL ? ")" : "");
 }
 
-rose_status rose_quantized_refuse(const rose_config *c, const char *field, const json_t *v,
+rose_status rose_quantized_refuse(const rose_config *c, const char *field, const rose_json *v,
                                   rose_err *err)
 {
-    return refuse(c->label, field, find_method(v),
-                  json_string_value(json_object_get(v, "quant_algo")), err);
+    return refuse(c->label, field, find_method(v), rose_json_text(rose_json_get(v, "quant_algo")),
+                  err);
 }
 
 /* ModelOpt writes its settings beside a config.json that need not mention them. A quant_algo of
@@ -68,8 +68,8 @@ rose_status rose_quantized_check_folder(const char *folder, rose_err *err)
     rose_status st = rose_config_open(&c, path, err);
     free(path);
     if (st == ROSE_OK) {
-        const json_t *v = json_object_get(c.root, "quantization");
-        const char *algorithm = json_string_value(json_object_get(v, "quant_algo"));
+        const rose_json *v = rose_json_get(c.root, "quantization");
+        const char *algorithm = rose_json_text(rose_json_get(v, "quant_algo"));
         if (algorithm != NULL)
             st = refuse(c.label, "quantization", find_method(c.root), algorithm, err);
     } else if (st != ROSE_E_NOMEM) { /* the types of the tensors decide */

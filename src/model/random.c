@@ -62,8 +62,8 @@ const char *rose_folder_add(rose_folder *f, const char *name)
     return files[f->n_files++];
 }
 
-rose_status rose_folder_write_json(rose_folder *f, const char *name, json_t *root, size_t flags,
-                                   rose_err *err)
+rose_status rose_folder_write_json(rose_folder *f, const char *name, rose_json *root,
+                                   unsigned flags, rose_err *err)
 {
     rose_status st = ROSE_OK;
     FILE *out = NULL;
@@ -74,11 +74,11 @@ rose_status rose_folder_write_json(rose_folder *f, const char *name, json_t *roo
     }
     errno = 0;
     out = fopen(path, "wb");
-    bool ok = out != NULL && json_dumpf(root, out, flags) == 0 && fputc('\n', out) != EOF;
+    bool ok = out != NULL && rose_json_dumpf(root, out, flags) == 0 && fputc('\n', out) != EOF;
     if (out != NULL && fclose(out) != 0) ok = false;
     if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
 done:
-    json_decref(root);
+    rose_json_decref(root);
     return st;
 }
 
@@ -127,42 +127,42 @@ static const char *dtype_name(const rose_random_opts *o)
     return names[o->dtype];
 }
 
-static json_t *make_gpt2_config(const rose_random_opts *o)
+static rose_json *make_gpt2_config(const rose_random_opts *o)
 {
     int64_t eos = (int64_t)o->vocab_size - 1;
-    json_t *inner = o->d_ff == 0 ? json_null() : json_integer(o->d_ff);
-    return json_pack(
+    rose_json *inner = o->d_ff == 0 ? rose_json_null() : rose_json_integer(o->d_ff);
+    return rose_json_pack(
         "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:s,s:f,s:f,s:f,s:f,s:f,s:b,s:b,s:b,s:b,s:b,s:I,s:I,"
         "s:s}",
-        "model_type", o->arch, "n_layer", (json_int_t)o->n_layers, "n_embd", (json_int_t)o->d_model,
-        "n_head", (json_int_t)o->n_heads, "n_positions", (json_int_t)o->max_positions, "n_ctx",
-        (json_int_t)o->max_positions, "vocab_size", (json_int_t)o->vocab_size, "n_inner", inner,
+        "model_type", o->arch, "n_layer", (int64_t)o->n_layers, "n_embd", (int64_t)o->d_model,
+        "n_head", (int64_t)o->n_heads, "n_positions", (int64_t)o->max_positions, "n_ctx",
+        (int64_t)o->max_positions, "vocab_size", (int64_t)o->vocab_size, "n_inner", inner,
         "activation_function", "gelu_new", "layer_norm_epsilon", 1e-5, "initializer_range", 0.02,
         "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1,
         "scale_attn_by_inverse_layer_idx", 0, "reorder_and_upcast_attn", 0, "tie_word_embeddings",
-        o->tied_head ? 1 : 0, "use_cache", 1, "bos_token_id", (json_int_t)eos, "eos_token_id",
-        (json_int_t)eos, "torch_dtype", dtype_name(o));
+        o->tied_head ? 1 : 0, "use_cache", 1, "bos_token_id", (int64_t)eos, "eos_token_id",
+        (int64_t)eos, "torch_dtype", dtype_name(o));
 }
 
 /* The field names that all families but gpt2 share; what is left out has the family's default. */
-static json_t *make_decoder_config(const rose_random_opts *o)
+static rose_json *make_decoder_config(const rose_random_opts *o)
 {
-    const json_int_t eos = (json_int_t)o->vocab_size - 1;
+    const int64_t eos = (int64_t)o->vocab_size - 1;
     const uint32_t kv = o->n_kv_heads == 0 ? o->n_heads : o->n_kv_heads;
     const uint32_t head_dim = o->head_dim == 0 ? o->d_model / o->n_heads : o->head_dim;
-    return json_pack(
+    return rose_json_pack(
         "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:I,s:s}", "model_type", o->arch,
-        "hidden_size", (json_int_t)o->d_model, "num_hidden_layers", (json_int_t)o->n_layers,
-        "num_attention_heads", (json_int_t)o->n_heads, "num_key_value_heads", (json_int_t)kv,
-        "head_dim", (json_int_t)head_dim, "intermediate_size",
-        (json_int_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
-        (json_int_t)o->vocab_size, "max_position_embeddings", (json_int_t)o->max_positions,
+        "hidden_size", (int64_t)o->d_model, "num_hidden_layers", (int64_t)o->n_layers,
+        "num_attention_heads", (int64_t)o->n_heads, "num_key_value_heads", (int64_t)kv, "head_dim",
+        (int64_t)head_dim, "intermediate_size",
+        (int64_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
+        (int64_t)o->vocab_size, "max_position_embeddings", (int64_t)o->max_positions,
         "tie_word_embeddings", o->tied_head ? 1 : 0, "bos_token_id", eos, "eos_token_id", eos,
         "pad_token_id", eos, "torch_dtype", dtype_name(o));
 }
 
 /* *out: config.json as it will be written; owned by the caller. */
-static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err *err)
+static rose_status make_config(const rose_random_opts *o, rose_json **out, rose_err *err)
 {
     rose_config c = {0};
     *out = NULL;
@@ -171,7 +171,7 @@ static rose_status make_config(const rose_random_opts *o, json_t **out, rose_err
                                                  : rose_config_open(&c, o->config, err);
         if (st != ROSE_OK) return st;
         *out = c.root;
-        if (json_object_set_new(c.root, "torch_dtype", json_string(dtype_name(o))) == 0)
+        if (rose_json_set_new(c.root, "torch_dtype", rose_json_string(dtype_name(o))) == 0)
             return ROSE_OK;
     } else {
         const bool gpt2 = strcmp(o->arch, rose_family_gpt2.model_type) == 0;
@@ -237,7 +237,7 @@ static void plan_shards(plan *p)
 }
 
 /* config: owned by the caller; the options in the form of config.json. */
-static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config, rose_err *err)
+static rose_status plan_make(plan *p, const rose_random_opts *o, rose_json *config, rose_err *err)
 {
     rose_config c = {.root = config};
     *p = (plan){.o = o};
@@ -245,8 +245,8 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, json_t *config,
     rose_status st = rose_family_find(&p->family, &c, err);
     if (st == ROSE_OK) st = rose_family_parse(p->family, &c, &p->arch, err);
     if (st != ROSE_OK) return st == ROSE_E_FORMAT ? ROSE_E_INVAL : st;
-    if (json_object_set_new(config, "architectures", json_pack("[s]", p->family->architecture)) !=
-        0)
+    if (rose_json_set_new(config, "architectures",
+                          rose_json_pack("[s]", p->family->architecture)) != 0)
         return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
     if (p->arch.vocab_size < 257)
         return rose_fail(err, ROSE_E_INVAL,
@@ -369,19 +369,19 @@ done:
 
 static rose_status write_index(rose_folder *folder, const plan *p, rose_err *err)
 {
-    json_t *map = json_object();
+    rose_json *map = rose_json_object();
     int bad = map == NULL ? -1 : 0;
     for (size_t i = 0; bad == 0 && i < p->n; i++) {
         char name[64];
         shard_name(name, p->tensors[i].shard, p->n_shards);
-        bad = json_object_set_new(map, p->tensors[i].name, json_string(name));
+        bad = rose_json_set_new(map, p->tensors[i].name, rose_json_string(name));
     }
-    json_t *root = NULL;
+    rose_json *root = NULL;
     if (bad == 0)
-        root = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)p->bytes,
-                         "weight_map", map);
-    json_decref(map);
-    return rose_folder_write_json(folder, "model.safetensors.index.json", root, JSON_INDENT(2),
+        root = rose_json_pack("{s:{s:I},s:O}", "metadata", "total_size", (int64_t)p->bytes,
+                              "weight_map", map);
+    rose_json_decref(map);
+    return rose_folder_write_json(folder, "model.safetensors.index.json", root, ROSE_JSON_INDENT(2),
                                   err);
 }
 
@@ -401,20 +401,20 @@ rose_status rose_random_model_write(const rose_random_opts *o, const char *dir, 
 {
     plan p;
     rose_folder folder = {.dir = dir};
-    json_t *config = NULL;
+    rose_json *config = NULL;
     p = (plan){.o = o};
     rose_status st = make_config(o, &config, err);
     if (st == ROSE_OK) st = plan_make(&p, o, config, err);
     if (st != ROSE_OK) goto done;
     if ((st = folder_begin(&folder, dir, err)) != ROSE_OK) goto done;
-    st = rose_folder_write_json(&folder, "config.json", json_incref(config),
-                                JSON_INDENT(2) | JSON_REAL_PRECISION(10), err);
+    st = rose_folder_write_json(&folder, "config.json", rose_json_incref(config),
+                                ROSE_JSON_INDENT(2) | ROSE_JSON_REAL_PRECISION(10), err);
     if (st == ROSE_OK)
         st = rose_folder_write_json(&folder, "generation_config.json",
-                                    json_pack("{s:I,s:I}", "bos_token_id",
-                                              (json_int_t)p.arch.vocab_size - 1, "eos_token_id",
-                                              (json_int_t)p.arch.vocab_size - 1),
-                                    JSON_INDENT(2), err);
+                                    rose_json_pack("{s:I,s:I}", "bos_token_id",
+                                                   (int64_t)p.arch.vocab_size - 1, "eos_token_id",
+                                                   (int64_t)p.arch.vocab_size - 1),
+                                    ROSE_JSON_INDENT(2), err);
     if (st == ROSE_OK)
         st = o->tokenizer != NULL ? rose_random_tokenizer_copy(&folder, o->tokenizer, err)
                                   : rose_random_tokenizer_write(&folder, &p.arch, err);
@@ -423,6 +423,6 @@ done:
     folder_end(&folder, st == ROSE_OK);
     free(p.tensors);
     rose_arch_free(&p.arch);
-    json_decref(config);
+    rose_json_decref(config);
     return st;
 }

@@ -3,7 +3,7 @@
 #ifndef ROSE_MODEL_RANDOM_INTERNAL_H
 #define ROSE_MODEL_RANDOM_INTERNAL_H
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "model/family.h"
 #include "model/random.h"
@@ -31,7 +31,7 @@ rose_status rose_weights_open_dummy(struct rose_weights **out, const char *dir,
 
 /* presets.c: the config.json of a preset, owned by the caller; NULL on failure. INVAL: no such
  * preset. */
-rose_status rose_random_preset(json_t **out, const char *name, rose_err *err);
+rose_status rose_random_preset(rose_json **out, const char *name, rose_err *err);
 
 /* Fills mean and scale for tensors of this kind. */
 void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std);
@@ -49,8 +49,8 @@ typedef struct rose_folder {
 const char *rose_folder_add(rose_folder *f, const char *name);
 
 /* Writes root as the file `name`; consumes root (NULL = it could not be built: ROSE_E_NOMEM). */
-rose_status rose_folder_write_json(rose_folder *f, const char *name, json_t *root, size_t flags,
-                                   rose_err *err);
+rose_status rose_folder_write_json(rose_folder *f, const char *name, rose_json *root,
+                                   unsigned flags, rose_err *err);
 
 /* Writes vocab.json, merges.txt, tokenizer.json, tokenizer_config.json: 256 byte tokens in
  * GPT-2's order, then fillers, and <|endoftext|> as the last id. */

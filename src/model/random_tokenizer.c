@@ -30,67 +30,67 @@ static void put_utf8(char out[4], unsigned cp) /* cp < 0x800 */
     }
 }
 
-static int add_byte_tokens(json_t *vocab)
+static int add_byte_tokens(rose_json *vocab)
 {
     char text[4];
     int id = 0, bad = 0;
     for (unsigned b = 0; b < 256; b++) {
         if (!is_plain_byte(b)) continue;
         put_utf8(text, b);
-        bad |= json_object_set_new(vocab, text, json_integer(id++));
+        bad |= rose_json_set_new(vocab, text, rose_json_integer(id++));
     }
     for (unsigned cp = 0x100; id < 256; cp++) {
         put_utf8(text, cp);
-        bad |= json_object_set_new(vocab, text, json_integer(id++));
+        bad |= rose_json_set_new(vocab, text, rose_json_integer(id++));
     }
     return bad;
 }
 
 /* Bytes 0-255, then fillers " w256", " w257", ... (U+0120 stands for the space), and the end of
  * text last. */
-static json_t *make_vocab(uint32_t vocab_size)
+static rose_json *make_vocab(uint32_t vocab_size)
 {
-    json_t *vocab = json_object();
+    rose_json *vocab = rose_json_object();
     int bad = vocab == NULL ? -1 : add_byte_tokens(vocab);
     for (uint32_t id = 256; bad == 0 && id + 1 < vocab_size; id++) {
         char text[24];
         snprintf(text, sizeof text, "\xC4\xA0w%u", id);
-        bad |= json_object_set_new(vocab, text, json_integer(id));
+        bad |= rose_json_set_new(vocab, text, rose_json_integer(id));
     }
-    if (bad == 0) bad = json_object_set_new(vocab, END_OF_TEXT, json_integer(vocab_size - 1));
+    if (bad == 0) bad = rose_json_set_new(vocab, END_OF_TEXT, rose_json_integer(vocab_size - 1));
     if (bad == 0) return vocab;
-    json_decref(vocab);
+    rose_json_decref(vocab);
     return NULL;
 }
 
 /* A byte-level stage of tokenizer.json; pre_tokenizer, post_processor and
  * decoder all use the same one. */
-static json_t *byte_level(bool trim)
+static rose_json *byte_level(bool trim)
 {
-    return json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                     "trim_offsets", trim ? 1 : 0, "use_regex", 1);
+    return rose_json_pack("{s:s,s:b,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                          "trim_offsets", trim ? 1 : 0, "use_regex", 1);
 }
 
-static json_t *make_tokenizer(json_t *vocab, uint32_t eos)
+static rose_json *make_tokenizer(rose_json *vocab, uint32_t eos)
 {
-    json_t *added =
-        json_pack("[{s:i,s:s,s:b,s:b,s:b,s:b,s:b}]", "id", (int)eos, "content", END_OF_TEXT,
-                  "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
-    json_t *model =
-        json_pack("{s:s,s:n,s:n,s:s,s:s,s:b,s:b,s:b,s:O,s:[]}", "type", "BPE", "dropout",
-                  "unk_token", "continuing_subword_prefix", "", "end_of_word_suffix", "",
-                  "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
-    return json_pack("{s:s,s:n,s:n,s:o,s:n,s:o,s:o,s:o,s:o}", "version", "1.0", "truncation",
-                     "padding", "added_tokens", added, "normalizer", "pre_tokenizer",
-                     byte_level(true), "post_processor", byte_level(false), "decoder",
-                     byte_level(true), "model", model);
+    rose_json *added =
+        rose_json_pack("[{s:i,s:s,s:b,s:b,s:b,s:b,s:b}]", "id", (int)eos, "content", END_OF_TEXT,
+                       "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+    rose_json *model = rose_json_pack("{s:s,s:n,s:n,s:s,s:s,s:b,s:b,s:b,s:O,s:[]}", "type", "BPE",
+                                      "dropout", "unk_token", "continuing_subword_prefix", "",
+                                      "end_of_word_suffix", "", "fuse_unk", 0, "byte_fallback", 0,
+                                      "ignore_merges", 0, "vocab", vocab, "merges");
+    return rose_json_pack("{s:s,s:n,s:n,s:o,s:n,s:o,s:o,s:o,s:o}", "version", "1.0", "truncation",
+                          "padding", "added_tokens", added, "normalizer", "pre_tokenizer",
+                          byte_level(true), "post_processor", byte_level(false), "decoder",
+                          byte_level(true), "model", model);
 }
 
-static json_t *make_settings(const rose_arch *a)
+static rose_json *make_settings(const rose_arch *a)
 {
-    return json_pack("{s:s,s:b,s:s,s:s,s:s,s:i}", "tokenizer_class", "GPT2Tokenizer",
-                     "add_prefix_space", 0, "bos_token", END_OF_TEXT, "eos_token", END_OF_TEXT,
-                     "unk_token", END_OF_TEXT, "model_max_length", (int)a->max_positions);
+    return rose_json_pack("{s:s,s:b,s:s,s:s,s:s,s:i}", "tokenizer_class", "GPT2Tokenizer",
+                          "add_prefix_space", 0, "bos_token", END_OF_TEXT, "eos_token", END_OF_TEXT,
+                          "unk_token", END_OF_TEXT, "model_max_length", (int)a->max_positions);
 }
 
 static rose_status write_merges(rose_folder *f, rose_err *err)
@@ -105,17 +105,17 @@ static rose_status write_merges(rose_folder *f, rose_err *err)
 
 rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose_err *err)
 {
-    json_t *vocab = make_vocab(a->vocab_size);
+    rose_json *vocab = make_vocab(a->vocab_size);
     if (vocab == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
-    rose_status st = rose_folder_write_json(f, "vocab.json", json_incref(vocab), 0, err);
+    rose_status st = rose_folder_write_json(f, "vocab.json", rose_json_incref(vocab), 0, err);
     if (st == ROSE_OK) st = write_merges(f, err);
     if (st == ROSE_OK)
         st = rose_folder_write_json(f, "tokenizer.json", make_tokenizer(vocab, a->vocab_size - 1),
                                     0, err);
     if (st == ROSE_OK)
-        st = rose_folder_write_json(f, "tokenizer_config.json", make_settings(a), JSON_INDENT(2),
-                                    err);
-    json_decref(vocab);
+        st = rose_folder_write_json(f, "tokenizer_config.json", make_settings(a),
+                                    ROSE_JSON_INDENT(2), err);
+    rose_json_decref(vocab);
     return st;
 }
 

@@ -42,11 +42,10 @@ static bool is_known(const char *key)
 static rose_status check_unknown(const reader *r)
 {
     const char *key;
-    json_t *v;
-    json_object_foreach(r->fields->root, key, v)
-    {
-        if (json_is_null(v) || is_known(key)) continue;
-        if (json_is_object(v)) /* angles of some layers alone */
+    rose_json *v;
+    rose_json_each (r->fields->root, key, v) {
+        if (rose_json_is_null(v) || is_known(key)) continue;
+        if (rose_json_is_object(v)) /* angles of some layers alone */
             return rose_fail(r->err, ROSE_E_UNSUPPORTED, "%s: '%.60s' is not supported",
                              r->fields->label, key);
         rose_log(ROSE_LOG_WARN, "model", "%s: '%.60s' is ignored, as in transformers%s",
@@ -60,9 +59,9 @@ static rose_status check_unknown(const reader *r)
 
 static rose_status read_kind(const reader *r, rose_rope *rope)
 {
-    json_t *v = rose_config_get(r->fields, "rope_type", "type");
+    rose_json *v = rose_config_get(r->fields, "rope_type", "type");
     if (v == NULL) return ROSE_OK;
-    const char *name = json_string_value(v);
+    const char *name = rose_json_text(v);
     if (name == NULL)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'rope_type' is not a string",
                          r->fields->label);
@@ -89,9 +88,9 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
     rose_status st = rose_config_read_positive(r->c, name, 1.0, &checked, r->err);
     if (st == ROSE_OK) st = rose_config_read_positive(r->fields, name, 1.0, &checked, r->err);
     if (st != ROSE_OK) return st;
-    const json_t *v = rose_config_get(r->fields, name, NULL);
+    const rose_json *v = rose_config_get(r->fields, name, NULL);
     if (v == NULL) v = rose_config_get(r->c, name, NULL);
-    double partial = v != NULL ? json_number_value(v) : 1.0;
+    double partial = v != NULL ? rose_json_number_value(v) : 1.0;
     if (partial < 1.0 && !r->d->partial_rotary && rope->kind == ROSE_ROPE_DEFAULT) {
         rose_log(ROSE_LOG_WARN, "model", "%s: '%s' is ignored: %s rotates whole heads", r->c->label,
                  name, r->a->model_type);
@@ -126,8 +125,8 @@ static rose_status read_original(const reader *r, rose_rope *rope)
 /* An optional number. As in transformers, 0 stands for a number that the config does not give. */
 static rose_status read_number(const reader *r, const char *name, double max, float *out)
 {
-    const json_t *v = rose_config_get(r->fields, name, NULL);
-    if (json_is_number(v) && json_number_value(v) == 0) return ROSE_OK;
+    const rose_json *v = rose_config_get(r->fields, name, NULL);
+    if (rose_json_is_number(v) && rose_json_number_value(v) == 0) return ROSE_OK;
     return rose_config_read_positive(r->fields, name, max, out, r->err);
 }
 
@@ -168,13 +167,13 @@ static rose_status read_numbers(const reader *r, rose_rope *rope)
 /* One list of divisors, as long as the table. */
 static rose_status read_list(const reader *r, const char *name, float *out, uint32_t n)
 {
-    json_t *list = rose_config_get(r->fields, name, NULL);
-    if (!json_is_array(list) || json_array_size(list) != n)
+    rose_json *list = rose_config_get(r->fields, name, NULL);
+    if (!rose_json_is_array(list) || rose_json_count(list) != n)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s' is not a list of %u numbers",
                          r->fields->label, name, n);
     for (uint32_t i = 0; i < n; i++) {
-        json_t *v = json_array_get(list, i);
-        const double d = json_is_number(v) ? json_number_value(v) : 0;
+        rose_json *v = rose_json_at(list, i);
+        const double d = rose_json_is_number(v) ? rose_json_number_value(v) : 0;
         if (!(d >= 1e-6 && d <= 1e6))
             return rose_fail(r->err, ROSE_E_FORMAT, "%s: %s[%u] is not a number from 1e-6 to 1e6",
                              r->fields->label, name, i);
@@ -227,7 +226,7 @@ static rose_status finish(const reader *r, rose_rope *rope)
         break;
     case ROSE_ROPE_YARN:
         /* A factor of null is the ratio of the contexts; without the field the file is wrong. */
-        if (json_object_get(r->fields->root, "factor") == NULL)
+        if (rose_json_get(r->fields->root, "factor") == NULL)
             st = require(r, "factor", rope);
         else if (rope->factor <= 0)
             rope->factor = (float)r->a->max_positions / (float)rope->original_max_positions;
@@ -276,7 +275,7 @@ rose_status rose_decoder_rope(const rose_config *c, const rose_decoder_defaults 
     rose_config fields;
     rose_status st = rose_config_read_positive(c, "rope_theta", ROSE_MAX_THETA, &theta, err);
     if (st == ROSE_OK) st = rose_config_sub(&fields, c, "rope_scaling", err);
-    if (st == ROSE_OK && json_object_size(fields.root) == 0)
+    if (st == ROSE_OK && rose_json_size(fields.root) == 0)
         st = rose_config_sub(&fields, c, "rope_parameters", err);
     if (st == ROSE_OK) st = rose_decoder_rope_fields(c, &fields, d, theta, 0, a, err);
     a->rope[1] = a->rope[0];

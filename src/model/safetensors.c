@@ -45,25 +45,25 @@ static const struct dtype_row *find_dtype(const char *name)
 }
 
 /* A JSON integer >= 0 -> *out. */
-static bool get_u64(const json_t *v, uint64_t *out)
+static bool get_u64(const rose_json *v, uint64_t *out)
 {
-    if (!json_is_integer(v) || json_integer_value(v) < 0) return false;
-    *out = (uint64_t)json_integer_value(v);
+    if (!rose_json_is_integer(v) || rose_json_int(v) < 0) return false;
+    *out = (uint64_t)rose_json_int(v);
     return true;
 }
 
-static rose_status read_shape(reader *r, rose_st_tensor *t, const json_t *shape)
+static rose_status read_shape(reader *r, rose_st_tensor *t, const rose_json *shape)
 {
-    if (!json_is_array(shape))
+    if (!rose_json_is_array(shape))
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: tensor '%.100s': 'shape' is not a list",
                          r->label, t->name);
-    if (json_array_size(shape) > ROSE_ST_MAX_DIMS)
+    if (rose_json_count(shape) > ROSE_ST_MAX_DIMS)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: tensor '%.100s' has %zu dimensions; at most %d are supported",
-                         r->label, t->name, json_array_size(shape), ROSE_ST_MAX_DIMS);
-    t->n_dims = (uint32_t)json_array_size(shape);
+                         r->label, t->name, rose_json_count(shape), ROSE_ST_MAX_DIMS);
+    t->n_dims = (uint32_t)rose_json_count(shape);
     for (uint32_t i = 0; i < t->n_dims; i++)
-        if (!get_u64(json_array_get(shape, i), &t->shape[i]))
+        if (!get_u64(rose_json_at(shape, i), &t->shape[i]))
             return rose_fail(r->err, ROSE_E_FORMAT,
                              "%s: tensor '%.100s': dimension %u of 'shape' is not an integer >= 0",
                              r->label, t->name, i);
@@ -92,11 +92,11 @@ static rose_status needed_bytes(reader *r, const rose_st_tensor *t, uint32_t bit
     return ROSE_OK;
 }
 
-static rose_status read_offsets(reader *r, rose_st_tensor *t, const json_t *offsets)
+static rose_status read_offsets(reader *r, rose_st_tensor *t, const rose_json *offsets)
 {
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
-        !get_u64(json_array_get(offsets, 0), &t->begin) ||
-        !get_u64(json_array_get(offsets, 1), &t->end))
+    if (!rose_json_is_array(offsets) || rose_json_count(offsets) != 2 ||
+        !get_u64(rose_json_at(offsets, 0), &t->begin) ||
+        !get_u64(rose_json_at(offsets, 1), &t->end))
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: tensor '%.100s': 'data_offsets' is not a list of two integers >= 0",
                          r->label, t->name);
@@ -114,13 +114,13 @@ static rose_status read_offsets(reader *r, rose_st_tensor *t, const json_t *offs
     return ROSE_OK;
 }
 
-static rose_status read_tensor(reader *r, rose_st_tensor *t, const char *name, const json_t *v)
+static rose_status read_tensor(reader *r, rose_st_tensor *t, const char *name, const rose_json *v)
 {
     *t = (rose_st_tensor){.name = name};
-    if (!json_is_object(v))
+    if (!rose_json_is_object(v))
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: the entry of tensor '%.100s' is not an object",
                          r->label, name);
-    const char *dtype = json_string_value(json_object_get(v, "dtype"));
+    const char *dtype = rose_json_text(rose_json_get(v, "dtype"));
     if (dtype == NULL)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: tensor '%.100s': 'dtype' is not a string",
                          r->label, name);
@@ -133,9 +133,9 @@ static rose_status read_tensor(reader *r, rose_st_tensor *t, const char *name, c
     t->dtype = row->dtype;
 
     uint64_t bytes = 0;
-    rose_status st = read_shape(r, t, json_object_get(v, "shape"));
+    rose_status st = read_shape(r, t, rose_json_get(v, "shape"));
     if (st == ROSE_OK) st = needed_bytes(r, t, row->bits, &bytes);
-    if (st == ROSE_OK) st = read_offsets(r, t, json_object_get(v, "data_offsets"));
+    if (st == ROSE_OK) st = read_offsets(r, t, rose_json_get(v, "data_offsets"));
     if (st == ROSE_OK && bytes != t->end - t->begin)
         st = rose_fail(r->err, ROSE_E_FORMAT,
                        "%s: tensor '%.100s': 'data_offsets' span %" PRIu64
@@ -189,15 +189,14 @@ static rose_status check_tiling(reader *r, const rose_st_tensor *t, size_t n)
 }
 
 /* The metadata has no meaning for us, but it must have the right form: strings by name. */
-static rose_status check_metadata(reader *r, json_t *meta)
+static rose_status check_metadata(reader *r, rose_json *meta)
 {
     const char *key;
-    json_t *v;
-    if (!json_is_object(meta))
+    rose_json *v;
+    if (!rose_json_is_object(meta))
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: '__metadata__' is not an object", r->label);
-    json_object_foreach(meta, key, v)
-    {
-        if (!json_is_string(v))
+    rose_json_each (meta, key, v) {
+        if (!rose_json_is_string(v))
             return rose_fail(r->err, ROSE_E_FORMAT, "%s: '__metadata__': '%.60s' is not a string",
                              r->label, key);
     }
@@ -240,11 +239,10 @@ static rose_status find_header(const uint8_t *bytes, size_t n, const char *label
 static rose_status read_tensors(rose_st_file *f, const uint8_t *data, reader *r)
 {
     const char *name;
-    json_t *v;
-    f->tensors = calloc(json_object_size(f->header) + 1, sizeof *f->tensors);
+    rose_json *v;
+    f->tensors = calloc(rose_json_size(f->header) + 1, sizeof *f->tensors);
     if (f->tensors == NULL) return rose_fail(r->err, ROSE_E_NOMEM, "%s: out of memory", r->label);
-    json_object_foreach(f->header, name, v)
-    {
+    rose_json_each (f->header, name, v) {
         bool meta = strcmp(name, "__metadata__") == 0;
         rose_status st =
             meta ? check_metadata(r, v) : read_tensor(r, &f->tensors[f->n_tensors], name, v);
@@ -262,7 +260,7 @@ rose_status rose_st_parse(rose_st_file *out, const uint8_t *bytes, size_t n, con
 {
     const char *json = NULL;
     size_t json_bytes = 0;
-    json_error_t je;
+    rose_json_error je;
     *out = (rose_st_file){.size = n};
     rose_path_label(out->label, label);
 
@@ -298,7 +296,7 @@ rose_status rose_st_open(rose_st_file *out, const char *path, rose_err *err)
 void rose_st_close(rose_st_file *f)
 {
     free(f->tensors);
-    json_decref(f->header);
+    rose_json_decref(f->header);
     rose_file_unmap(&f->map);
     *f = (rose_st_file){0};
 }

@@ -27,10 +27,10 @@ typedef struct rose_st_tensor {
 } rose_st_tensor;
 
 typedef struct rose_st_file {
-    char label[256];         /* the path as messages show it; its last part if it is long */
-    rose_map map;            /* owned; {0} if parsed from borrowed memory */
-    struct json_t *header;   /* owned: holds the names */
-    rose_st_tensor *tensors; /* [n_tensors], owned, by rising offset */
+    char label[256];          /* the path as messages show it; its last part if it is long */
+    rose_map map;             /* owned; {0} if parsed from borrowed memory */
+    struct rose_json *header; /* owned: holds the names */
+    rose_st_tensor *tensors;  /* [n_tensors], owned, by rising offset */
     size_t n_tensors;
     size_t size; /* bytes of the whole file */
 } rose_st_file;

@@ -7,21 +7,21 @@ static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *er
 {
     const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
     uint32_t interval = 4;
-    json_t *list = rose_config_get(c, "no_rope_layers", NULL);
+    rose_json *list = rose_config_get(c, "no_rope_layers", NULL);
     rose_status st = rose_config_read_u32(c, &f, &interval, err);
     if (st != ROSE_OK) return st;
-    if (list != NULL && (!json_is_array(list) || json_array_size(list) != a->n_layers))
+    if (list != NULL && (!rose_json_is_array(list) || rose_json_count(list) != a->n_layers))
         return rose_fail(err, ROSE_E_FORMAT,
                          "%s: 'no_rope_layers' is not a list of num_hidden_layers (%u) numbers",
                          c->label, a->n_layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        json_t *v = json_array_get(list, i);
+        rose_json *v = rose_json_at(list, i);
         bool rotates = (i + 1) % interval != 0;
         if (list != NULL &&
-            (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1))
+            (!rose_json_is_integer(v) || rose_json_int(v) < 0 || rose_json_int(v) > 1))
             return rose_fail(err, ROSE_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->label,
                              i);
-        if (list != NULL) rotates = json_integer_value(v) == 1;
+        if (list != NULL) rotates = rose_json_int(v) == 1;
         if (!rotates) a->layer_flags[i] |= ROSE_LAYER_NO_ROPE;
     }
     return ROSE_OK;

@@ -51,15 +51,14 @@ static int compare_strings(const void *a, const void *b)
 
 /* Lists the distinct shard names of the map, sorted, in names[0..*n); names has room for all
  * entries. */
-static rose_status list_shards(json_t *map, const char *label, const char **names, size_t *n,
+static rose_status list_shards(rose_json *map, const char *label, const char **names, size_t *n,
                                rose_err *err)
 {
     const char *tensor;
-    json_t *v;
+    rose_json *v;
     size_t all = 0;
-    json_object_foreach(map, tensor, v)
-    {
-        const char *s = json_string_value(v);
+    rose_json_each (map, tensor, v) {
+        const char *s = rose_json_text(v);
         if (s == NULL)
             return rose_fail(err, ROSE_E_FORMAT,
                              "%s: weight_map: the file of tensor '%.100s' is not a string", label,
@@ -146,13 +145,13 @@ static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *i
     rose_status st = ROSE_OK;
     size_t n = 0;
     const char **names = NULL;
-    json_t *map = json_object_get(index->root, "weight_map");
-    if (!json_is_object(map)) {
+    rose_json *map = rose_json_get(index->root, "weight_map");
+    if (!rose_json_is_object(map)) {
         st = rose_fail(err, ROSE_E_FORMAT, "%s: 'weight_map' is missing or not an object",
                        index->label);
         goto done;
     }
-    names = malloc((json_object_size(map) + 1) * sizeof *names);
+    names = malloc((rose_json_size(map) + 1) * sizeof *names);
     if (names == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", index->label);
         goto done;

@@ -60,7 +60,7 @@ static tpl_value alias_reasoning(rose_tpl *t, tpl_value message)
     return out;
 }
 
-static tpl_value make_messages(rose_tpl *t, const json_t *messages)
+static tpl_value make_messages(rose_tpl *t, const rose_json *messages)
 {
     tpl_value out = rose_tpl_from_json(t, messages, TPL_MESSAGE);
     if (out.kind != TPL_LIST || out.u.seq->n == 0)
@@ -136,7 +136,7 @@ static void set(rose_tpl *t, const char *name, tpl_value v)
     rose_tpl_scope_set(t, t->scope, rose_tpl_cstr(t, name).u.str, v);
 }
 
-static void set_all(rose_tpl *t, const json_t *object, uint8_t mark)
+static void set_all(rose_tpl *t, const rose_json *object, uint8_t mark)
 {
     tpl_value all = rose_tpl_none();
     if (object != NULL) all = rose_tpl_from_json(t, object, mark);
@@ -144,7 +144,7 @@ static void set_all(rose_tpl *t, const json_t *object, uint8_t mark)
         rose_tpl_scope_set(t, t->scope, all.u.dict->pairs[i].key.u.str, all.u.dict->pairs[i].value);
 }
 
-static tpl_value list_or_none(rose_tpl *t, const json_t *v)
+static tpl_value list_or_none(rose_tpl *t, const rose_json *v)
 {
     return v == NULL ? rose_tpl_none() : rose_tpl_from_json(t, v, TPL_MESSAGE);
 }

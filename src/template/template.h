@@ -14,11 +14,11 @@
 #ifndef ROSE_TEMPLATE_TEMPLATE_H
 #define ROSE_TEMPLATE_TEMPLATE_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
 
 typedef struct rose_template rose_template;
@@ -32,11 +32,11 @@ typedef struct rose_template_limits {
 } rose_template_limits;
 
 typedef struct rose_template_input {
-    const json_t *messages;  /* borrowed: array of objects, at least one */
-    const json_t *tools;     /* borrowed: array or NULL (the template sees none) */
-    const json_t *documents; /* borrowed: array or NULL (the template sees none) */
-    const json_t *kwargs;    /* borrowed: object of further variables, or NULL; message bytes */
-    const json_t *tokens;    /* borrowed: object such as bos_token and eos_token, or NULL; template
+    const rose_json *messages;  /* borrowed: array of objects, at least one */
+    const rose_json *tools;     /* borrowed: array or NULL (the template sees none) */
+    const rose_json *documents; /* borrowed: array or NULL (the template sees none) */
+    const rose_json *kwargs;    /* borrowed: object of further variables, or NULL; message bytes */
+    const rose_json *tokens; /* borrowed: object such as bos_token and eos_token, or NULL; template
                               * bytes. kwargs of the same name take precedence. */
     bool add_generation_prompt;
     bool continue_final_message; /* the text ends with the last message's content, so that the model

@@ -297,7 +297,7 @@ tpl_value rose_tpl_dict_new(rose_tpl *t, uint8_t mark);
 void rose_tpl_dict_put(rose_tpl *t, tpl_dict *d, tpl_value key, tpl_value value);
 const tpl_value *rose_tpl_dict_get(rose_tpl *t, const tpl_dict *d, tpl_value key);
 const tpl_value *rose_tpl_dict_gets(rose_tpl *t, const tpl_dict *d, const char *key);
-tpl_value rose_tpl_from_json(rose_tpl *t, const json_t *v, uint8_t mark);
+tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark);
 const char *rose_tpl_kind_name(tpl_value v);
 bool rose_tpl_is_seq(tpl_value v);    /* has items: list, tuple, range, view, generator */
 bool rose_tpl_is_number(tpl_value v); /* int, float, bool */

@@ -112,22 +112,21 @@ const tpl_value *rose_tpl_dict_gets(rose_tpl *t, const tpl_dict *d, const char *
 
 /* ---- JSON ---- */
 
-static tpl_value text_from_json(rose_tpl *t, const json_t *v, uint8_t mark)
+static tpl_value text_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
-    return rose_tpl_str(rose_tpl_text(t, json_string_value(v), json_string_length(v), mark));
+    return rose_tpl_str(rose_tpl_text(t, rose_json_text(v), rose_json_text_len(v), mark));
 }
 
-static tpl_value object_from_json(rose_tpl *t, const json_t *v, uint8_t mark)
+static tpl_value object_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
     tpl_value out = rose_tpl_dict_new(t, mark);
     tpl_dict *d = out.u.dict;
     const char *key;
     size_t len;
-    json_t *member;
-    d->cap = json_object_size(v);
+    rose_json *member;
+    d->cap = rose_json_size(v);
     d->pairs = rose_tpl_array(t, d->cap, sizeof *d->pairs);
-    json_object_keylen_foreach((json_t *)(uintptr_t)v, key, len, member)
-    {
+    rose_json_each_n (v, key, len, member) {
         /* Keys of a JSON object differ already. */
         tpl_value k = rose_tpl_str(rose_tpl_text(t, key, len, mark));
         d->pairs[d->n++] = (tpl_pair){k, rose_tpl_from_json(t, member, mark)};
@@ -135,32 +134,32 @@ static tpl_value object_from_json(rose_tpl *t, const json_t *v, uint8_t mark)
     return out;
 }
 
-static tpl_value array_from_json(rose_tpl *t, const json_t *v, uint8_t mark)
+static tpl_value array_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
-    tpl_value out = rose_tpl_seq_new(t, TPL_LIST, json_array_size(v), mark);
+    tpl_value out = rose_tpl_seq_new(t, TPL_LIST, rose_json_count(v), mark);
     for (size_t i = 0; i < out.u.seq->n; i++)
-        out.u.seq->items[i] = rose_tpl_from_json(t, json_array_get(v, i), mark);
+        out.u.seq->items[i] = rose_tpl_from_json(t, rose_json_at(v, i), mark);
     return out;
 }
 
 /* Strings are borrowed from the JSON. */
-tpl_value rose_tpl_from_json(rose_tpl *t, const json_t *v, uint8_t mark)
+tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
     tpl_value out = {.kind = TPL_NONE, .mark = mark};
     rose_tpl_enter(t);
-    if (json_is_string(v)) {
+    if (rose_json_is_string(v)) {
         out = text_from_json(t, v, mark);
-    } else if (json_is_object(v)) {
+    } else if (rose_json_is_object(v)) {
         out = object_from_json(t, v, mark);
-    } else if (json_is_array(v)) {
+    } else if (rose_json_is_array(v)) {
         out = array_from_json(t, v, mark);
-    } else if (json_is_integer(v)) {
-        out = rose_tpl_int(json_integer_value(v), mark);
-    } else if (json_is_real(v)) {
-        out = rose_tpl_float(json_real_value(v), mark);
-    } else if (json_is_boolean(v)) {
+    } else if (rose_json_is_integer(v)) {
+        out = rose_tpl_int(rose_json_int(v), mark);
+    } else if (rose_json_is_real(v)) {
+        out = rose_tpl_float(rose_json_real_value(v), mark);
+    } else if (rose_json_is_boolean(v)) {
         out.kind = TPL_BOOL;
-        out.u.b = json_is_true(v);
+        out.u.b = rose_json_is_true(v);
     }
     t->depth--;
     return out;

@@ -10,22 +10,22 @@
 
 enum { MAX_JSON_BYTES = 256 << 20 };
 
-rose_status rose_load_json(json_t **out, const char *path, rose_err *err)
+rose_status rose_load_json(rose_json **out, const char *path, rose_err *err)
 {
     rose_buf text = {0};
-    json_error_t jerr;
+    rose_json_error jerr;
 
     *out = NULL;
     rose_status st = rose_file_read(&text, path, MAX_JSON_BYTES, err);
     if (st != ROSE_OK) goto done;
-    *out = json_loadb(text.len > 0 ? text.data : "", text.len, JSON_ALLOW_NUL, &jerr);
-    if (*out == NULL) {
-        st = rose_fail(err, ROSE_E_FORMAT, "%s: line %d: %s", path, jerr.line, jerr.text);
+    st = rose_json_parse(out, text.data, text.len, ROSE_JSON_PYTHON, &jerr);
+    if (st != ROSE_OK) {
+        rose_fail(err, st, "%s: line %d: %s", path, jerr.line, jerr.text);
         goto done;
     }
-    if (!json_is_object(*out)) {
+    if (!rose_json_is_object(*out)) {
         st = rose_fail(err, ROSE_E_FORMAT, "%s: not a JSON object", path);
-        json_decref(*out);
+        rose_json_decref(*out);
         *out = NULL;
     }
 done:
@@ -33,7 +33,8 @@ done:
     return st;
 }
 
-rose_status rose_load_optional_json(json_t **out, const char *dir, const char *name, rose_err *err)
+rose_status rose_load_optional_json(rose_json **out, const char *dir, const char *name,
+                                    rose_err *err)
 {
     rose_buf path = {0};
     rose_status st = ROSE_OK;
@@ -51,11 +52,11 @@ rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_er
     rose_buf scratch = {0};
     const char *text;
     size_t len;
-    rose_status st = rose_scan_open(s, '{');
-    for (bool first = true; rose_scan_more(s, '}', &first, &st);) {
+    rose_status st = rose_json_scan_open(s, '{');
+    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
         int64_t id;
-        if ((st = rose_scan_key(s, &scratch, &text, &len)) != ROSE_OK) break;
-        if ((st = rose_scan_id(s, ROSE_MAX_ID, &id)) != ROSE_OK) break;
+        if ((st = rose_json_scan_key(s, &scratch, &text, &len)) != ROSE_OK) break;
+        if ((st = rose_json_scan_id(s, ROSE_MAX_ID, &id)) != ROSE_OK) break;
         if (id < 0) {
             st = rose_fail(err, ROSE_E_FORMAT,
                            "tokenizer: the id of token \"%.*s\" is not an integer in [0, %u)",

@@ -18,9 +18,9 @@ enum { MAX_BYTES = 256 << 20 };
 static const char default_special[] = "<|endoftext|>";
 
 typedef struct folder {
-    const char *dir;                      /* borrowed */
-    json_t *config, *special_map, *added; /* owned; NULL: no such file */
-    rose_added_spec *specs;               /* owned; texts borrowed from the JSON values */
+    const char *dir;                         /* borrowed */
+    rose_json *config, *special_map, *added; /* owned; NULL: no such file */
+    rose_added_spec *specs;                  /* owned; texts borrowed from the JSON values */
     size_t n_specs, cap_specs;
     rose_err *err;
 } folder;
@@ -48,10 +48,11 @@ static rose_status load_vocab_file(rose_tokenizer *t, const char *dir, rose_err 
                   dir);
     if (st == ROSE_OK) {
         const char *p = text.data != NULL ? text.data : "";
-        rose_json_scan scan = {p, p, p + text.len, "vocab.json", err};
+        rose_json_scan scan = {
+            .begin = p, .p = p, .end = p + text.len, .path = "vocab.json", .err = err};
         st = rose_load_vocab_object(t, &scan, err);
-        if (st == ROSE_OK && (rose_scan_peek(&scan) != '\0' || scan.p != scan.end))
-            st = rose_scan_bad(&scan, "text after the end");
+        if (st == ROSE_OK && (rose_json_scan_peek(&scan) != '\0' || scan.p != scan.end))
+            st = rose_json_scan_bad(&scan, "text after the end");
     }
     rose_buf_free(&text);
     return st;
@@ -116,19 +117,19 @@ static rose_status add_spec(folder *f, const rose_added_spec *s)
 }
 
 /* Adds a token, given as text or as an object with content and flags, as a special token. */
-static rose_status add_special(folder *f, const json_t *v)
+static rose_status add_special(folder *f, const rose_json *v)
 {
-    const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
-    if (v == NULL || json_is_null(v)) return ROSE_OK;
-    if (!json_is_string(text))
+    const rose_json *text = rose_json_is_object(v) ? rose_json_get(v, "content") : v;
+    if (v == NULL || rose_json_is_null(v)) return ROSE_OK;
+    if (!rose_json_is_string(text))
         return rose_fail(f->err, ROSE_E_FORMAT, "%s: a special token is not a string", f->dir);
-    rose_added_spec s = {.text = json_string_value(text),
-                         .len = json_string_length(text),
+    rose_added_spec s = {.text = rose_json_text(text),
+                         .len = rose_json_text_len(text),
                          .special = true,
-                         .lstrip = json_is_true(json_object_get(v, "lstrip")),
-                         .rstrip = json_is_true(json_object_get(v, "rstrip")),
-                         .single_word = json_is_true(json_object_get(v, "single_word")),
-                         .normalized = json_is_true(json_object_get(v, "normalized"))};
+                         .lstrip = rose_json_is_true(rose_json_get(v, "lstrip")),
+                         .rstrip = rose_json_is_true(rose_json_get(v, "rstrip")),
+                         .single_word = rose_json_is_true(rose_json_get(v, "single_word")),
+                         .normalized = rose_json_is_true(rose_json_get(v, "normalized"))};
     return add_spec(f, &s);
 }
 
@@ -151,23 +152,22 @@ static bool parse_id(const char *text, uint32_t *id)
     return v < ROSE_MAX_ID;
 }
 
-static rose_status add_decoder_entries(folder *f, const json_t *table)
+static rose_status add_decoder_entries(folder *f, const rose_json *table)
 {
     const char *key;
-    json_t *v;
+    rose_json *v;
     rose_status st = ROSE_OK;
-    json_object_foreach((json_t *)(uintptr_t)table, key, v)
-    {
-        const json_t *text = json_object_get(v, "content");
-        const json_t *norm = json_object_get(v, "normalized");
-        rose_added_spec s = {.text = json_string_value(text),
-                             .len = json_string_length(text),
-                             .special = json_is_true(json_object_get(v, "special")),
-                             .lstrip = json_is_true(json_object_get(v, "lstrip")),
-                             .rstrip = json_is_true(json_object_get(v, "rstrip")),
-                             .single_word = json_is_true(json_object_get(v, "single_word")),
+    rose_json_each (table, key, v) {
+        const rose_json *text = rose_json_get(v, "content");
+        const rose_json *norm = rose_json_get(v, "normalized");
+        rose_added_spec s = {.text = rose_json_text(text),
+                             .len = rose_json_text_len(text),
+                             .special = rose_json_is_true(rose_json_get(v, "special")),
+                             .lstrip = rose_json_is_true(rose_json_get(v, "lstrip")),
+                             .rstrip = rose_json_is_true(rose_json_get(v, "rstrip")),
+                             .single_word = rose_json_is_true(rose_json_get(v, "single_word")),
                              .has_id = true};
-        s.normalized = norm != NULL ? json_is_true(norm) : !s.special;
+        s.normalized = norm != NULL ? rose_json_is_true(norm) : !s.special;
         if (s.text == NULL || !parse_id(key, &s.id))
             return rose_fail(f->err, ROSE_E_FORMAT,
                              "%s: tokenizer_config.json: added_tokens_decoder is malformed",
@@ -180,12 +180,11 @@ static rose_status add_decoder_entries(folder *f, const json_t *table)
 static rose_status add_added_json(folder *f)
 {
     const char *key;
-    json_t *v;
+    rose_json *v;
     rose_status st = ROSE_OK;
-    json_object_foreach(f->added, key, v)
-    {
-        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= (json_int_t)ROSE_MAX_ID)
+    rose_json_each (f->added, key, v) {
+        int64_t id = rose_json_is_integer(v) ? rose_json_int(v) : -1;
+        if (id < 0 || id >= (int64_t)ROSE_MAX_ID)
             return rose_fail(f->err, ROSE_E_FORMAT, "%s: added_tokens.json: an id is out of range",
                              f->dir);
         rose_added_spec s = {.text = key,
@@ -198,29 +197,29 @@ static rose_status add_added_json(folder *f)
     return st;
 }
 
-static rose_status add_special_list(folder *f, const json_t *list)
+static rose_status add_special_list(folder *f, const rose_json *list)
 {
     rose_status st = ROSE_OK;
-    for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
-        st = add_special(f, json_array_get(list, i));
+    for (size_t i = 0; i < rose_json_count(list) && st == ROSE_OK; i++)
+        st = add_special(f, rose_json_at(list, i));
     return st;
 }
 
-static rose_status add_named_special(folder *f, const json_t *fallback)
+static rose_status add_named_special(folder *f, const rose_json *fallback)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     rose_status st = ROSE_OK;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && st == ROSE_OK; i++) {
-        const json_t *v = json_object_get(f->config, names[i]);
-        if (v == NULL) v = json_object_get(f->special_map, names[i]);
+        const rose_json *v = rose_json_get(f->config, names[i]);
+        if (v == NULL) v = rose_json_get(f->special_map, names[i]);
         if (v == NULL && i < 3) v = fallback;
         st = add_special(f, v);
     }
     static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
     for (size_t i = 0; i < 2 && st == ROSE_OK; i++) {
-        const json_t *v = json_object_get(f->config, lists[i]);
-        if (v == NULL) v = json_object_get(f->special_map, lists[i]);
+        const rose_json *v = rose_json_get(f->config, lists[i]);
+        if (v == NULL) v = rose_json_get(f->special_map, lists[i]);
         st = add_special_list(f, v);
     }
     return st;
@@ -230,11 +229,11 @@ static rose_status check_class(const folder *f)
 {
     static const char *const known[] = {"GPT2Tokenizer", "GPT2TokenizerFast", "TokenizersBackend",
                                         "PreTrainedTokenizerFast"};
-    const json_t *v = json_object_get(f->config, "tokenizer_class");
-    const char *name = json_string_value(v);
+    const rose_json *v = rose_json_get(f->config, "tokenizer_class");
+    const char *name = rose_json_text(v);
     for (size_t i = 0; name != NULL && i < sizeof known / sizeof known[0]; i++)
         if (strcmp(name, known[i]) == 0) return ROSE_OK;
-    if (v == NULL || json_is_null(v)) return ROSE_OK;
+    if (v == NULL || rose_json_is_null(v)) return ROSE_OK;
     return rose_fail(f->err, ROSE_E_UNSUPPORTED,
                      "%s: tokenizer_class \"%.60s\" without a tokenizer.json is not supported",
                      f->dir, name != NULL ? name : "?");
@@ -242,29 +241,29 @@ static rose_status check_class(const folder *f)
 
 static rose_status load_added_files(rose_tokenizer *t, folder *f)
 {
-    json_t *fallback = json_string(default_special);
+    rose_json *fallback = rose_json_string(default_special);
     rose_status st = ROSE_OK;
     if (fallback == NULL) return rose_fail(f->err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
-    const json_t *table = json_object_get(f->config, "added_tokens_decoder");
-    if (json_object_size(table) > 0)
+    const rose_json *table = rose_json_get(f->config, "added_tokens_decoder");
+    if (rose_json_size(table) > 0)
         st = add_decoder_entries(f, table);
     else
         st = add_added_json(f);
     if (st == ROSE_OK && f->n_specs > 0) qsort(f->specs, f->n_specs, sizeof *f->specs, by_id);
     if (st == ROSE_OK) st = add_named_special(f, fallback);
     if (st == ROSE_OK) st = rose_load_added(t, f->specs, f->n_specs, f->err);
-    json_decref(fallback); /* the specs that point to it are used up */
+    rose_json_decref(fallback); /* the specs that point to it are used up */
     return st;
 }
 
 /* Reads add_bos_token of tokenizer_config.json: with it, ROSE_ENCODE_ADD_SPECIAL puts bos first. */
 static rose_status add_bos(rose_tokenizer *t, const folder *f)
 {
-    const json_t *v = json_object_get(f->config, "bos_token");
-    if (!json_is_true(json_object_get(f->config, "add_bos_token"))) return ROSE_OK;
-    if (v == NULL) v = json_object_get(f->special_map, "bos_token");
-    if (json_is_object(v)) v = json_object_get(v, "content");
-    const char *text = v != NULL ? json_string_value(v) : default_special;
+    const rose_json *v = rose_json_get(f->config, "bos_token");
+    if (!rose_json_is_true(rose_json_get(f->config, "add_bos_token"))) return ROSE_OK;
+    if (v == NULL) v = rose_json_get(f->special_map, "bos_token");
+    if (rose_json_is_object(v)) v = rose_json_get(v, "content");
+    const char *text = v != NULL ? rose_json_text(v) : default_special;
     if (text == NULL || !rose_tokenizer_find(t, text, strlen(text), &t->prefix[0]))
         return rose_fail(f->err, ROSE_E_FORMAT, "%s: add_bos_token without a bos_token", f->dir);
     t->n_prefix = 1;
@@ -287,15 +286,15 @@ rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err 
     t->stages[t->n_stages++] = (rose_stage){
         .kind = ROSE_STAGE_BYTE_LEVEL,
         .scan = rose_scan_gpt2,
-        .add_prefix_space = json_is_true(json_object_get(f.config, "add_prefix_space"))};
+        .add_prefix_space = rose_json_is_true(rose_json_get(f.config, "add_prefix_space"))};
     if ((st = load_merges_file(t, dir, err)) != ROSE_OK) goto done;
     if ((st = load_added_files(t, &f)) != ROSE_OK) goto done;
     if ((st = rose_load_finish(t, err)) != ROSE_OK) goto done;
     st = add_bos(t, &f);
 done:
-    json_decref(f.config);
-    json_decref(f.special_map);
-    json_decref(f.added);
+    rose_json_decref(f.config);
+    rose_json_decref(f.special_map);
+    rose_json_decref(f.added);
     free(f.specs);
     return st;
 }

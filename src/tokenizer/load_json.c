@@ -1,7 +1,7 @@
 /* tokenizer/load_json.c - reads tokenizer.json. The vocabulary and the merges, nearly all of a
- * large file, go into our tables as they are read; the rest of the text becomes a tree of
- * jansson's. "truncation" and "padding" are the caller's affair (as with transformers, which sets
- * them for each call) and are passed over. */
+ * large file, go into our tables as they are read; the rest of the text becomes a tree
+ * of JSON values. "truncation" and "padding" are the caller's affair (as with transformers, which
+ * sets them for each call) and are passed over. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,7 +55,7 @@ static void drop_pages(reading *r)
  * so that messages about the rest name the right line. */
 static rose_status cut_begin(reading *r)
 {
-    rose_scan_peek(&r->scan);
+    rose_json_scan_peek(&r->scan);
     if (rose_buf_add(&r->rest, r->copied, (size_t)(r->scan.p - r->copied)) != ROSE_OK)
         return nomem(r);
     r->copied = r->counted = r->scan.p;
@@ -81,13 +81,13 @@ static bool read_merge(reading *r, rose_merges *l, uint32_t rank, rose_status *s
     rose_json_scan *s = &r->scan;
     const char *a, *b;
     size_t na, nb;
-    const bool pair = rose_scan_take(s, '[');
-    if (rose_scan_peek(s) != '"') return false;
-    if ((*st = rose_scan_string(s, &r->scratch[0], &a, &na)) != ROSE_OK) return true;
+    const bool pair = rose_json_scan_take(s, '[');
+    if (rose_json_scan_peek(s) != '"') return false;
+    if ((*st = rose_json_scan_string(s, &r->scratch[0], &a, &na)) != ROSE_OK) return true;
     if (pair) {
-        if (!rose_scan_take(s, ',') || rose_scan_peek(s) != '"') return false;
-        if ((*st = rose_scan_string(s, &r->scratch[1], &b, &nb)) != ROSE_OK) return true;
-        if (!rose_scan_take(s, ']')) return false;
+        if (!rose_json_scan_take(s, ',') || rose_json_scan_peek(s) != '"') return false;
+        if ((*st = rose_json_scan_string(s, &r->scratch[1], &b, &nb)) != ROSE_OK) return true;
+        if (!rose_json_scan_take(s, ']')) return false;
     } else {
         const char *gap = memchr(a, ' ', na);
         if (gap == NULL || memchr(gap + 1, ' ', na - (size_t)(gap + 1 - a)) != NULL) return false;
@@ -103,8 +103,8 @@ static rose_status read_merges(reading *r)
 {
     rose_merges l = {.v = &r->t->vocab, .err = r->err};
     uint32_t rank = 0;
-    rose_status st = rose_scan_open(&r->scan, '[');
-    for (bool first = true; rose_scan_more(&r->scan, ']', &first, &st); rank++) {
+    rose_status st = rose_json_scan_open(&r->scan, '[');
+    for (bool first = true; rose_json_scan_more(&r->scan, ']', &first, &st); rank++) {
         if (!read_merge(r, &l, rank, &st))
             st = rose_fail(r->err, ROSE_E_FORMAT, "%s: merge %u is not a pair of tokens", r->path,
                            rank);
@@ -120,9 +120,9 @@ static rose_status read_model_member(reading *r, const char *name, size_t len)
     rose_json_scan *s = &r->scan;
     const bool vocab = len == 5 && memcmp(name, "vocab", 5) == 0;
     const bool merges = len == 6 && memcmp(name, "merges", 6) == 0;
-    if (!vocab && !merges) return rose_scan_skip(s);
+    if (!vocab && !merges) return rose_json_scan_skip(s);
     if (vocab ? r->has_vocab : r->has_merges)
-        return rose_scan_bad(s, vocab ? "a second vocab" : "a second list of merges");
+        return rose_json_scan_bad(s, vocab ? "a second vocab" : "a second list of merges");
     rose_status st = cut_begin(r);
     if (st != ROSE_OK) return st;
     if (vocab) {
@@ -131,7 +131,7 @@ static rose_status read_model_member(reading *r, const char *name, size_t len)
     } else {
         r->has_merges = true;
         if (!r->has_vocab) r->merges = s->p;
-        st = r->has_vocab ? read_merges(r) : rose_scan_skip(s);
+        st = r->has_vocab ? read_merges(r) : rose_json_scan_skip(s);
     }
     return st == ROSE_OK ? cut_end(r, vocab ? "{}" : "[]") : st;
 }
@@ -142,38 +142,39 @@ static rose_status read_members(reading *r, int depth)
     rose_json_scan *s = &r->scan;
     const char *name;
     size_t len;
-    rose_status st = rose_scan_open(s, '{');
-    for (bool first = true; rose_scan_more(s, '}', &first, &st); drop_pages(r)) {
-        if ((st = rose_scan_key(s, &r->scratch[0], &name, &len)) != ROSE_OK) break;
+    rose_status st = rose_json_scan_open(s, '{');
+    for (bool first = true; rose_json_scan_more(s, '}', &first, &st); drop_pages(r)) {
+        if ((st = rose_json_scan_key(s, &r->scratch[0], &name, &len)) != ROSE_OK) break;
         const bool model = depth == 0 && len == 5 && memcmp(name, "model", 5) == 0;
-        if (model && r->has_model) return rose_scan_bad(s, "a second model");
+        if (model && r->has_model) return rose_json_scan_bad(s, "a second model");
         if (depth == 1) {
             st = read_model_member(r, name, len);
-        } else if (model && rose_scan_peek(s) == '{') {
+        } else if (model && rose_json_scan_peek(s) == '{') {
             r->has_model = true;
             st = read_members(r, 1);
         } else {
-            st = rose_scan_skip(s);
+            st = rose_json_scan_skip(s);
         }
     }
     return st;
 }
 
 /* Read the large parts into the tokenizer; *root: the rest. */
-static rose_status read_file(rose_tokenizer *t, const char *path, json_t **root, rose_err *err)
+static rose_status read_file(rose_tokenizer *t, const char *path, rose_json **root, rose_err *err)
 {
     rose_map map = {0};
     rose_status st = rose_file_map(&map, path, err);
     if (st != ROSE_OK) return st;
     const char *text = map.data != NULL ? (const char *)map.data : "";
-    reading r = {.t = t,
-                 .path = path,
-                 .scan = {text, text, text + map.size, path, err},
-                 .copied = text,
-                 .dropped = text,
-                 .counted = text,
-                 .err = err};
-    json_error_t jerr;
+    reading r = {
+        .t = t,
+        .path = path,
+        .scan = {.begin = text, .p = text, .end = text + map.size, .path = path, .err = err},
+        .copied = text,
+        .dropped = text,
+        .counted = text,
+        .err = err};
+    rose_json_error jerr;
     if (map.size > MAX_BYTES) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "%s: %zu bytes, over the limit of %d", path,
                        map.size, MAX_BYTES);
@@ -188,9 +189,9 @@ static rose_status read_file(rose_tokenizer *t, const char *path, json_t **root,
         r.scan.p = r.merges;
         if ((st = read_merges(&r)) != ROSE_OK) goto done;
     }
-    *root = json_loadb(r.rest.data, r.rest.len, JSON_ALLOW_NUL, &jerr);
-    if (*root == NULL)
-        st = rose_fail(err, ROSE_E_FORMAT, "%s: line %d: %s", path, jerr.line, jerr.text);
+    st = rose_json_parse(root, r.rest.data, r.rest.len, ROSE_JSON_PYTHON, &jerr);
+    if (st != ROSE_OK)
+        rose_fail(err, st, "%s: line %d: %s", path, jerr.line, jerr.text);
     else if (!r.has_model || !r.has_vocab || !r.has_merges)
         st = rose_json_bad(err, path, "model: vocab or merges is missing or of the wrong type");
 done:
@@ -203,23 +204,24 @@ done:
 
 /* ---- model ---- */
 
-static bool null_or_empty(const json_t *v)
+static bool null_or_empty(const rose_json *v)
 {
-    return v == NULL || json_is_null(v) || (json_is_string(v) && json_string_length(v) == 0);
+    return v == NULL || rose_json_is_null(v) ||
+           (rose_json_is_string(v) && rose_json_text_len(v) == 0);
 }
 
 /* Reads the options of the BPE model that change ids. */
-static rose_status load_model_options(rose_tokenizer *t, const json_t *o, const char *path,
+static rose_status load_model_options(rose_tokenizer *t, const rose_json *o, const char *path,
                                       rose_err *err)
 {
     bool ok = true;
-    const json_t *dropout = json_object_get(o, "dropout");
-    if (dropout != NULL && !json_is_null(dropout) &&
-        !(json_is_number(dropout) && json_number_value(dropout) <= 0))
+    const rose_json *dropout = rose_json_get(o, "dropout");
+    if (dropout != NULL && !rose_json_is_null(dropout) &&
+        !(rose_json_is_number(dropout) && rose_json_number_value(dropout) <= 0))
         return rose_json_unsupported(err, path, "model option", "dropout");
-    if (!null_or_empty(json_object_get(o, "continuing_subword_prefix")))
+    if (!null_or_empty(rose_json_get(o, "continuing_subword_prefix")))
         return rose_json_unsupported(err, path, "model option", "continuing_subword_prefix");
-    if (!null_or_empty(json_object_get(o, "end_of_word_suffix")))
+    if (!null_or_empty(rose_json_get(o, "end_of_word_suffix")))
         return rose_json_unsupported(err, path, "model option", "end_of_word_suffix");
     t->byte_fallback = rose_json_bool(o, "byte_fallback", false, &ok);
     if (t->byte_fallback && !t->is_chars)
@@ -230,15 +232,16 @@ static rose_status load_model_options(rose_tokenizer *t, const json_t *o, const 
     return ok ? ROSE_OK : rose_json_bad(err, path, "model: an option is not a boolean");
 }
 
-static rose_status load_model(rose_tokenizer *t, const json_t *o, const char *path, rose_err *err)
+static rose_status load_model(rose_tokenizer *t, const rose_json *o, const char *path,
+                              rose_err *err)
 {
-    const json_t *type = json_object_get(o, "type"), *unk = json_object_get(o, "unk_token");
+    const rose_json *type = rose_json_get(o, "type"), *unk = rose_json_get(o, "unk_token");
     if (type != NULL && strcmp(rose_json_type(o), "BPE") != 0)
         return rose_json_unsupported(err, path, "model type", rose_json_type(o));
     rose_status st = load_model_options(t, o, path, err);
-    if (st != ROSE_OK || unk == NULL || json_is_null(unk)) return st;
-    if (json_is_string(unk))
-        t->unk_id = rose_vocab_find(&t->vocab, json_string_value(unk), json_string_length(unk));
+    if (st != ROSE_OK || unk == NULL || rose_json_is_null(unk)) return st;
+    if (rose_json_is_string(unk))
+        t->unk_id = rose_vocab_find(&t->vocab, rose_json_text(unk), rose_json_text_len(unk));
     if (t->unk_id == ROSE_NO_ID)
         return rose_json_bad(err, path, "model: unk_token is not in the vocabulary");
     return ROSE_OK;
@@ -246,16 +249,17 @@ static rose_status load_model(rose_tokenizer *t, const json_t *o, const char *pa
 
 /* ---- added tokens ---- */
 
-static rose_status read_added(rose_added_spec *s, const json_t *o, const char *path, rose_err *err)
+static rose_status read_added(rose_added_spec *s, const rose_json *o, const char *path,
+                              rose_err *err)
 {
-    const json_t *text = json_object_get(o, "content"), *id = json_object_get(o, "id");
-    bool ok = json_is_string(text) && json_is_integer(id) && json_integer_value(id) >= 0 &&
-              json_integer_value(id) < (json_int_t)ROSE_MAX_ID;
+    const rose_json *text = rose_json_get(o, "content"), *id = rose_json_get(o, "id");
+    bool ok = rose_json_is_string(text) && rose_json_is_integer(id) && rose_json_int(id) >= 0 &&
+              rose_json_int(id) < (int64_t)ROSE_MAX_ID;
     if (!ok)
         return rose_json_bad(err, path,
                              "added_tokens: an entry without a content and an id in range");
-    *s = (rose_added_spec){.text = json_string_value(text),
-                           .len = json_string_length(text),
+    *s = (rose_added_spec){.text = rose_json_text(text),
+                           .len = rose_json_text_len(text),
                            .special = rose_json_bool(o, "special", false, &ok),
                            .lstrip = rose_json_bool(o, "lstrip", false, &ok),
                            .rstrip = rose_json_bool(o, "rstrip", false, &ok),
@@ -263,23 +267,23 @@ static rose_status read_added(rose_added_spec *s, const json_t *o, const char *p
                            .normalized = rose_json_bool(o, "normalized", true, &ok),
                            .has_id = true,
                            .id_may_differ = true,
-                           .id = (uint32_t)json_integer_value(id)};
+                           .id = (uint32_t)rose_json_int(id)};
     return ok ? ROSE_OK : rose_json_bad(err, path, "added_tokens: a flag is not a boolean");
 }
 
-static rose_status load_added_list(rose_tokenizer *t, const json_t *list, const char *path,
+static rose_status load_added_list(rose_tokenizer *t, const rose_json *list, const char *path,
                                    rose_err *err)
 {
-    size_t n = json_array_size(list);
+    size_t n = rose_json_count(list);
     rose_added_spec *specs = NULL;
     rose_status st = ROSE_OK;
 
-    if (list != NULL && !json_is_array(list))
+    if (list != NULL && !rose_json_is_array(list))
         return rose_json_bad(err, path, "added_tokens is not a list");
     if (n > 0 && (specs = calloc(n, sizeof *specs)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = read_added(&specs[i], json_array_get(list, i), path, err);
+        st = read_added(&specs[i], rose_json_at(list, i), path, err);
     if (st == ROSE_OK) st = rose_load_added(t, specs, n, err);
     free(specs);
     return st;
@@ -287,11 +291,11 @@ static rose_status load_added_list(rose_tokenizer *t, const json_t *list, const 
 
 rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *path, rose_err *err)
 {
-    json_t *root = NULL;
+    rose_json *root = NULL;
     rose_status st = read_file(t, path, &root, err);
     if (st == ROSE_OK) st = rose_load_parts(t, root, path, err);
-    if (st == ROSE_OK) st = load_model(t, json_object_get(root, "model"), path, err);
-    if (st == ROSE_OK) st = load_added_list(t, json_object_get(root, "added_tokens"), path, err);
-    json_decref(root);
+    if (st == ROSE_OK) st = load_model(t, rose_json_get(root, "model"), path, err);
+    if (st == ROSE_OK) st = load_added_list(t, rose_json_get(root, "added_tokens"), path, err);
+    rose_json_decref(root);
     return st == ROSE_OK ? rose_load_finish(t, err) : st;
 }

@@ -18,49 +18,48 @@ rose_status rose_json_unsupported(rose_err *err, const char *path, const char *w
                      name);
 }
 
-const char *rose_json_type(const json_t *o)
+const char *rose_json_type(const rose_json *o)
 {
-    const char *s = json_string_value(json_object_get(o, "type"));
+    const char *s = rose_json_text(rose_json_get(o, "type"));
     return s != NULL ? s : "";
 }
 
-bool rose_json_bool(const json_t *o, const char *name, bool dflt, bool *ok)
+bool rose_json_bool(const rose_json *o, const char *name, bool dflt, bool *ok)
 {
-    const json_t *v = json_object_get(o, name);
+    const rose_json *v = rose_json_get(o, name);
     if (v == NULL) return dflt;
-    if (!json_is_boolean(v)) *ok = false;
-    return json_is_true(v);
+    if (!rose_json_is_boolean(v)) *ok = false;
+    return rose_json_is_true(v);
 }
 
 /* ---- normalizer ---- */
 
 /* A short text of a normalizer. */
-static rose_status norm_text(char to[ROSE_NORM_TEXT], uint8_t *n, const json_t *v, const char *path,
-                             rose_err *err)
+static rose_status norm_text(char to[ROSE_NORM_TEXT], uint8_t *n, const rose_json *v,
+                             const char *path, rose_err *err)
 {
-    if (!json_is_string(v))
+    if (!rose_json_is_string(v))
         return rose_json_bad(err, path, "normalizer Prepend or Replace: a text is missing");
-    if (json_string_length(v) > ROSE_NORM_TEXT)
-        return rose_json_unsupported(err, path, "normalizer text over 16 bytes",
-                                     json_string_value(v));
-    *n = (uint8_t)json_string_length(v);
-    memcpy(to, json_string_value(v), *n);
+    if (rose_json_text_len(v) > ROSE_NORM_TEXT)
+        return rose_json_unsupported(err, path, "normalizer text over 16 bytes", rose_json_text(v));
+    *n = (uint8_t)rose_json_text_len(v);
+    memcpy(to, rose_json_text(v), *n);
     return ROSE_OK;
 }
 
-static rose_status load_normalizer(rose_tokenizer *t, const json_t *o, const char *path, int depth,
-                                   rose_err *err)
+static rose_status load_normalizer(rose_tokenizer *t, const rose_json *o, const char *path,
+                                   int depth, rose_err *err)
 {
     static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD"};
-    if (o == NULL || json_is_null(o)) return ROSE_OK;
+    if (o == NULL || rose_json_is_null(o)) return ROSE_OK;
     const char *type = rose_json_type(o);
     if (strcmp(type, "Sequence") == 0) {
-        const json_t *list = json_object_get(o, "normalizers");
-        if (!json_is_array(list) || depth > 4)
+        const rose_json *list = rose_json_get(o, "normalizers");
+        if (!rose_json_is_array(list) || depth > 4)
             return rose_json_bad(err, path, "normalizer Sequence: no list of normalizers");
         rose_status st = ROSE_OK;
-        for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
-            st = load_normalizer(t, json_array_get(list, i), path, depth + 1, err);
+        for (size_t i = 0; i < rose_json_count(list) && st == ROSE_OK; i++)
+            st = load_normalizer(t, rose_json_at(list, i), path, depth + 1, err);
         return st;
     }
     if (t->n_norms == ROSE_MAX_NORMS)
@@ -73,34 +72,34 @@ static rose_status load_normalizer(rose_tokenizer *t, const json_t *o, const cha
     }
     if (strcmp(type, "Prepend") == 0) {
         norm->kind = ROSE_NORM_PREPEND;
-        return norm_text(norm->to, &norm->n_to, json_object_get(o, "prepend"), path, err);
+        return norm_text(norm->to, &norm->n_to, rose_json_get(o, "prepend"), path, err);
     }
     if (strcmp(type, "Replace") != 0) return rose_json_unsupported(err, path, "normalizer", type);
-    const json_t *pattern = json_object_get(o, "pattern");
-    if (json_object_get(pattern, "Regex") != NULL)
+    const rose_json *pattern = rose_json_get(o, "pattern");
+    if (rose_json_get(pattern, "Regex") != NULL)
         return rose_json_unsupported(err, path, "normalizer Replace with", "Regex");
     norm->kind = ROSE_NORM_REPLACE;
     rose_status st =
-        norm_text(norm->from, &norm->n_from, json_object_get(pattern, "String"), path, err);
+        norm_text(norm->from, &norm->n_from, rose_json_get(pattern, "String"), path, err);
     if (st == ROSE_OK && norm->n_from == 0)
         return rose_json_bad(err, path, "normalizer Replace: an empty pattern");
     if (st != ROSE_OK) return st;
-    return norm_text(norm->to, &norm->n_to, json_object_get(o, "content"), path, err);
+    return norm_text(norm->to, &norm->n_to, rose_json_get(o, "content"), path, err);
 }
 
 /* ---- pre-tokenizer ---- */
 
-static rose_status load_split(rose_stage *s, const json_t *o, const char *path, rose_err *err)
+static rose_status load_split(rose_stage *s, const rose_json *o, const char *path, rose_err *err)
 {
     bool ok = true;
-    const json_t *pattern = json_object_get(o, "pattern");
-    const json_t *regex = json_object_get(pattern, "Regex");
-    const json_t *literal = json_object_get(pattern, "String");
-    const json_t *text = regex != NULL ? regex : literal;
-    const char *behavior = json_string_value(json_object_get(o, "behavior"));
+    const rose_json *pattern = rose_json_get(o, "pattern");
+    const rose_json *regex = rose_json_get(pattern, "Regex");
+    const rose_json *literal = rose_json_get(pattern, "String");
+    const rose_json *text = regex != NULL ? regex : literal;
+    const char *behavior = rose_json_text(rose_json_get(o, "behavior"));
 
     s->invert = rose_json_bool(o, "invert", false, &ok);
-    if (!ok || !json_is_string(text) || behavior == NULL)
+    if (!ok || !rose_json_is_string(text) || behavior == NULL)
         return rose_json_bad(err, path,
                              "pre_tokenizer Split: pattern, behavior or invert is malformed");
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
@@ -112,17 +111,18 @@ static rose_status load_split(rose_stage *s, const json_t *o, const char *path, 
         return rose_json_unsupported(err, path, "pre_tokenizer Split with behavior", behavior);
     s->split = (rose_split)(ROSE_SPLIT_ISOLATED + (int)i);
     if (regex != NULL && s->split == ROSE_SPLIT_ISOLATED)
-        s->scan = rose_scan_of_pattern(json_string_value(text), json_string_length(text));
-    return rose_pattern_compile(&s->code, json_string_value(text), json_string_length(text),
+        s->scan = rose_scan_of_pattern(rose_json_text(text), rose_json_text_len(text));
+    return rose_pattern_compile(&s->code, rose_json_text(text), rose_json_text_len(text),
                                 regex == NULL, err);
 }
 
 /* Metaspace, of which older files say add_prefix_space and not prepend_scheme. */
-static rose_status load_metaspace(rose_stage *s, const json_t *o, const char *path, rose_err *err)
+static rose_status load_metaspace(rose_stage *s, const rose_json *o, const char *path,
+                                  rose_err *err)
 {
     bool ok = true;
-    const char *mark = json_string_value(json_object_get(o, "replacement"));
-    const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
+    const char *mark = rose_json_text(rose_json_get(o, "replacement"));
+    const char *scheme = rose_json_text(rose_json_get(o, "prepend_scheme"));
     const bool prefix = rose_json_bool(o, "add_prefix_space", true, &ok);
     if (mark == NULL || strcmp(mark, ROSE_SPACE_MARK) != 0)
         return rose_json_unsupported(err, path, "pre_tokenizer Metaspace with replacement",
@@ -158,7 +158,8 @@ static void join_stages(rose_tokenizer *t, bool use_regex)
     t->n_stages--;
 }
 
-static rose_status load_stage(rose_tokenizer *t, const json_t *o, const char *path, rose_err *err)
+static rose_status load_stage(rose_tokenizer *t, const rose_json *o, const char *path,
+                              rose_err *err)
 {
     const char *type = rose_json_type(o);
     bool ok = true;
@@ -189,47 +190,47 @@ static rose_status load_stage(rose_tokenizer *t, const json_t *o, const char *pa
     return rose_json_unsupported(err, path, "pre_tokenizer", type);
 }
 
-static rose_status load_pre_tokenizer(rose_tokenizer *t, const json_t *o, const char *path,
+static rose_status load_pre_tokenizer(rose_tokenizer *t, const rose_json *o, const char *path,
                                       int depth, rose_err *err)
 {
     if (strcmp(rose_json_type(o), "Sequence") != 0) return load_stage(t, o, path, err);
-    const json_t *list = json_object_get(o, "pretokenizers");
-    if (!json_is_array(list) || depth > 4)
+    const rose_json *list = rose_json_get(o, "pretokenizers");
+    if (!rose_json_is_array(list) || depth > 4)
         return rose_json_bad(err, path, "pre_tokenizer Sequence: no list of pretokenizers");
     rose_status st = ROSE_OK;
-    for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
-        st = load_pre_tokenizer(t, json_array_get(list, i), path, depth + 1, err);
+    for (size_t i = 0; i < rose_json_count(list) && st == ROSE_OK; i++)
+        st = load_pre_tokenizer(t, rose_json_at(list, i), path, depth + 1, err);
     return st;
 }
 
 /* ---- decoder, post-processor ---- */
 
 /* The decoder of byte-level tokens. */
-static rose_status check_byte_level(const json_t *o, const char *path, rose_err *err)
+static rose_status check_byte_level(const rose_json *o, const char *path, rose_err *err)
 {
     const char *type = rose_json_type(o);
     if (strcmp(type, "Sequence") == 0) {
-        const json_t *list = json_object_get(o, "decoders");
-        if (json_array_size(list) == 1) return check_byte_level(json_array_get(list, 0), path, err);
+        const rose_json *list = rose_json_get(o, "decoders");
+        if (rose_json_count(list) == 1) return check_byte_level(rose_json_at(list, 0), path, err);
     }
     if (strcmp(type, "ByteLevel") == 0) return ROSE_OK;
     return rose_json_unsupported(err, path, "decoder",
-                                 o == NULL || json_is_null(o) ? "null" : type);
+                                 o == NULL || rose_json_is_null(o) ? "null" : type);
 }
 
-static bool is_text(const json_t *v, const char *text)
+static bool is_text(const rose_json *v, const char *text)
 {
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+    return rose_json_is_string(v) && strcmp(rose_json_text(v), text) == 0;
 }
 
 /* One decoder of a vocabulary of characters. *fused: the tokens are one text already. */
-static rose_status load_decoder(rose_tokenizer *t, const json_t *o, bool *fused, const char *path,
-                                rose_err *err)
+static rose_status load_decoder(rose_tokenizer *t, const rose_json *o, bool *fused,
+                                const char *path, rose_err *err)
 {
     const char *type = rose_json_type(o);
     if (strcmp(type, "Replace") == 0) {
-        if (!is_text(json_object_get(json_object_get(o, "pattern"), "String"), ROSE_SPACE_MARK) ||
-            !is_text(json_object_get(o, "content"), " ") || *fused)
+        if (!is_text(rose_json_get(rose_json_get(o, "pattern"), "String"), ROSE_SPACE_MARK) ||
+            !is_text(rose_json_get(o, "content"), " ") || *fused)
             return rose_json_unsupported(err, path, "decoder",
                                          "Replace other than U+2581 by space");
         t->space_mark = true;
@@ -243,46 +244,46 @@ static rose_status load_decoder(rose_tokenizer *t, const json_t *o, bool *fused,
         t->byte_tokens = true;
     } else if (strcmp(type, "Fuse") == 0) {
         *fused = true;
-    } else if (strcmp(type, "Strip") == 0 && *fused &&
-               is_text(json_object_get(o, "content"), " ") &&
-               json_integer_value(json_object_get(o, "start")) == 1 &&
-               json_integer_value(json_object_get(o, "stop")) == 0) {
+    } else if (strcmp(type, "Strip") == 0 && *fused && is_text(rose_json_get(o, "content"), " ") &&
+               rose_json_int(rose_json_get(o, "start")) == 1 &&
+               rose_json_int(rose_json_get(o, "stop")) == 0) {
         t->strip = ROSE_STRIP_ONE;
     } else {
         return rose_json_unsupported(err, path, "decoder",
-                                     o == NULL || json_is_null(o) ? "null" : type);
+                                     o == NULL || rose_json_is_null(o) ? "null" : type);
     }
     return ROSE_OK;
 }
 
-static rose_status load_decoders(rose_tokenizer *t, const json_t *o, const char *path,
+static rose_status load_decoders(rose_tokenizer *t, const rose_json *o, const char *path,
                                  rose_err *err)
 {
     bool fused = false;
     rose_status st = ROSE_OK;
     if (!t->is_chars) return check_byte_level(o, path, err);
     if (strcmp(rose_json_type(o), "Sequence") != 0) return load_decoder(t, o, &fused, path, err);
-    const json_t *list = json_object_get(o, "decoders");
-    for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
-        st = load_decoder(t, json_array_get(list, i), &fused, path, err);
+    const rose_json *list = rose_json_get(o, "decoders");
+    for (size_t i = 0; i < rose_json_count(list) && st == ROSE_OK; i++)
+        st = load_decoder(t, rose_json_at(list, i), &fused, path, err);
     return st;
 }
 
 /* One {"SpecialToken": {"id": text}} of a template: its ids, from the table of special tokens. */
-static rose_status template_special(rose_tokenizer *t, const json_t *piece, const json_t *table,
-                                    bool after, const char *path, rose_err *err)
+static rose_status template_special(rose_tokenizer *t, const rose_json *piece,
+                                    const rose_json *table, bool after, const char *path,
+                                    rose_err *err)
 {
-    const char *name = json_string_value(json_object_get(piece, "id"));
-    const json_t *ids = name != NULL ? json_object_get(json_object_get(table, name), "ids") : NULL;
+    const char *name = rose_json_text(rose_json_get(piece, "id"));
+    const rose_json *ids = name != NULL ? rose_json_get(rose_json_get(table, name), "ids") : NULL;
     uint32_t *list = after ? t->suffix : t->prefix;
     uint32_t *n = after ? &t->n_suffix : &t->n_prefix;
-    if (!json_is_array(ids))
+    if (!rose_json_is_array(ids))
         return rose_json_bad(err, path,
                              "post_processor TemplateProcessing: a special token without ids");
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *v = json_array_get(ids, i);
-        json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= (json_int_t)ROSE_MAX_ID || *n == ROSE_MAX_TEMPLATE)
+    for (size_t i = 0; i < rose_json_count(ids); i++) {
+        const rose_json *v = rose_json_at(ids, i);
+        int64_t id = rose_json_is_integer(v) ? rose_json_int(v) : -1;
+        if (id < 0 || id >= (int64_t)ROSE_MAX_ID || *n == ROSE_MAX_TEMPLATE)
             return rose_json_bad(err, path,
                                  "post_processor TemplateProcessing: ids malformed or too many");
         list[(*n)++] = (uint32_t)id;
@@ -290,21 +291,21 @@ static rose_status template_special(rose_tokenizer *t, const json_t *piece, cons
     return ROSE_OK;
 }
 
-static rose_status load_template(rose_tokenizer *t, const json_t *o, const char *path,
+static rose_status load_template(rose_tokenizer *t, const rose_json *o, const char *path,
                                  rose_err *err)
 {
-    const json_t *single = json_object_get(o, "single");
-    const json_t *table = json_object_get(o, "special_tokens");
+    const rose_json *single = rose_json_get(o, "single");
+    const rose_json *table = rose_json_get(o, "special_tokens");
     bool after = false;
-    if (!json_is_array(single))
+    if (!rose_json_is_array(single))
         return rose_json_bad(err, path, "post_processor TemplateProcessing: no list \"single\"");
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *piece = json_array_get(single, i);
-        const json_t *special = json_object_get(piece, "SpecialToken");
+    for (size_t i = 0; i < rose_json_count(single); i++) {
+        const rose_json *piece = rose_json_at(single, i);
+        const rose_json *special = rose_json_get(piece, "SpecialToken");
         if (special != NULL) {
             rose_status st = template_special(t, special, table, after, path, err);
             if (st != ROSE_OK) return st;
-        } else if (json_object_get(piece, "Sequence") != NULL && !after) {
+        } else if (rose_json_get(piece, "Sequence") != NULL && !after) {
             after = true;
         } else {
             return rose_json_bad(err, path, "post_processor TemplateProcessing: not one Sequence");
@@ -314,33 +315,34 @@ static rose_status load_template(rose_tokenizer *t, const json_t *o, const char 
                  : rose_json_bad(err, path, "post_processor TemplateProcessing: no Sequence");
 }
 
-static rose_status load_post_processor(rose_tokenizer *t, const json_t *o, const char *path,
+static rose_status load_post_processor(rose_tokenizer *t, const rose_json *o, const char *path,
                                        int depth, rose_err *err)
 {
     const char *type = rose_json_type(o);
-    if (o == NULL || json_is_null(o) || strcmp(type, "ByteLevel") == 0) return ROSE_OK;
+    if (o == NULL || rose_json_is_null(o) || strcmp(type, "ByteLevel") == 0) return ROSE_OK;
     if (strcmp(type, "TemplateProcessing") == 0) {
         if (t->n_prefix + t->n_suffix > 0)
             return rose_json_bad(err, path, "post_processor: more than one template");
         return load_template(t, o, path, err);
     }
     if (strcmp(type, "Sequence") == 0 && depth < 4) {
-        const json_t *list = json_object_get(o, "processors");
-        if (!json_is_array(list))
+        const rose_json *list = rose_json_get(o, "processors");
+        if (!rose_json_is_array(list))
             return rose_json_bad(err, path, "post_processor Sequence: no list of processors");
         rose_status st = ROSE_OK;
-        for (size_t i = 0; i < json_array_size(list) && st == ROSE_OK; i++)
-            st = load_post_processor(t, json_array_get(list, i), path, depth + 1, err);
+        for (size_t i = 0; i < rose_json_count(list) && st == ROSE_OK; i++)
+            st = load_post_processor(t, rose_json_at(list, i), path, depth + 1, err);
         return st;
     }
     return rose_json_unsupported(err, path, "post_processor", type);
 }
 
-rose_status rose_load_parts(rose_tokenizer *t, const json_t *root, const char *path, rose_err *err)
+rose_status rose_load_parts(rose_tokenizer *t, const rose_json *root, const char *path,
+                            rose_err *err)
 {
-    const json_t *pre = json_object_get(root, "pre_tokenizer");
-    rose_status st = load_normalizer(t, json_object_get(root, "normalizer"), path, 0, err);
-    if (st == ROSE_OK && pre != NULL && !json_is_null(pre))
+    const rose_json *pre = rose_json_get(root, "pre_tokenizer");
+    rose_status st = load_normalizer(t, rose_json_get(root, "normalizer"), path, 0, err);
+    if (st == ROSE_OK && pre != NULL && !rose_json_is_null(pre))
         st = load_pre_tokenizer(t, pre, path, 0, err);
     if (st != ROSE_OK) return st;
     const rose_stage *last = t->n_stages > 0 ? &t->stages[t->n_stages - 1] : NULL;
@@ -350,7 +352,7 @@ rose_status rose_load_parts(rose_tokenizer *t, const json_t *root, const char *p
             return rose_json_bad(err, path, "too many pre-tokenizers in sequence");
         t->stages[t->n_stages++] = (rose_stage){.kind = ROSE_STAGE_CHARS};
     }
-    st = load_decoders(t, json_object_get(root, "decoder"), path, err);
+    st = load_decoders(t, rose_json_get(root, "decoder"), path, err);
     if (st != ROSE_OK) return st;
-    return load_post_processor(t, json_object_get(root, "post_processor"), path, 0, err);
+    return load_post_processor(t, rose_json_get(root, "post_processor"), path, 0, err);
 }

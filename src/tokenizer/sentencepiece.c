@@ -207,31 +207,31 @@ static int by_id(const void *x, const void *y)
 }
 
 /* Tokens of added_tokens_decoder that are no pieces, by id; texts borrowed from config. */
-static rose_status read_added(const model_file *f, const json_t *config, rose_added_spec **specs,
+static rose_status read_added(const model_file *f, const rose_json *config, rose_added_spec **specs,
                               size_t *n)
 {
-    json_t *table = json_object_get(config, "added_tokens_decoder");
+    rose_json *table = rose_json_get(config, "added_tokens_decoder");
     const char *key;
-    json_t *v;
+    rose_json *v;
     *n = 0;
-    if ((*specs = calloc(json_object_size(table) + 1, sizeof **specs)) == NULL)
+    if ((*specs = calloc(rose_json_size(table) + 1, sizeof **specs)) == NULL)
         return rose_fail(f->err, ROSE_E_NOMEM, "%s: out of memory", f->path);
-    json_object_foreach(table, key, v)
-    {
-        const json_t *text = json_object_get(v, "content");
+    rose_json_each (table, key, v) {
+        const rose_json *text = rose_json_get(v, "content");
         char *end;
         const unsigned long id = strtoul(key, &end, 10);
-        if (*key < '0' || *key > '9' || *end != '\0' || id >= ROSE_MAX_ID || !json_is_string(text))
+        if (*key < '0' || *key > '9' || *end != '\0' || id >= ROSE_MAX_ID ||
+            !rose_json_is_string(text))
             return bad(f, "tokenizer_config.json: added_tokens_decoder is malformed");
         if (id < f->n_pieces) continue;
         (*specs)[(*n)++] =
-            (rose_added_spec){.text = json_string_value(text),
-                              .len = json_string_length(text),
-                              .special = json_is_true(json_object_get(v, "special")),
-                              .lstrip = json_is_true(json_object_get(v, "lstrip")),
-                              .rstrip = json_is_true(json_object_get(v, "rstrip")),
-                              .single_word = json_is_true(json_object_get(v, "single_word")),
-                              .normalized = json_is_true(json_object_get(v, "normalized")),
+            (rose_added_spec){.text = rose_json_text(text),
+                              .len = rose_json_text_len(text),
+                              .special = rose_json_is_true(rose_json_get(v, "special")),
+                              .lstrip = rose_json_is_true(rose_json_get(v, "lstrip")),
+                              .rstrip = rose_json_is_true(rose_json_get(v, "rstrip")),
+                              .single_word = rose_json_is_true(rose_json_get(v, "single_word")),
+                              .normalized = rose_json_is_true(rose_json_get(v, "normalized")),
                               .has_id = true,
                               .id = (uint32_t)id};
     }
@@ -240,21 +240,21 @@ static rose_status read_added(const model_file *f, const json_t *config, rose_ad
 }
 
 /* The tokenizer of a file that was read. */
-static rose_status build(rose_tokenizer *t, model_file *f, const json_t *config)
+static rose_status build(rose_tokenizer *t, model_file *f, const rose_json *config)
 {
     rose_added_spec *specs = NULL;
     size_t n_specs = 0;
-    const json_t *add_bos = json_object_get(config, "add_bos_token");
-    const bool legacy = json_is_true(json_object_get(config, "legacy"));
+    const rose_json *add_bos = rose_json_get(config, "add_bos_token");
+    const bool legacy = rose_json_is_true(rose_json_get(config, "legacy"));
     rose_prepend prefix = ROSE_PREPEND_NEVER;
     if (f->dummy_prefix) prefix = legacy ? ROSE_PREPEND_ALWAYS : ROSE_PREPEND_FIRST;
     rose_status st = read_added(f, config, &specs, &n_specs);
     if (st == ROSE_OK)
         st = rose_load_pieces(t, f->pieces, f->n_pieces, prefix, specs, n_specs, f->path, f->err);
     if (st == ROSE_OK && t->unk_id == ROSE_NO_ID) st = bad(f, "no piece has type UNKNOWN");
-    if (st == ROSE_OK && f->bos >= 0 && !json_is_false(add_bos))
+    if (st == ROSE_OK && f->bos >= 0 && !rose_json_is_false(add_bos))
         t->prefix[t->n_prefix++] = (uint32_t)f->bos;
-    if (st == ROSE_OK && f->eos >= 0 && json_is_true(json_object_get(config, "add_eos_token")))
+    if (st == ROSE_OK && f->eos >= 0 && rose_json_is_true(rose_json_get(config, "add_eos_token")))
         t->suffix[t->n_suffix++] = (uint32_t)f->eos;
     free(specs);
     return st;
@@ -263,7 +263,7 @@ static rose_status build(rose_tokenizer *t, model_file *f, const json_t *config)
 rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err *err)
 {
     rose_buf path = {0}, text = {0};
-    json_t *config = NULL;
+    rose_json *config = NULL;
     model_file f = {.model_type = 1, /* the defaults of sentencepiece_model.proto */
                     .bos = 1,
                     .eos = 2,
@@ -281,7 +281,7 @@ rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err
     if (st == ROSE_OK) st = check_model(&f);
     if (st == ROSE_OK) st = build(t, &f, config);
     free(f.pieces);
-    json_decref(config);
+    rose_json_decref(config);
     rose_buf_free(&text);
     rose_buf_free(&path);
     return st;

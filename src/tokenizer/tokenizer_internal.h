@@ -4,11 +4,10 @@
 #define ROSE_TOKENIZER_INTERNAL_H
 
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <jansson.h>
 #include <pcre2.h>
 #include <string.h>
 
-#include "tokenizer/json_scan.h"
+#include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
 #define ROSE_NO_ID      UINT32_MAX
@@ -364,19 +363,21 @@ rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err
 rose_status rose_load_gguf(rose_tokenizer *t, const rose_gguf *file, rose_err *err);
 
 /* load_parts.c: the parts of tokenizer.json other than model and tokens. */
-rose_status rose_load_parts(rose_tokenizer *t, const json_t *root, const char *path, rose_err *err);
+rose_status rose_load_parts(rose_tokenizer *t, const rose_json *root, const char *path,
+                            rose_err *err);
 rose_status rose_json_bad(rose_err *err, const char *path, const char *what);
 rose_status rose_json_unsupported(rose_err *err, const char *path, const char *what,
                                   const char *name);
 /* "type" of a component, "" when it has none. */
-const char *rose_json_type(const json_t *o);
+const char *rose_json_type(const rose_json *o);
 /* A boolean field: its value, dflt when absent; *ok = false when it is something else. */
-bool rose_json_bool(const json_t *o, const char *name, bool dflt, bool *ok);
+bool rose_json_bool(const rose_json *o, const char *name, bool dflt, bool *ok);
 
 /* Shared (load_common.c). */
-rose_status rose_load_json(json_t **out, const char *path, rose_err *err);
+rose_status rose_load_json(rose_json **out, const char *path, rose_err *err);
 /* dir/name if it exists, else *out = NULL. */
-rose_status rose_load_optional_json(json_t **out, const char *dir, const char *name, rose_err *err);
+rose_status rose_load_optional_json(rose_json **out, const char *dir, const char *name,
+                                    rose_err *err);
 /* Model tokens from an object text -> id, without a tree. */
 rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_err *err);
 /* Merges named by texts, put in batches (load_merges.c). Fill v and err; flush at the end; free

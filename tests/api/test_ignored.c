@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
+#include "base/json.h"
 #include "fakes.h"
 
 #include "api/json_out.h"
@@ -210,17 +210,17 @@ static void strict_refuses(void **state)
         rose_http_req *r = ask(rows[i].path, rows[i].body);
         if (r->status != want) fail_msg("%s: %d %s", rows[i].body, r->status, fake_text(r));
         assert_null(ignored(r));
-        json_t *v = json_loads(fake_text(r), 0, NULL);
-        const json_t *e = json_object_get(v, "error");
-        const char *param = json_string_value(json_object_get(e, "param"));
-        const char *code = json_string_value(json_object_get(e, "code"));
+        rose_json *v = rose_json_loads(fake_text(r), 0, NULL);
+        const rose_json *e = rose_json_get(v, "error");
+        const char *param = rose_json_text(rose_json_get(e, "param"));
+        const char *code = rose_json_text(rose_json_get(e, "code"));
         if (want == 400 &&
             (rows[i].strict == NULL ? param != NULL : strcmp(param, rows[i].strict) != 0))
             fail_msg("%s: %s", rows[i].body, fake_text(r));
         if (want == 400)
             assert_true(strcmp(code, "unknown_field") == 0 ||
                         strcmp(code, "unsupported_field") == 0);
-        json_decref(v);
+        rose_json_decref(v);
         fake_free(r);
     }
     fake_stop(a);
@@ -377,13 +377,12 @@ static void several_names(void **state)
     fake_free(r);
     r = fake_request("/v1/models", NULL, 0);
     fake_arrive(r);
-    json_t *v = json_loads(fake_text(r), 0, NULL);
-    const json_t *data = json_object_get(v, "data");
-    assert_int_equal(json_array_size(data), 3);
+    rose_json *v = rose_json_loads(fake_text(r), 0, NULL);
+    const rose_json *data = rose_json_get(v, "data");
+    assert_int_equal(rose_json_count(data), 3);
     for (size_t i = 0; i < 3; i++)
-        assert_string_equal(json_string_value(json_object_get(json_array_get(data, i), "id")),
-                            sound[i]);
-    json_decref(v);
+        assert_string_equal(rose_json_text(rose_json_get(rose_json_at(data, i), "id")), sound[i]);
+    rose_json_decref(v);
     fake_free(r);
     fake_stop(a);
 }

@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 #include <math.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "fakes.h"
 
 static uint64_t rng;
@@ -70,17 +70,17 @@ typedef struct collected {
     char text[MAX_CHOICES][2048];
     char finish[MAX_CHOICES][8];
     uint32_t n_finished;
-    json_int_t completion_tokens; /* -1 = no usage */
+    int64_t completion_tokens; /* -1 = no usage */
     bool done, error;
 } collected;
 
-static void collect_choice(collected *got, json_t *c)
+static void collect_choice(collected *got, rose_json *c)
 {
-    size_t i = (size_t)json_integer_value(json_object_get(c, "index"));
-    const char *finish = json_string_value(json_object_get(c, "finish_reason"));
+    size_t i = (size_t)rose_json_int(rose_json_get(c, "index"));
+    const char *finish = rose_json_text(rose_json_get(c, "finish_reason"));
     assert_true(i < MAX_CHOICES);
     assert_int_equal(got->finish[i][0], 0); /* nothing comes after the end */
-    strcat(got->text[i], json_string_value(json_object_get(c, "text")));
+    strcat(got->text[i], rose_json_text(rose_json_get(c, "text")));
     if (finish == NULL) return;
     snprintf(got->finish[i], sizeof got->finish[i], "%s", finish);
     got->n_finished++;
@@ -89,14 +89,15 @@ static void collect_choice(collected *got, json_t *c)
 static void collect_object(collected *got, const char *text, size_t len)
 {
     size_t i;
-    json_t *c, *v = json_loadb(text, len, 0, NULL);
+    rose_json *c, *v = rose_json_loadb(text, len, 0, NULL);
     assert_non_null(v);
-    if (json_object_get(v, "error") != NULL) got->error = true;
-    json_array_foreach(json_object_get(v, "choices"), i, c) collect_choice(got, c);
-    json_t *usage = json_object_get(v, "usage");
-    if (json_is_object(usage))
-        got->completion_tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
-    json_decref(v);
+    if (rose_json_get(v, "error") != NULL) got->error = true;
+    rose_json_each_item (rose_json_get(v, "choices"), i, c)
+        collect_choice(got, c);
+    rose_json *usage = rose_json_get(v, "usage");
+    if (rose_json_is_object(usage))
+        got->completion_tokens = rose_json_int(rose_json_get(usage, "completion_tokens"));
+    rose_json_decref(v);
 }
 
 static void collect(collected *got, client *k)
@@ -936,21 +937,20 @@ static void inputs_in_pieces(void **state)
         rose_http_req *r = many_inputs(N);
         fake_arrive(r);
         fake_run(r);
-        json_t *reply = json_loads(fake_text(r), 0, NULL);
-        const json_t *data = json_object_get(reply, "data");
+        rose_json *reply = rose_json_loads(fake_text(r), 0, NULL);
+        const rose_json *data = rose_json_get(reply, "data");
         assert_int_equal(r->status, 200);
-        assert_int_equal(json_array_size(data), N);
+        assert_int_equal(rose_json_count(data), N);
         for (uint32_t i = 0; i < N; i++) {
-            const json_t *v = json_object_get(json_array_get(data, i), "embedding");
-            assert_int_equal(json_integer_value(json_object_get(json_array_get(data, i), "index")),
-                             i);
-            assert_int_equal(json_array_size(v), FAKE_WIDTH);
-            assert_true(json_real_value(json_array_get(v, 1)) == 97.0 + i);
-            assert_true(json_real_value(json_array_get(v, 3)) == 0.5);
+            const rose_json *v = rose_json_get(rose_json_at(data, i), "embedding");
+            assert_int_equal(rose_json_int(rose_json_get(rose_json_at(data, i), "index")), i);
+            assert_int_equal(rose_json_count(v), FAKE_WIDTH);
+            assert_true(rose_json_real_value(rose_json_at(v, 1)) == 97.0 + i);
+            assert_true(rose_json_real_value(rose_json_at(v, 3)) == 0.5);
         }
         assert_int_equal(fake.n_submitted, N);
         assert_int_equal(fake.n_released, N);
-        json_decref(reply);
+        rose_json_decref(reply);
         fake_free(r);
         fake_stop(a);
     }
@@ -992,14 +992,14 @@ static void workers_write_long_replies(void **state)
     fake_run(r);
     fake_run(busy);
     assert_int_equal(r->status, 200);
-    json_t *reply = json_loads(fake_text(r), 0, NULL);
-    const json_t *data = json_object_get(reply, "data");
-    assert_int_equal(json_array_size(data), N);
+    rose_json *reply = rose_json_loads(fake_text(r), 0, NULL);
+    const rose_json *data = rose_json_get(reply, "data");
+    assert_int_equal(rose_json_count(data), N);
     for (uint32_t i = 0; i < N; i++) {
-        const json_t *v = json_object_get(json_array_get(data, i), "embedding");
-        assert_true(json_real_value(json_array_get(v, 1)) == 97.0 + i % 200);
+        const rose_json *v = rose_json_get(rose_json_at(data, i), "embedding");
+        assert_true(rose_json_real_value(rose_json_at(v, 1)) == 97.0 + i % 200);
     }
-    json_decref(reply);
+    rose_json_decref(reply);
     fake_free(r);
     fake_free(busy);
     fake_stop(a);
@@ -1071,16 +1071,16 @@ static void ranks_by_two_answers(void **state)
     rose_http_req *r = fake_request("/rerank", body, strlen(body));
     fake_arrive(r);
     fake_run(r);
-    json_t *reply = json_loads(fake_text(r), 0, NULL);
-    const json_t *results = json_object_get(reply, "results");
-    const json_t *best = json_array_get(results, 0);
+    rose_json *reply = rose_json_loads(fake_text(r), 0, NULL);
+    const rose_json *results = rose_json_get(reply, "results");
+    const rose_json *best = rose_json_at(results, 0);
     assert_int_equal(r->status, 200);
-    assert_int_equal(json_array_size(results), 1);
+    assert_int_equal(rose_json_count(results), 1);
     assert_int_equal(fake.n_submitted, 4);
-    assert_int_equal(json_integer_value(json_object_get(best, "index")), 0); /* of equal ones */
+    assert_int_equal(rose_json_int(rose_json_get(best, "index")), 0); /* of equal ones */
     const double want = 1 / (1 + exp((double)('y' - 'n') / 16));
-    assert_true(fabs(json_real_value(json_object_get(best, "relevance_score")) - want) < 1e-7);
-    json_decref(reply);
+    assert_true(fabs(rose_json_real_value(rose_json_get(best, "relevance_score")) - want) < 1e-7);
+    rose_json_decref(reply);
     fake_free(r);
     fake_stop(a);
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
+#include "base/json.h"
 #include "fakes.h"
 
 #include "base/clock.h"
@@ -32,7 +32,8 @@ static const row refused[] = {
     {C, "{\"prompt\":\"\xC3\x28\"}", 400, NULL, "not valid JSON"},
     {C, "{\"prompt\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 400, NULL,
      "deeper than 64"},
-    {C, "{\"prompt\":\"x\",\"seed\":9223372036854775808}", 400, NULL, "too big integer"},
+    {C, "{\"prompt\":\"x\",\"seed\":9223372036854775808}", 400, "seed",
+     "does not fit 64 bits: 9223372036854775808"},
     {C, "{\"prompt\":\"x\",\"temperature\":1e400}", 400, NULL, "overflow"},
     {C, "{\"prompt\":\"x\",\"temperature\":NaN}", 400, NULL, "not valid JSON"},
     /* prompt */
@@ -540,19 +541,19 @@ static rose_http_req *ask(const char *path, const char *body)
 
 static void check_error(rose_http_req *r, const row *w)
 {
-    json_t *v = json_loads(fake_text(r), 0, NULL);
-    json_t *e = json_object_get(v, "error");
-    const char *message = json_string_value(json_object_get(e, "message"));
-    const char *param = json_string_value(json_object_get(e, "param"));
+    rose_json *v = rose_json_loads(fake_text(r), 0, NULL);
+    rose_json *e = rose_json_get(v, "error");
+    const char *message = rose_json_text(rose_json_get(e, "message"));
+    const char *param = rose_json_text(rose_json_get(e, "param"));
     if (r->status != w->status || message == NULL || strstr(message, w->message) == NULL)
         fail_msg("%s %s: %d %s", w->path, w->body == NULL ? "" : w->body, r->status, fake_text(r));
     if ((param == NULL) != (w->param == NULL) || (param != NULL && strcmp(param, w->param) != 0))
         fail_msg("%s %s: param %s", w->path, w->body == NULL ? "" : w->body, fake_text(r));
-    assert_non_null(json_object_get(e, "type"));
-    assert_non_null(json_object_get(e, "code"));
-    assert_int_equal(json_object_size(e), 4);
+    assert_non_null(rose_json_get(e, "type"));
+    assert_non_null(rose_json_get(e, "code"));
+    assert_int_equal(rose_json_size(e), 4);
     if (w->status == 405) assert_non_null(strstr(r->headers, "Allow: "));
-    json_decref(v);
+    rose_json_decref(v);
 }
 
 static void refuses(void **state)
@@ -700,15 +701,15 @@ static void structures(void **state)
         char body[1024];
         snprintf(body, sizeof body, "{%s,%s}", chat ? MSG : "\"prompt\":\"x\"", rows[i].fields);
         rose_http_req *r = ask(rows[i].path, body);
-        json_t *v = json_loads(fake_text(r), 0, NULL);
-        json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        rose_json *v = rose_json_loads(fake_text(r), 0, NULL);
+        rose_json *choice = rose_json_at(rose_json_get(v, "choices"), 0);
         const char *text =
-            json_string_value(chat ? json_object_get(json_object_get(choice, "message"), "content")
-                                   : json_object_get(choice, "text"));
+            rose_json_text(chat ? rose_json_get(rose_json_get(choice, "message"), "content")
+                                : rose_json_get(choice, "text"));
         if (text == NULL || strcmp(text, rows[i].text) != 0) fail_msg("%s: %s", body, fake_text(r));
-        assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")),
+        assert_string_equal(rose_json_text(rose_json_get(choice, "finish_reason")),
                             strlen(text) == 16 ? "length" : "stop");
-        json_decref(v);
+        rose_json_decref(v);
         fake_free(r);
     }
 }

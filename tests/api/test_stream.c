@@ -1,5 +1,5 @@
 /* Streams and replies byte by byte against fakes: chunk shapes, roles, stop strings across tokens,
- * usage, errors in mid-stream; and the fast writer against jansson's. */
+ * usage, errors in mid-stream; and the fast writer against that of base/json.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -88,95 +88,91 @@ static rose_http_req *ask(const char *body)
     return r;
 }
 
-static json_t *parse(const char *text, size_t n)
+static rose_json *parse(const char *text, size_t n)
 {
-    json_error_t e;
-    json_t *v = NULL;
+    rose_json_error e;
+    rose_json *v = NULL;
     if (rose_json_parse(&v, text, n, 0, &e) != ROSE_OK) fail_msg("%s: %.*s", e.text, (int)n, text);
     return v;
 }
 
 /* ---- a reply as text: content, reasoning, calls, finish ---- */
 
-static void describe(char *out, size_t cap, const json_t *message, const char *finish)
+static void describe(char *out, size_t cap, const rose_json *message, const char *finish)
 {
-    const json_t *content = json_object_get(message, "content"), *c;
-    const char *thought = json_string_value(json_object_get(message, "reasoning_content"));
-    const char *again = json_string_value(json_object_get(message, "reasoning"));
+    const rose_json *content = rose_json_get(message, "content"), *c;
+    const char *thought = rose_json_text(rose_json_get(message, "reasoning_content"));
+    const char *again = rose_json_text(rose_json_get(message, "reasoning"));
     size_t i, n = (size_t)snprintf(out, cap, "content=%s;",
-                                   json_is_null(content) ? "null" : json_string_value(content));
+                                   rose_json_is_null(content) ? "null" : rose_json_text(content));
     assert_true((thought == NULL) == (again == NULL));
     if (thought != NULL) {
         assert_string_equal(thought, again);
         n += (size_t)snprintf(out + n, cap - n, "reasoning=%s;", thought);
     }
-    json_array_foreach(json_object_get(message, "tool_calls"), i, c)
-    {
-        const json_t *f = json_object_get(c, "function");
-        const char *id = json_string_value(json_object_get(c, "id"));
+    rose_json_each_item (rose_json_get(message, "tool_calls"), i, c) {
+        const rose_json *f = rose_json_get(c, "function");
+        const char *id = rose_json_text(rose_json_get(c, "id"));
         assert_true(id != NULL && strncmp(id, "call_", 5) == 0 && strlen(id) == 21);
-        assert_string_equal(json_string_value(json_object_get(c, "type")), "function");
-        n += (size_t)snprintf(out + n, cap - n, "%s(%s);",
-                              json_string_value(json_object_get(f, "name")),
-                              json_string_value(json_object_get(f, "arguments")));
+        assert_string_equal(rose_json_text(rose_json_get(c, "type")), "function");
+        n += (size_t)snprintf(out + n, cap - n, "%s(%s);", rose_json_text(rose_json_get(f, "name")),
+                              rose_json_text(rose_json_get(f, "arguments")));
     }
     snprintf(out + n, cap - n, "%s", finish);
 }
 
 /* Appends the string `key` of a delta to that of the message. */
-static void join(json_t *message, const json_t *delta, const char *key)
+static void join(rose_json *message, const rose_json *delta, const char *key)
 {
-    const char *old = json_string_value(json_object_get(message, key));
-    const json_t *v = json_object_get(delta, key);
+    const char *old = rose_json_text(rose_json_get(message, key));
+    const rose_json *v = rose_json_get(delta, key);
     rose_buf b = {0};
-    if (!json_is_string(v)) return;
+    if (!rose_json_is_string(v)) return;
     if (old != NULL) rose_buf_add(&b, old, strlen(old));
-    rose_buf_add(&b, json_string_value(v), json_string_length(v));
-    json_object_set_new(message, key, json_stringn(b.data, b.len));
+    rose_buf_add(&b, rose_json_text(v), rose_json_text_len(v));
+    rose_json_set_new(message, key, rose_json_stringn(b.data, b.len));
     rose_buf_free(&b);
 }
 
-static void join_calls(json_t *message, const json_t *delta)
+static void join_calls(rose_json *message, const rose_json *delta)
 {
-    json_t *calls = json_object_get(message, "tool_calls"), *d;
+    rose_json *calls = rose_json_get(message, "tool_calls"), *d;
     size_t i;
-    json_array_foreach(json_object_get(delta, "tool_calls"), i, d)
-    {
-        const size_t k = (size_t)json_integer_value(json_object_get(d, "index"));
-        assert_true(k <= json_array_size(calls));
-        if (k == json_array_size(calls)) { /* the first has id, type and name */
+    rose_json_each_item (rose_json_get(delta, "tool_calls"), i, d) {
+        const size_t k = (size_t)rose_json_int(rose_json_get(d, "index"));
+        assert_true(k <= rose_json_count(calls));
+        if (k == rose_json_count(calls)) { /* the first has id, type and name */
             assert_string_equal(
-                json_string_value(json_object_get(json_object_get(d, "function"), "arguments")),
-                "");
-            json_array_append(calls, d);
+                rose_json_text(rose_json_get(rose_json_get(d, "function"), "arguments")), "");
+            rose_json_append(calls, d);
             continue;
         }
-        assert_null(json_object_get(d, "id"));
-        join(json_object_get(json_array_get(calls, k), "function"), json_object_get(d, "function"),
+        assert_null(rose_json_get(d, "id"));
+        join(rose_json_get(rose_json_at(calls, k), "function"), rose_json_get(d, "function"),
              "arguments");
     }
 }
 
 /* The message that the chunks of a stream make; *finish is from the last one. */
-static json_t *join_stream(const char *text, char finish[32])
+static rose_json *join_stream(const char *text, char finish[32])
 {
-    json_t *message = json_pack("{s:n,s:[]}", "content", "tool_calls");
+    rose_json *message = rose_json_pack("{s:n,s:[]}", "content", "tool_calls");
     bool first = true;
     for (const char *at = text; (at = strstr(at, "data: ")) != NULL;) {
         const char *end = strstr(at += 6, "\n\n");
         if (strncmp(at, "[DONE]", 6) == 0) break;
-        json_t *chunk = parse(at, (size_t)(end - at));
-        const json_t *c = json_array_get(json_object_get(chunk, "choices"), 0);
-        const json_t *delta = json_object_get(c, "delta");
-        const char *f = json_string_value(json_object_get(c, "finish_reason"));
-        assert_int_equal(json_object_get(delta, "role") != NULL, first);
+        rose_json *chunk = parse(at, (size_t)(end - at));
+        const rose_json *c = rose_json_at(rose_json_get(chunk, "choices"), 0);
+        const rose_json *delta = rose_json_get(c, "delta");
+        const char *f = rose_json_text(rose_json_get(c, "finish_reason"));
+        assert_int_equal(rose_json_get(delta, "role") != NULL, first);
         first = false;
         join(message, delta, "content");
         join(message, delta, "reasoning_content");
         join(message, delta, "reasoning");
         join_calls(message, delta);
         if (f != NULL) snprintf(finish, 32, "%s", f);
-        json_decref(chunk);
+        rose_json_decref(chunk);
     }
     return message;
 }
@@ -189,15 +185,15 @@ static void describe_reply(char *out, size_t cap, const char *fields, bool strea
     rose_http_req *r = ask(body);
     if (r->status != 200) fail_msg("%d: %s", r->status, fake_text(r));
     if (stream) {
-        json_t *message = join_stream(fake_text(r), finish);
+        rose_json *message = join_stream(fake_text(r), finish);
         describe(out, cap, message, finish);
-        json_decref(message);
+        rose_json_decref(message);
     } else {
-        json_t *reply = parse(fake_text(r), strlen(fake_text(r)));
-        const json_t *c = json_array_get(json_object_get(reply, "choices"), 0);
-        describe(out, cap, json_object_get(c, "message"),
-                 json_string_value(json_object_get(c, "finish_reason")));
-        json_decref(reply);
+        rose_json *reply = parse(fake_text(r), strlen(fake_text(r)));
+        const rose_json *c = rose_json_at(rose_json_get(reply, "choices"), 0);
+        describe(out, cap, rose_json_get(c, "message"),
+                 rose_json_text(rose_json_get(c, "finish_reason")));
+        rose_json_decref(reply);
     }
     fake_free(r);
 }
@@ -309,16 +305,15 @@ static void short_ids(void **state)
     server s = start(TEKKEN, NULL, NULL);
     set_script("[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}");
     rose_http_req *r = ask("{" MESSAGES "," TOOLS ",\"max_tokens\":99}");
-    json_t *reply = parse(fake_text(r), strlen(fake_text(r)));
-    json_t *calls = json_object_get(
-        json_object_get(json_array_get(json_object_get(reply, "choices"), 0), "message"),
-        "tool_calls");
-    const char *a = json_string_value(json_object_get(json_array_get(calls, 0), "id"));
-    const char *b = json_string_value(json_object_get(json_array_get(calls, 1), "id"));
+    rose_json *reply = parse(fake_text(r), strlen(fake_text(r)));
+    rose_json *calls = rose_json_get(
+        rose_json_get(rose_json_at(rose_json_get(reply, "choices"), 0), "message"), "tool_calls");
+    const char *a = rose_json_text(rose_json_get(rose_json_at(calls, 0), "id"));
+    const char *b = rose_json_text(rose_json_get(rose_json_at(calls, 1), "id"));
     assert_int_equal(strlen(a), 9);
     assert_int_equal(strlen(b), 9);
     assert_string_not_equal(a, b);
-    json_decref(reply);
+    rose_json_decref(reply);
     fake_free(r);
     stop(&s);
 }
@@ -356,19 +351,18 @@ static void demands(void **state)
         snprintf(body, sizeof body, "{" MESSAGES ",\"max_tokens\":200,%s}", rows[i].fields);
         r = ask(body);
         if (r->status != 200) fail_msg("%s", fake_text(r));
-        json_t *reply = parse(fake_text(r), strlen(fake_text(r)));
-        json_t *m =
-            json_object_get(json_array_get(json_object_get(reply, "choices"), 0), "message");
-        json_t *calls = json_object_get(m, "tool_calls");
-        const json_t *f = json_object_get(json_array_get(calls, 0), "function");
-        const char *args = json_string_value(json_object_get(f, "arguments"));
-        const char *name = json_string_value(json_object_get(f, "name"));
-        if (json_array_size(calls) != 1 || strcmp(name, rows[i].want) != 0)
+        rose_json *reply = parse(fake_text(r), strlen(fake_text(r)));
+        rose_json *m = rose_json_get(rose_json_at(rose_json_get(reply, "choices"), 0), "message");
+        rose_json *calls = rose_json_get(m, "tool_calls");
+        const rose_json *f = rose_json_get(rose_json_at(calls, 0), "function");
+        const char *args = rose_json_text(rose_json_get(f, "arguments"));
+        const char *name = rose_json_text(rose_json_get(f, "name"));
+        if (rose_json_count(calls) != 1 || strcmp(name, rows[i].want) != 0)
             fail_msg("%s: %s", rows[i].fields, fake_text(r));
-        json_t *v = parse(args, strlen(args));
-        assert_int_equal(json_is_integer(json_object_get(v, "a")), strcmp(name, "add") == 0);
-        json_decref(v);
-        json_decref(reply);
+        rose_json *v = parse(args, strlen(args));
+        assert_int_equal(rose_json_is_integer(rose_json_get(v, "a")), strcmp(name, "add") == 0);
+        rose_json_decref(v);
+        rose_json_decref(reply);
         fake_free(r);
         stop(&s);
     }

@@ -108,17 +108,17 @@ static inline void test_random_models(void **state)
 
 /* ---- pooled states (tests/golden/states.json) ---- */
 
-static inline double state_error(json_t *want, const float *got, uint32_t n)
+static inline double state_error(rose_json *want, const float *got, uint32_t n)
 {
     double worst = 0;
-    assert_int_equal(json_array_size(want), n);
+    assert_int_equal(rose_json_count(want), n);
     for (uint32_t i = 0; i < n; i++)
-        worst = fmax(worst, fabs(json_number_value(json_array_get(want, i)) - (double)got[i]));
+        worst = fmax(worst, fabs(rose_json_number_value(rose_json_at(want, i)) - (double)got[i]));
     return worst;
 }
 
 /* The state of the last token and the mean over the prompt, in chunks. */
-static inline double check_states_of(const golden_prompt *p, json_t *want, fx_backend *f)
+static inline double check_states_of(const golden_prompt *p, rose_json *want, fx_backend *f)
 {
     const rose_model *m = f->model;
     const uint32_t d = m->arch.d_model;
@@ -154,23 +154,19 @@ static inline const golden_prompt *prompt_named(const golden *g, const char *nam
 static inline void test_golden_states(void **state)
 {
     char path[1024];
-    json_error_t error;
     size_t i, j;
-    json_t *one, *p;
+    rose_json *one, *p;
     (void)state;
     golden_path(path, sizeof path, "tests/golden/states.json");
-    json_t *all = json_load_file(path, 0, &error);
-    if (all == NULL) fail_msg("%s: %s", path, error.text);
-    json_array_foreach(golden_get(all, "models"), i, one)
-    {
+    rose_json *all = test_load_json(path);
+    rose_json_each_item (golden_get(all, "models"), i, one) {
         golden g;
-        const char *name = json_string_value(golden_get(one, "name"));
+        const char *name = rose_json_text(golden_get(one, "name"));
         golden_open(&g, name);
         rose_model *m = golden_model(&g);
         fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 9);
-        json_array_foreach(golden_get(one, "prompts"), j, p)
-        {
-            const char *which = json_string_value(golden_get(p, "name"));
+        rose_json_each_item (golden_get(one, "prompts"), j, p) {
+            const char *which = rose_json_text(golden_get(p, "name"));
             const double e = check_states_of(prompt_named(&g, which), p, &f);
             print_message("%s, prompt %s: largest error of a state %.1e\n", name, which, e);
             assert_true(e <= golden_real(one, "tolerance"));
@@ -179,7 +175,7 @@ static inline void test_golden_states(void **state)
         rose_model_close(m);
         golden_close(&g);
     }
-    json_decref(all);
+    rose_json_decref(all);
 }
 
 /* Nats a token, in double from our logits. */

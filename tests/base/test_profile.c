@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "base/allocguard.h"
 #include "base/clock.h"
 #include "base/profile.h"
+#include "load_json.h"
 
 static char g_path[64];
 
@@ -36,63 +36,58 @@ static int tear_down(void **state)
 }
 
 /* The file, which must be JSON of the format's shape. */
-static json_t *load(void)
+static rose_json *load(void)
 {
-    json_error_t e;
-    json_t *root = json_load_file(g_path, JSON_REJECT_DUPLICATES, &e);
-    if (root == NULL) fail_msg("%s: line %d: %s", g_path, e.line, e.text);
+    rose_json *root = test_load_json(g_path);
     size_t i;
-    json_t *v;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, v)
-    {
-        assert_true(json_is_string(json_object_get(v, "ph")));
-        assert_true(json_is_string(json_object_get(v, "name")));
-        assert_true(json_is_integer(json_object_get(v, "pid")));
-        assert_true(json_is_integer(json_object_get(v, "tid")));
-        if (strcmp(json_string_value(json_object_get(v, "ph")), "M") == 0) continue;
-        assert_true(json_real_value(json_object_get(v, "ts")) >= 0);
-        const json_t *dur = json_object_get(v, "dur");
-        assert_true(dur == NULL || json_real_value(dur) >= 0);
+    rose_json *v;
+    rose_json_each_item (rose_json_get(root, "traceEvents"), i, v) {
+        assert_true(rose_json_is_string(rose_json_get(v, "ph")));
+        assert_true(rose_json_is_string(rose_json_get(v, "name")));
+        assert_true(rose_json_is_integer(rose_json_get(v, "pid")));
+        assert_true(rose_json_is_integer(rose_json_get(v, "tid")));
+        if (strcmp(rose_json_text(rose_json_get(v, "ph")), "M") == 0) continue;
+        assert_true(rose_json_real_value(rose_json_get(v, "ts")) >= 0);
+        const rose_json *dur = rose_json_get(v, "dur");
+        assert_true(dur == NULL || rose_json_real_value(dur) >= 0);
     }
     return root;
 }
 
-static const char *ph_of(const json_t *v)
+static const char *ph_of(const rose_json *v)
 {
-    return json_string_value(json_object_get(v, "ph"));
+    return rose_json_text(rose_json_get(v, "ph"));
 }
 
-static size_t count(const json_t *root, const char *ph, const char *name)
+static size_t count(const rose_json *root, const char *ph, const char *name)
 {
     size_t i, n = 0;
-    json_t *v;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, v)
-    {
-        const char *nm = json_string_value(json_object_get(v, "name"));
+    rose_json *v;
+    rose_json_each_item (rose_json_get(root, "traceEvents"), i, v) {
+        const char *nm = rose_json_text(rose_json_get(v, "name"));
         if (strcmp(ph_of(v), ph) == 0 && (name == NULL || strcmp(nm, name) == 0)) n++;
     }
     return n;
 }
 
-static const json_t *find(const json_t *root, const char *ph, const char *name)
+static const rose_json *find(const rose_json *root, const char *ph, const char *name)
 {
     size_t i;
-    json_t *v;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, v)
-    {
-        const char *nm = json_string_value(json_object_get(v, "name"));
+    rose_json *v;
+    rose_json_each_item (rose_json_get(root, "traceEvents"), i, v) {
+        const char *nm = rose_json_text(rose_json_get(v, "name"));
         if (strcmp(ph_of(v), ph) == 0 && strcmp(nm, name) == 0) return v;
     }
     fail_msg("no event %s '%s'", ph, name);
     return NULL;
 }
 
-static double number(const json_t *v, const char *key)
+static double number(const rose_json *v, const char *key)
 {
-    return json_number_value(json_object_get(v, key));
+    return rose_json_number_value(rose_json_get(v, key));
 }
 
-static json_t *stop(rose_prof_result *r)
+static rose_json *stop(rose_prof_result *r)
 {
     rose_err err = {{0}};
     if (rose_prof_stop(g_path, r, &err) != ROSE_OK) fail_msg("%s", err.msg);
@@ -124,12 +119,12 @@ static void test_off(void **state)
     assert_int_not_equal(access(g_path, F_OK), 0);
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK);
     rose_prof_end(&early);
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, 0);
     assert_int_equal(r.n_dropped, 0);
     assert_int_equal(r.n_threads, 0);
     assert_int_equal(count(root, "X", NULL), 0);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 /* Times that the caller gives are taken as they are; what began before the recording is cut. */
@@ -151,7 +146,7 @@ static void test_given_times(void **state)
     const uint64_t ended = rose_prof_end_at(&cut, 0, NULL, 0); /* 0: the clock is read */
     assert_true(ended > t && ended <= rose_now_ns());
     assert_int_equal(rose_prof_end_at(&outer, 0, NULL, 0) >= ended, 1);
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, 4);
     const double begin = number(find(root, "X", "outer"), "ts");
     assert_true(fabs(number(find(root, "X", "inner"), "ts") - begin) < 1e-3);
@@ -162,7 +157,7 @@ static void test_given_times(void **state)
     /* from the start of the recording on, no longer */
     assert_true(number(find(root, "X", "cut"), "dur") <= (double)(ended - before) * 1e-3);
     assert_true(number(find(root, "X", "cut"), "dur") >= (double)(ended - t) * 1e-3);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void test_kinds(void **state)
@@ -176,32 +171,31 @@ static void test_kinds(void **state)
     rose_prof_async("no end", 7, 5, 4);            /* did not happen */
     rose_prof_async("no begin", 7, 0, 4);          /* likewise */
     rose_prof_async("early", 9, 1, rose_now_ns()); /* cut at the recording's beginning */
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, 7);
     assert_int_equal(r.n_threads, 1);
     assert_true(r.file_bytes > 100);
-    const json_t *outer = find(root, "X", "outer"), *inner = find(root, "X", "inner");
+    const rose_json *outer = find(root, "X", "outer"), *inner = find(root, "X", "inner");
     assert_true(number(outer, "ts") <= number(inner, "ts"));
     /* to the nanosecond: sums of decimals */
     assert_true(number(outer, "ts") + number(outer, "dur") + 1e-6 >=
                 number(inner, "ts") + number(inner, "dur"));
-    assert_int_equal(number(json_object_get(inner, "args"), "rows"), 42);
-    const json_t *flow = find(root, "s", "request");
+    assert_int_equal(number(rose_json_get(inner, "args"), "rows"), 42);
+    const rose_json *flow = find(root, "s", "request");
     assert_int_equal(number(flow, "id"), 7);
     assert_true(number(flow, "ts") >= number(inner, "ts"));
-    assert_int_equal(number(json_object_get(find(root, "C", "counter"), "args"), "value"), 2);
-    assert_string_equal(json_string_value(json_object_get(find(root, "b", "part"), "id")), "7");
+    assert_int_equal(number(rose_json_get(find(root, "C", "counter"), "args"), "value"), 2);
+    assert_string_equal(rose_json_text(rose_json_get(find(root, "b", "part"), "id")), "7");
     assert_int_equal(count(root, "b", NULL), count(root, "e", NULL));
     assert_true(number(find(root, "b", "early"), "ts") == 0);
     size_t i, named = 0;
-    json_t *v;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, v)
-    {
-        const char *nm = json_string_value(json_object_get(json_object_get(v, "args"), "name"));
+    rose_json *v;
+    rose_json_each_item (rose_json_get(root, "traceEvents"), i, v) {
+        const char *nm = rose_json_text(rose_json_get(rose_json_get(v, "args"), "name"));
         if (nm != NULL && strcmp(nm, "he said \"\\\?\?\?") == 0) named++;
     }
     assert_int_equal(named, 1);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void test_overflow(void **state)
@@ -212,20 +206,20 @@ static void test_overflow(void **state)
     assert_int_equal(rose_prof_start(ROSE_PROF_MIN_EVENTS, NULL), ROSE_OK);
     for (uint64_t i = 0; i < 1000; i++)
         rose_prof_counter("n", i);
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, ROSE_PROF_MIN_EVENTS);
     assert_int_equal(r.n_dropped, 1000 - ROSE_PROF_MIN_EVENTS);
     assert_int_equal(count(root, "C", "n"), ROSE_PROF_MIN_EVENTS);
-    const json_t *other = json_object_get(root, "otherData");
+    const rose_json *other = rose_json_get(root, "otherData");
     assert_int_equal(number(other, "dropped"), 1000 - ROSE_PROF_MIN_EVENTS);
-    const json_t *mine = json_array_get(json_object_get(other, "dropped_by_thread"), 0);
-    assert_string_equal(json_string_value(json_object_get(mine, "thread")), "main");
-    json_decref(root);
+    const rose_json *mine = rose_json_at(rose_json_get(other, "dropped_by_thread"), 0);
+    assert_string_equal(rose_json_text(rose_json_get(mine, "thread")), "main");
+    rose_json_decref(root);
     unlink(g_path);
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK); /* the next one begins empty */
     root = stop(&r);
     assert_int_equal(r.n_events + r.n_dropped, 0);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void test_bounds(void **state)
@@ -269,9 +263,9 @@ static void test_straddle(void **state)
     assert_int_equal(r.file_bytes, 0);
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK);
     rose_prof_end(&s);
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, 0);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 /* ---- threads ---- */
@@ -296,15 +290,14 @@ static void *scribble(void *arg)
     return NULL;
 }
 
-static void check_monotonic(const json_t *root)
+static void check_monotonic(const rose_json *root)
 {
     size_t i;
-    json_t *v;
+    rose_json *v;
     double last[64] = {0};
     long tids[64];
     size_t n = 0;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, v)
-    {
+    rose_json_each_item (rose_json_get(root, "traceEvents"), i, v) {
         if (strcmp(ph_of(v), "M") == 0) continue;
         long tid = (long)number(v, "tid");
         size_t k = 0;
@@ -339,20 +332,20 @@ static void test_threads(void **state)
         }
         const struct timespec ms = {0, 2000000};
         nanosleep(&ms, NULL);
-        json_t *root = stop(&r);
+        rose_json *root = stop(&r);
         check_monotonic(root);
         assert_int_equal(count(root, "X", NULL) + count(root, "C", NULL) + count(root, "t", NULL),
                          r.n_events);
-        assert_int_equal(number(json_object_get(root, "otherData"), "events"), r.n_events);
+        assert_int_equal(number(rose_json_get(root, "otherData"), "events"), r.n_events);
         n_all += r.n_events;
-        json_decref(root);
+        rose_json_decref(root);
         unlink(g_path);
     }
     assert_true(n_all > 0);
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK); /* those who left are forgotten */
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_true(count(root, "M", "thread_name") <= 1);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void *stray(void *arg)
@@ -372,10 +365,10 @@ static void test_stray(void **state)
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK);
     assert_int_equal(pthread_create(&t, NULL, stray, NULL), 0);
     pthread_join(t, NULL);
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_dropped, 5);
     assert_int_equal(r.n_events, 0);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 /* ---- hooks and source ---- */
@@ -422,12 +415,12 @@ static void test_source(void **state)
     const struct timespec ms = {0, 1000000};
     nanosleep(&ms, NULL);
     g_within_ns = rose_now_ns();
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(g_stops, 1);
     assert_int_equal(g_drops, 1);
     assert_int_equal(r.n_dropped, 4);
     assert_int_equal(count(root, "X", "before"), 0);
-    json_decref(root);
+    rose_json_decref(root);
     unlink(g_path);
 
     s.arg = &s; /* cannot start: the recording goes on, and says so */
@@ -435,9 +428,9 @@ static void test_source(void **state)
     root = stop(&r);
     assert_int_equal(g_stops, 1);
     assert_string_equal(r.note, "device: no \"library\"");
-    assert_string_equal(
-        json_string_value(json_object_get(json_object_get(root, "otherData"), "note")), r.note);
-    json_decref(root);
+    assert_string_equal(rose_json_text(rose_json_get(rose_json_get(root, "otherData"), "note")),
+                        r.note);
+    rose_json_decref(root);
     unlink(g_path);
 
     s.arg = NULL; /* it goes while a recording runs */
@@ -447,7 +440,7 @@ static void test_source(void **state)
     assert_int_equal(g_drops, 2);
     root = stop(&r);
     assert_non_null(strstr(r.note, "ended"));
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void push(const char *name)
@@ -477,11 +470,11 @@ static void test_hooks(void **state)
     assert_int_equal(rose_prof_start(64, NULL), ROSE_OK);
     rose_prof_span s = rose_prof_begin("half");
     all_kinds();
-    json_t *root = stop(&r);
+    rose_json *root = stop(&r);
     assert_int_equal(r.n_events, 6);
     rose_prof_end(&s); /* popped, though the recording is over */
     assert_int_equal(g_depth, 0);
-    json_decref(root);
+    rose_json_decref(root);
     assert_int_equal(rose_prof_stop(NULL, NULL, NULL), ROSE_E_EMPTY);
 }
 

@@ -56,33 +56,32 @@ static const char *const others[] = {
     "{\"choices\":[{\"text\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]}]}",
 };
 
-static bool has_text(const json_t *v)
+static bool has_text(const rose_json *v)
 {
-    return json_string_length(v) > 0;
+    return rose_json_text_len(v) > 0;
 }
 
 static void same_as_parser(const char *data, size_t len, const rose_event_look *look)
 {
-    json_error_t e;
-    json_t *o;
+    rose_json_error e;
+    rose_json *o;
     if (rose_json_parse(&o, data, len, 0, &e) != ROSE_OK) {
         /* the one input that the quick look accepts and the parser does not */
         if (strstr(e.text, "duplicate") != NULL) return;
         fail_msg("%.*s: accepted, but: %s", (int)len, data, e.text);
     }
-    const json_t *c = json_array_get(json_object_get(o, "choices"), 0);
-    const json_t *d = json_object_get(c, "delta");
-    const bool text = has_text(json_object_get(c, "text")) ||
-                      has_text(json_object_get(d, "content")) ||
-                      has_text(json_object_get(d, "reasoning_content"));
-    const size_t n_ids = json_array_size(json_object_get(c, "token_ids"));
-    if (!json_is_object(c) || look->text != text || look->n_ids != n_ids ||
-        json_is_string(json_object_get(c, "finish_reason")) ||
-        json_is_object(json_object_get(o, "usage")) ||
-        json_is_object(json_object_get(o, "timings")) ||
-        (json_object_get(o, "error") != NULL && !json_is_null(json_object_get(o, "error"))))
+    const rose_json *c = rose_json_at(rose_json_get(o, "choices"), 0);
+    const rose_json *d = rose_json_get(c, "delta");
+    const bool text = has_text(rose_json_get(c, "text")) || has_text(rose_json_get(d, "content")) ||
+                      has_text(rose_json_get(d, "reasoning_content"));
+    const size_t n_ids = rose_json_count(rose_json_get(c, "token_ids"));
+    if (!rose_json_is_object(c) || look->text != text || look->n_ids != n_ids ||
+        rose_json_is_string(rose_json_get(c, "finish_reason")) ||
+        rose_json_is_object(rose_json_get(o, "usage")) ||
+        rose_json_is_object(rose_json_get(o, "timings")) ||
+        (rose_json_get(o, "error") != NULL && !rose_json_is_null(rose_json_get(o, "error"))))
         fail_msg("%.*s: seen as text %d, %u ids", (int)len, data, look->text, look->n_ids);
-    json_decref(o);
+    rose_json_decref(o);
 }
 
 static void test_plain(void **state)

@@ -61,14 +61,14 @@ static void test_prompts(void **state)
     assert_true(n_seen > 40);
 }
 
-static double real(const json_t *o, const char *key)
+static double real(const rose_json *o, const char *key)
 {
-    const json_t *v = json_object_get(o, key);
-    if (!json_is_number(v)) fail_msg("no number '%s'", key);
-    return json_number_value(v);
+    const rose_json *v = rose_json_get(o, key);
+    if (!rose_json_is_number(v)) fail_msg("no number '%s'", key);
+    return rose_json_number_value(v);
 }
 
-static json_t *make_row(const char *label, const char *error, const rose_offline_work *w)
+static rose_json *make_row(const char *label, const char *error, const rose_offline_work *w)
 {
     rose_offline_result r = {.n_runs = error == NULL ? 3 : 0};
     if (error == NULL) {
@@ -86,7 +86,7 @@ static json_t *make_row(const char *label, const char *error, const rose_offline
                                        .tpot_p50 = 0.5,
                                        .input_tokens = 80,
                                        .output_tokens = 40};
-    json_t *row = rose_offline_row(&r, w, "m");
+    rose_json *row = rose_offline_row(&r, w, "m");
     rose_offline_result_free(&r);
     assert_non_null(row);
     return row;
@@ -113,9 +113,9 @@ static void test_rows(void **state)
     (void)state;
     const rose_load_trace_row rows[] = {{0, 30, 10, 0, 0}, {0, 50, 30, 0, 0}};
     const rose_offline_work w = {.rows = rows, .n = 2, .vocab = 50};
-    json_t *row = make_row("x", NULL, &w), *bad = make_row("y", "it died", &w);
+    rose_json *row = make_row("x", NULL, &w), *bad = make_row("y", "it died", &w);
     for (size_t i = 0; i < sizeof schema / sizeof *schema; i++) {
-        if (json_object_get(row, schema[i]) == NULL || json_object_get(bad, schema[i]) == NULL)
+        if (rose_json_get(row, schema[i]) == NULL || rose_json_get(bad, schema[i]) == NULL)
             fail_msg("no '%s'", schema[i]);
     }
     assert_true(real(row, "total_s") == 2 && real(row, "output_throughput_tps") == 20);
@@ -124,21 +124,21 @@ static void test_rows(void **state)
     assert_true(real(row, "output_throughput_tps_min") == 10);
     assert_true(real(row, "output_throughput_tps_max") == 40);
     assert_true(real(row, "input_len") == 40 && real(row, "output_len") == 20);
-    assert_int_equal(json_array_size(json_object_get(row, "repeats")), 3);
-    assert_true(json_is_null(json_object_get(row, "ttft_p50_ms")) &&
+    assert_int_equal(rose_json_count(rose_json_get(row, "repeats")), 3);
+    assert_true(rose_json_is_null(rose_json_get(row, "ttft_p50_ms")) &&
                 real(row, "tpot_p50_ms") == 500);
     assert_true(real(row, "ready_s") == 0.25 && real(row, "resident_peak_bytes") == 3 << 20);
-    assert_true(json_is_null(json_object_get(bad, "ready_s")) &&
-                json_is_null(json_object_get(bad, "resident_peak_bytes")));
+    assert_true(rose_json_is_null(rose_json_get(bad, "ready_s")) &&
+                rose_json_is_null(rose_json_get(bad, "resident_peak_bytes")));
     assert_true(real(bad, "output_throughput_tps") == 0);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(bad, "extra"), "error")),
+    assert_string_equal(rose_json_text(rose_json_get(rose_json_get(bad, "extra"), "error")),
                         "it died");
 
     char dir[] = "/tmp/rose-offline-test-XXXXXX", path[128];
     rose_buf text = {0};
     assert_non_null(mkdtemp(dir));
-    json_t *root =
-        json_pack("{s:{s:s}, s:[o, o]}", "meta", "command", "bench offline", "results", row, bad);
+    rose_json *root = rose_json_pack("{s:{s:s}, s:[o, o]}", "meta", "command", "bench offline",
+                                     "results", row, bad);
     assert_int_equal(rose_offline_summary(root, dir, NULL), ROSE_OK);
     snprintf(path, sizeof path, "%s/offline_summary.md", dir);
     assert_int_equal(rose_file_read(&text, path, 1 << 20, NULL), ROSE_OK);
@@ -150,7 +150,7 @@ static void test_rows(void **state)
     unlink(path);
     rmdir(dir);
     rose_buf_free(&text);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 int main(void)

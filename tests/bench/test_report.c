@@ -82,9 +82,9 @@ static void test_clean(void **state)
         char text[16];
         snprintf(text, sizeof text, "%s", cases[i][0]);
         assert_string_equal(rose_results_text(text), cases[i][1]);
-        json_t *j = json_string(text);
+        rose_json *j = rose_json_string(text);
         assert_non_null(j);
-        json_decref(j);
+        rose_json_decref(j);
     }
 }
 
@@ -102,31 +102,31 @@ static void test_string(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *j = rose_results_string(cases[i][0]);
-        assert_string_equal(json_string_value(j), cases[i][1]);
-        json_decref(j);
+        rose_json *j = rose_results_string(cases[i][0]);
+        assert_string_equal(rose_json_text(j), cases[i][1]);
+        rose_json_decref(j);
     }
-    json_t *j = rose_results_stringn(NULL, 0);
-    assert_string_equal(json_string_value(j), "");
-    json_decref(j);
+    rose_json *j = rose_results_stringn(NULL, 0);
+    assert_string_equal(rose_json_text(j), "");
+    rose_json_decref(j);
     j = rose_results_stringn("ab\xff", 2);
-    assert_string_equal(json_string_value(j), "ab");
-    json_decref(j);
+    assert_string_equal(rose_json_text(j), "ab");
+    rose_json_decref(j);
     j = rose_results_string(NULL);
-    assert_true(json_is_null(j));
-    json_decref(j);
+    assert_true(rose_json_is_null(j));
+    rose_json_decref(j);
     char bench[] = "online", model[] = "/m\xffod", *argv[] = {bench, model, NULL};
     j = rose_results_meta(2, argv);
-    assert_string_equal(json_string_value(json_object_get(j, "command")),
+    assert_string_equal(rose_json_text(rose_json_get(j, "command")),
                         "roseinfer bench online /m\\xffod");
-    json_decref(j);
+    rose_json_decref(j);
 }
 
 static void test_tables(void **state)
 {
     (void)state;
     rose_html h = {0};
-    json_t *online = json_loads(
+    rose_json *online = rose_json_loads(
         "{\"meta\":{\"device\":\"a <cpu>\",\"command\":\"bench online "
         "<x>\",\"versions\":{\"r\":\"1\"}},"
         "\"summaries\":[{\"backend\":\"<b>\",\"scale\":0.4,\"concurrency\":0,\"num_requests\":9,"
@@ -147,9 +147,9 @@ static void test_tables(void **state)
     assert_non_null(strstr(page, "<pre>serve &amp; go</pre>"));
     assert_non_null(strstr(page, "bench online &lt;x&gt;"));
     assert_null(strstr(page, "<b>"));
-    json_decref(online);
+    rose_json_decref(online);
     h.out.len = 0;
-    json_t *ablate = json_loads(
+    rose_json *ablate = rose_json_loads(
         "{\"switches\":{\"fast-sse\":{\"setting\":{\"on\":\"--fast-sse\",\"workload\":\"plain\"},"
         "\"ttft\":{\"off_over_on\":1.25,\"verdict\":\"no change\"}},\"x\":{\"error\":\"<gone>\"}}}",
         0, NULL);
@@ -159,26 +159,26 @@ static void test_tables(void **state)
                                  "<td>1.250</td>"));
     assert_non_null(strstr(page, "failed: &lt;gone&gt;"));
     assert_null(strstr(page, "setting"));
-    json_decref(ablate);
+    rose_json_decref(ablate);
     h.out.len = 0;
-    json_t *any =
-        json_loads("{\"meta\":{},\"ready\":{\"p50\":2,\"n\":3},\"deep\":{\"x\":{\"y\":true}},"
-                   "\"results\":[{\"k\":1},{\"k\":2,\"l\":3}]}",
-                   0, NULL);
+    rose_json *any =
+        rose_json_loads("{\"meta\":{},\"ready\":{\"p50\":2,\"n\":3},\"deep\":{\"x\":{\"y\":true}},"
+                        "\"results\":[{\"k\":1},{\"k\":2,\"l\":3}]}",
+                        0, NULL);
     rose_report_any(&h, any);
     page = rose_buf_str(&h.out);
     assert_non_null(strstr(page, "deep.x.y</th><td>yes</td>"));
     assert_non_null(strstr(page, "ready</th><td>3</td>"));
     assert_non_null(strstr(page, "<tr><td>2</td></tr>"));
-    json_decref(any);
+    rose_json_decref(any);
     rose_buf_free(&h.out);
 }
 
-static double real(const json_t *o, const char *key)
+static double real(const rose_json *o, const char *key)
 {
-    const json_t *v = json_object_get(o, key);
-    if (!json_is_number(v)) fail_msg("no number '%s'", key);
-    return json_number_value(v);
+    const rose_json *v = rose_json_get(o, key);
+    if (!rose_json_is_number(v)) fail_msg("no number '%s'", key);
+    return rose_json_number_value(v);
 }
 
 /* Two good requests and a failed one, with times that are easy to add up. */
@@ -258,7 +258,7 @@ static void test_vllm_keys(void **state)
     const rose_goodput_limits limits = {.ttft = 2};
     char dir[] = "/tmp/rose-vllm-XXXXXX", path[128];
     rose_run_stats s;
-    json_t *j;
+    rose_json *j;
     assert_non_null(mkdtemp(dir));
     const rose_online_names names = {dir, "x", "model", "folder"};
     assert_int_equal(rose_run_stats_make(&run, &s), ROSE_OK);
@@ -266,7 +266,7 @@ static void test_vllm_keys(void **state)
     snprintf(path, sizeof path, "%s/vllm", dir);
     assert_int_equal(rose_results_read(&j, path, "x-scale1.json", NULL), ROSE_OK);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        if (json_object_get(j, keys[i]) == NULL) fail_msg("no '%s'", keys[i]);
+        if (rose_json_get(j, keys[i]) == NULL) fail_msg("no '%s'", keys[i]);
     }
     assert_true(real(j, "completed") == 2 && real(j, "failed") == 1 && real(j, "num_prompts") == 3);
     assert_true(real(j, "duration") == 4 && real(j, "total_input_tokens") == 30);
@@ -277,11 +277,11 @@ static void test_vllm_keys(void **state)
     assert_true(real(j, "request_goodput") == 0.25); /* one request in four seconds */
     assert_true(real(j, "max_output_tokens_per_s") == 2);
     assert_true(real(j, "max_concurrent_requests") == 2);
-    assert_int_equal(json_array_size(json_object_get(j, "itls")), 3);
-    assert_int_equal(json_array_size(json_array_get(json_object_get(j, "itls"), 2)), 0);
-    assert_string_equal(json_string_value(json_array_get(json_object_get(j, "errors"), 2)), "gone");
-    assert_string_equal(json_string_value(json_object_get(j, "request_rate")), "inf");
-    json_decref(j);
+    assert_int_equal(rose_json_count(rose_json_get(j, "itls")), 3);
+    assert_int_equal(rose_json_count(rose_json_at(rose_json_get(j, "itls"), 2)), 0);
+    assert_string_equal(rose_json_text(rose_json_at(rose_json_get(j, "errors"), 2)), "gone");
+    assert_string_equal(rose_json_text(rose_json_get(j, "request_rate")), "inf");
+    rose_json_decref(j);
     snprintf(path, sizeof path, "%s/vllm/x-scale1.json", dir);
     unlink(path);
     snprintf(path, sizeof path, "%s/vllm", dir);
@@ -295,25 +295,25 @@ static void test_vllm_keys(void **state)
  * ttft_p99. The caller frees it. */
 static char *script_of(int n, double ttft_p99)
 {
-    json_t *rows = json_array(), *root = json_object();
+    rose_json *rows = rose_json_array(), *root = rose_json_object();
     char name[80], *text = NULL;
     size_t len = 0;
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "a-backend-with-a-rather-long-name-%d", i);
-        json_array_append_new(
-            rows,
-            json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:n, s:n, s:n}, "
-                      "s:{s:f, s:f, s:f}}",
-                      "backend", name, "scale", 1.0 + 0.01 * i * i, "concurrency", 0, "num_success",
-                      3, "ttft_ms", "p50", 1.0, "p90", 2.0, "p99", ttft_p99, "tpot_ms", "p50",
-                      "p90", "p99", "e2e_ms", "p50", 4.0, "p90", 5.0, "p99", 6.0));
+        rose_json_append_new(
+            rows, rose_json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:{s:n, s:n, s:n}, "
+                                 "s:{s:f, s:f, s:f}}",
+                                 "backend", name, "scale", 1.0 + 0.01 * i * i, "concurrency", 0,
+                                 "num_success", 3, "ttft_ms", "p50", 1.0, "p90", 2.0, "p99",
+                                 ttft_p99, "tpot_ms", "p50", "p90", "p99", "e2e_ms", "p50", 4.0,
+                                 "p90", 5.0, "p99", 6.0));
     }
-    json_object_set_new(root, "summaries", rows);
+    rose_json_set_new(root, "summaries", rows);
     FILE *gp = open_memstream(&text, &len);
     assert_true(rose_plot_latency(gp, root, false));
     rose_plot_cdfs(gp, root);
     fclose(gp);
-    json_decref(root);
+    rose_json_decref(root);
     return text;
 }
 
@@ -366,30 +366,30 @@ static char *script_of_search(void)
         bool search;
     } runs[] = {{"a", 1, 21, true}, {"a", 1, 11, false}, {"a", 2, 12, false},
                 {"a", 4, 24, true}, {"b", 1, 31, true},  {"b", 4, 34, true}};
-    json_t *rows = json_array(), *by = json_object();
+    rose_json *rows = rose_json_array(), *by = rose_json_object();
     char *text = NULL;
     size_t len = 0;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        json_t *b = json_object_get(by, runs[i].backend);
-        json_t *row = json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:[f]}", "backend",
-                                runs[i].backend, "scale", runs[i].scale, "concurrency", 0,
-                                "num_success", 3, "ttft_ms", "p50", 1.0, "p90", runs[i].ms, "p99",
-                                runs[i].ms + 1, "itl_cdf_ms", runs[i].ms + 100);
-        if (runs[i].search) json_object_set_new(row, "goodput_search", json_true());
+        rose_json *b = rose_json_get(by, runs[i].backend);
+        rose_json *row = rose_json_pack("{s:s, s:f, s:i, s:i, s:{s:f, s:f, s:f}, s:[f]}", "backend",
+                                        runs[i].backend, "scale", runs[i].scale, "concurrency", 0,
+                                        "num_success", 3, "ttft_ms", "p50", 1.0, "p90", runs[i].ms,
+                                        "p99", runs[i].ms + 1, "itl_cdf_ms", runs[i].ms + 100);
+        if (runs[i].search) rose_json_set_new(row, "goodput_search", rose_json_true());
         if (b == NULL) {
-            b = json_pack("{s:[]}", "runs");
-            json_object_set_new(by, runs[i].backend, b);
+            b = rose_json_pack("{s:[]}", "runs");
+            rose_json_set_new(by, runs[i].backend, b);
         }
-        json_array_append_new(json_object_get(b, "runs"), json_pack("{s:O}", "summary", row));
-        json_array_append_new(rows, row);
+        rose_json_append_new(rose_json_get(b, "runs"), rose_json_pack("{s:O}", "summary", row));
+        rose_json_append_new(rows, row);
     }
-    json_t *root = json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
+    rose_json *root = rose_json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
     FILE *gp = open_memstream(&text, &len);
     assert_true(rose_plot_latency(gp, root, false));
-    assert_int_equal(json_array_size(json_object_get(root, "summaries")), 6); /* unchanged */
+    assert_int_equal(rose_json_count(rose_json_get(root, "summaries")), 6); /* unchanged */
     rose_plot_cdfs(gp, root);
     fclose(gp);
-    json_decref(root);
+    rose_json_decref(root);
     return text;
 }
 
@@ -438,15 +438,15 @@ static void test_plot_millions(void **state)
     char *text = NULL;
     size_t len = 0;
     FILE *gp = open_memstream(&text, &len);
-    json_t *root = json_pack("{s:[{s:s, s:f, s:f, s:f}]}", "results", "backend", "flash",
-                             "request_throughput_rps", 2.9, "output_throughput_tps", 2927.0,
-                             "total_throughput_tps", 1501433.0);
+    rose_json *root = rose_json_pack("{s:[{s:s, s:f, s:f, s:f}]}", "results", "backend", "flash",
+                                     "request_throughput_rps", 2.9, "output_throughput_tps", 2927.0,
+                                     "total_throughput_tps", 1501433.0);
     assert_true(rose_plot_offline(gp, root));
     fclose(gp);
     assert_int_equal(count(text, "set xtics 500000\nset format x '%.0f'\n"), 1);
     assert_int_equal(count(text, "set format x '%g'\n"), 2);
     free(text);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 /* The parts of a TTFT of which most passes outside the server. */
@@ -456,16 +456,16 @@ static void test_plot_outside(void **state)
     char *text = NULL;
     size_t len = 0;
     FILE *gp = open_memstream(&text, &len);
-    json_t *root = json_pack("{s:{s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}}", "times",
-                             "ttft_outside_server_ms", "p50", 4.5, "p95", 6.25, "p99", 6.5,
-                             "ttft_ms", "p50", 7.5, "p95", 8.5, "p99", 9.0);
+    rose_json *root = rose_json_pack("{s:{s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}}", "times",
+                                     "ttft_outside_server_ms", "p50", 4.5, "p95", 6.25, "p99", 6.5,
+                                     "ttft_ms", "p50", 7.5, "p95", 8.5, "p99", 9.0);
     assert_true(rose_plot_stream(gp, root));
     fclose(gp);
     assert_non_null(strstr(text, "'outside the server' -6, 'TTFT (client)' -7)"));
     assert_int_equal(count(text, "\n-6 4.5\n"), 1);
     assert_int_equal(count(text, "\n-6 6.25\n"), 1);
     free(text);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 int main(void)

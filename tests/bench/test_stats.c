@@ -120,10 +120,10 @@ static void test_empty(void **state)
     (void)state;
     const rose_summary s = rose_summarise(NULL, 0);
     assert_true(isnan(s.p50) && isnan(s.mean) && isnan(rose_percentile(NULL, 0, 50)));
-    json_t *j = rose_summary_json(&s, 1e3);
-    assert_true(json_is_null(json_object_get(j, "p99")));
-    assert_int_equal(json_integer_value(json_object_get(j, "n")), 0);
-    json_decref(j);
+    rose_json *j = rose_summary_json(&s, 1e3);
+    assert_true(rose_json_is_null(rose_json_get(j, "p99")));
+    assert_int_equal(rose_json_int(rose_json_get(j, "n")), 0);
+    rose_json_decref(j);
 }
 
 static void test_samples_grow(void **state)

@@ -117,18 +117,18 @@ static void test_results_folder(void **state)
     (void)state;
     char base[] = "/tmp/rose-results-XXXXXX", dir[256], a[512], b[512], command[300];
     rose_err err = {""};
-    json_t *root = NULL;
+    rose_json *root = NULL;
     assert_non_null(mkdtemp(base));
     snprintf(dir, sizeof dir, "%s/x/y", base);
     assert_int_equal(rose_results_dir(dir, "t", a, sizeof a, &err), ROSE_OK);
     assert_int_equal(rose_results_dir(dir, "t", b, sizeof b, &err), ROSE_OK);
     assert_string_not_equal(a, b); /* also for two folders within one second */
-    json_t *o = json_pack("{s:f}", "x", 0.125);
+    rose_json *o = rose_json_pack("{s:f}", "x", 0.125);
     assert_int_equal(rose_results_write(o, a, "r.json", &err), ROSE_OK);
-    json_decref(o);
+    rose_json_decref(o);
     assert_int_equal(rose_results_read(&root, a, "r.json", &err), ROSE_OK);
-    assert_true(json_real_value(json_object_get(root, "x")) == 0.125);
-    json_decref(root);
+    assert_true(rose_json_real_value(rose_json_get(root, "x")) == 0.125);
+    rose_json_decref(root);
     assert_int_equal(rose_results_read(&root, a, "none.json", &err), ROSE_E_NOTFOUND);
     assert_int_equal(rose_results_dir("/proc/none", "t", a, sizeof a, &err), ROSE_E_IO);
     snprintf(command, sizeof command, "rm -rf '%s'", base);

@@ -333,7 +333,7 @@ enum { N_SAMPLES = sizeof samples / sizeof *samples };
 
 /* ---- one text, cut at cuts[0..n_cuts) ---- */
 
-static void check(const sample *s, json_t *tools, const size_t *cuts, size_t n_cuts)
+static void check(const sample *s, rose_json *tools, const size_t *cuts, size_t n_cuts)
 {
     const size_t len = strlen(s->text);
     size_t at = 0;
@@ -369,10 +369,10 @@ static void check(const sample *s, json_t *tools, const size_t *cuts, size_t n_c
     rose_calls_destroy(p);
 }
 
-static json_t *load_tools(void)
+static rose_json *load_tools(void)
 {
-    json_error_t e;
-    json_t *tools = NULL;
+    rose_json_error e;
+    rose_json *tools = NULL;
     assert_int_equal(rose_json_parse(&tools, tools_text, sizeof tools_text - 1, 0, &e), ROSE_OK);
     return tools;
 }
@@ -380,20 +380,20 @@ static json_t *load_tools(void)
 static void test_whole(void **state)
 {
     (void)state;
-    json_t *tools = load_tools();
+    rose_json *tools = load_tools();
     for (size_t i = 0; i < N_SAMPLES; i++)
         check(&samples[i], tools, NULL, 0);
-    json_decref(tools);
+    rose_json_decref(tools);
 }
 
 static void test_two_pieces(void **state)
 {
     (void)state;
-    json_t *tools = load_tools();
+    rose_json *tools = load_tools();
     for (size_t i = 0; i < N_SAMPLES; i++)
         for (size_t cut = 0; cut <= strlen(samples[i].text); cut++)
             check(&samples[i], tools, &cut, 1);
-    json_decref(tools);
+    rose_json_decref(tools);
 }
 
 static void test_bytes_and_random_pieces(void **state)
@@ -401,7 +401,7 @@ static void test_bytes_and_random_pieces(void **state)
     (void)state;
     const char *given = getenv("ROSE_SEED");
     unsigned seed = given != NULL ? (unsigned)strtoul(given, NULL, 0) : 34;
-    json_t *tools = load_tools();
+    rose_json *tools = load_tools();
     print_message("seed %u (ROSE_SEED)\n", seed);
     for (size_t i = 0; i < N_SAMPLES; i++) {
         const size_t len = strlen(samples[i].text);
@@ -418,7 +418,7 @@ static void test_bytes_and_random_pieces(void **state)
         }
         free(cuts);
     }
-    json_decref(tools);
+    rose_json_decref(tools);
 }
 
 /* Text is given at once where it cannot begin a call, and arguments as they come. */
@@ -440,7 +440,7 @@ static void test_nothing_waits(void **state)
         {PYTHONIC, "a [b]", "T{a [b]"},
         {MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\":", "C0{f}A0{{\"a\":"},
         {LIST, "[{\"name\": \"now\", \"parameters\": {\"a", "C0{now}A0{{\"a"}};
-    json_t *tools = load_tools();
+    rose_json *tools = load_tools();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         log l = {0};
         rose_calls *p;
@@ -455,7 +455,7 @@ static void test_nothing_waits(void **state)
         rose_buf_free(&l.b);
         rose_calls_destroy(p);
     }
-    json_decref(tools);
+    rose_json_decref(tools);
 }
 
 /* References that multiply must not make a parameter's type an endless search. */
@@ -469,11 +469,11 @@ static void test_schema_without_end(void **state)
         "{\"$ref\": \"#/properties/a\"}, {\"$ref\": \"#/properties/a\"}]}}}}}]";
     const sample s = {
         XML, 0, 0, "<function=f><parameter=a>1</parameter></function>", "C0{f}A0{{\"a\": 1}}", 0};
-    json_error_t e;
-    json_t *tools = NULL;
+    rose_json_error e;
+    rose_json *tools = NULL;
     assert_int_equal(rose_json_parse(&tools, text, sizeof text - 1, 0, &e), ROSE_OK);
     check(&s, tools, NULL, 0);
-    json_decref(tools);
+    rose_json_decref(tools);
 }
 
 /* ---- names, templates, prompts ---- */

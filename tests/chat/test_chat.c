@@ -29,7 +29,7 @@ static const char *const controls[] = {"<|im_start|>",
 enum { N_CONTROLS = sizeof controls / sizeof *controls, FIRST = 256 };
 
 /* GPT-2's letter of a byte: itself where it can be seen, else one from U+0100 on. */
-static json_t *letter_of(unsigned byte)
+static rose_json *letter_of(unsigned byte)
 {
     unsigned code = 256;
     char s[3] = {0};
@@ -40,22 +40,22 @@ static json_t *letter_of(unsigned byte)
     }
     s[0] = (char)(code < 128 ? code : 0xC0 | code >> 6);
     if (code >= 128) s[1] = (char)(0x80 | (code & 63));
-    return json_string(s);
+    return rose_json_string(s);
 }
 
 /* The tokenizer would put <s> before a text, as that of Llama 2 does. */
 static void write_tokenizer(temp_dir *d)
 {
-    json_t *added = json_array(), *vocab = json_object();
+    rose_json *added = rose_json_array(), *vocab = rose_json_object();
     for (unsigned b = 0; b < 256; b++) {
-        json_t *letter = letter_of(b);
-        json_object_set_new(vocab, json_string_value(letter), json_integer((json_int_t)b));
-        json_decref(letter);
+        rose_json *letter = letter_of(b);
+        rose_json_set_new(vocab, rose_json_text(letter), rose_json_integer((int64_t)b));
+        rose_json_decref(letter);
     }
     for (int i = 0; i < N_CONTROLS; i++)
-        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b}", "id", FIRST + i, "content",
-                                               controls[i], "special", 1, "normalized", 0));
-    json_t *root = json_pack(
+        rose_json_append_new(added, rose_json_pack("{s:i,s:s,s:b,s:b}", "id", FIRST + i, "content",
+                                                   controls[i], "special", 1, "normalized", 0));
+    rose_json *root = rose_json_pack(
         "{s:o,s:n,s:{s:s,s:b,s:b},s:{s:s},s:{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:[],"
         "s:{s:{s:s,s:[i],s:[s]}}},s:{s:s,s:o,s:[]}}",
         "added_tokens", added, "normalizer", "pre_tokenizer", "type", "ByteLevel",
@@ -64,10 +64,10 @@ static void write_tokenizer(temp_dir *d)
         "Sequence", "id", "A", "type_id", 0, "pair", "special_tokens", "<s>", "id", "<s>", "ids",
         FIRST + 11, "tokens", "<s>", "model", "type", "BPE", "vocab", vocab, "merges");
     assert_non_null(root);
-    char *text = json_dumps(root, JSON_COMPACT);
+    char *text = rose_json_dumps(root, ROSE_JSON_COMPACT);
     temp_write(d, "tokenizer.json", text, strlen(text));
     free(text);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 /* ---- a model folder and what a test asks of it ---- */
@@ -109,26 +109,26 @@ static void model_free(model *m)
     temp_remove(&m->dir);
 }
 
-static json_t *parse(const char *text)
+static rose_json *parse(const char *text)
 {
-    json_error_t e;
-    json_t *v = NULL;
-    if (rose_json_parse(&v, text, strlen(text), JSON_ALLOW_NUL, &e) != ROSE_OK)
+    rose_json_error e;
+    rose_json *v = NULL;
+    if (rose_json_parse(&v, text, strlen(text), ROSE_JSON_NUL, &e) != ROSE_OK)
         fail_msg("%s: %s", e.text, text);
     return v;
 }
 
 /* A request: {"messages", "tools", "documents", "kwargs", "more", "continue"}. */
-static rose_status ask(const model *m, const json_t *q, rose_template_text *text, rose_ids *ids,
+static rose_status ask(const model *m, const rose_json *q, rose_template_text *text, rose_ids *ids,
                        rose_err *err)
 {
     const rose_template_input in = {
-        .messages = json_object_get(q, "messages"),
-        .tools = json_object_get(q, "tools"),
-        .documents = json_object_get(q, "documents"),
-        .kwargs = json_object_get(q, "kwargs"),
-        .add_generation_prompt = json_is_true(json_object_get(q, "more")),
-        .continue_final_message = json_is_true(json_object_get(q, "continue")),
+        .messages = rose_json_get(q, "messages"),
+        .tools = rose_json_get(q, "tools"),
+        .documents = rose_json_get(q, "documents"),
+        .kwargs = rose_json_get(q, "kwargs"),
+        .add_generation_prompt = rose_json_is_true(rose_json_get(q, "more")),
+        .continue_final_message = rose_json_is_true(rose_json_get(q, "continue")),
         .now_s = 1790000000,
         .utc = true};
     return rose_chat_prompt(m->chat, m->enc, &in, text, ids, err);
@@ -136,7 +136,7 @@ static rose_status ask(const model *m, const json_t *q, rose_template_text *text
 
 static void expect_text(const model *m, const char *request, const char *want)
 {
-    json_t *q = parse(request);
+    rose_json *q = parse(request);
     rose_template_text text = {0};
     rose_ids ids = {0}, plain = {0};
     rose_err err = {""};
@@ -149,12 +149,12 @@ static void expect_text(const model *m, const char *request, const char *want)
     rose_ids_free(&ids);
     rose_ids_free(&plain);
     rose_template_text_free(&text);
-    json_decref(q);
+    rose_json_decref(q);
 }
 
 static void expect_error(const model *m, const char *request, rose_status st, const char *says)
 {
-    json_t *q = parse(request);
+    rose_json *q = parse(request);
     rose_template_text text;
     rose_ids ids = {0};
     rose_err err = {""};
@@ -162,7 +162,7 @@ static void expect_error(const model *m, const char *request, rose_status st, co
     if (strstr(err.msg, says) == NULL) fail_msg("%s: %s", request, err.msg);
     assert_null(text.bytes);
     assert_int_equal(ids.len, 0);
-    json_decref(q);
+    rose_json_decref(q);
 }
 
 /* ---- control tokens ---- */
@@ -219,36 +219,36 @@ static const char settings[] = "{\"bos_token\": {\"content\": \"<s>\", \"lstrip\
                                "\"eos_token\": \"</s>\", \"pad_token\": null}";
 
 /* A request in which x stands at every place that a client can fill. */
-static json_t *hostile(const char *x, bool in_role)
+static rose_json *hostile(const char *x, bool in_role)
 {
-    json_t *q = parse("{\"more\": true}");
+    rose_json *q = parse("{\"more\": true}");
     const char *role = in_role ? x : "user";
-    json_object_set_new(q, "messages",
-                        json_pack("[{s:s,s:s},{s:s,s:s,s:s}]", "role", "system", "content", x,
-                                  "role", role, "content", x, "name", x));
+    rose_json_set_new(q, "messages",
+                      rose_json_pack("[{s:s,s:s},{s:s,s:s,s:s}]", "role", "system", "content", x,
+                                     "role", role, "content", x, "name", x));
     if (in_role) return q;
-    json_t *args = json_pack("{s:s,s:s}", "a", x, x, "b");
-    char *text = json_dumps(args, 0);
-    json_array_append_new(json_object_get(q, "messages"),
-                          json_pack("{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:s}}]}", "role", "assistant",
-                                    "content", x, "tool_calls", "id", x, "type", "function",
-                                    "function", "name", x, "arguments", text));
-    json_array_append_new(
-        json_object_get(q, "messages"),
-        json_pack("{s:s,s:s,s:s,s:s}", "role", "tool", "content", x, "name", x, "tool_call_id", x));
-    json_object_set_new(q, "tools",
-                        json_pack("[{s:s,s:{s:s,s:s,s:O}}]", "type", "function", "function", "name",
-                                  x, "description", x, "parameters", args));
-    json_object_set_new(q, "documents", json_pack("[{s:s}]", "text", x));
-    json_object_set_new(q, "kwargs",
-                        json_pack("{s:s,s:s,s:s}", "date_string", x, "bos_token", x, "other", x));
+    rose_json *args = rose_json_pack("{s:s,s:s}", "a", x, x, "b");
+    char *text = rose_json_dumps(args, 0);
+    rose_json_append_new(rose_json_get(q, "messages"),
+                         rose_json_pack("{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:s}}]}", "role", "assistant",
+                                        "content", x, "tool_calls", "id", x, "type", "function",
+                                        "function", "name", x, "arguments", text));
+    rose_json_append_new(rose_json_get(q, "messages"),
+                         rose_json_pack("{s:s,s:s,s:s,s:s}", "role", "tool", "content", x, "name",
+                                        x, "tool_call_id", x));
+    rose_json_set_new(q, "tools",
+                      rose_json_pack("[{s:s,s:{s:s,s:s,s:O}}]", "type", "function", "function",
+                                     "name", x, "description", x, "parameters", args));
+    rose_json_set_new(q, "documents", rose_json_pack("[{s:s}]", "text", x));
+    rose_json_set_new(
+        q, "kwargs", rose_json_pack("{s:s,s:s,s:s}", "date_string", x, "bos_token", x, "other", x));
     free(text);
-    json_decref(args);
+    rose_json_decref(args);
     return q;
 }
 
 /* The texts of the control tokens among the ids of a request; owned. */
-static char *written(const model *m, const json_t *q)
+static char *written(const model *m, const rose_json *q)
 {
     rose_buf out = {0};
     rose_ids ids = {0};
@@ -267,11 +267,11 @@ static char *written(const model *m, const json_t *q)
 static void compare(const model *m, const char *family, const char *x, bool in_role,
                     const char *want)
 {
-    json_t *q = hostile(x, in_role);
+    rose_json *q = hostile(x, in_role);
     char *got = written(m, q);
     if (strcmp(got, want) != 0) fail_msg("%s: %s: %s, not %s", family, x, got, want);
     free(got);
-    json_decref(q);
+    rose_json_decref(q);
 }
 
 static void check_family(model *m, const char *const family[3])
@@ -279,12 +279,12 @@ static void check_family(model *m, const char *const family[3])
     char both[128];
     put_file(m, "chat_template.jinja", family[1]);
     open_chat(m, NULL);
-    json_t *q = parse("{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
-                      "\"user\", \"content\": \"u\"}], \"more\": true}");
+    rose_json *q = parse("{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
+                         "\"user\", \"content\": \"u\"}], \"more\": true}");
     char *got = written(m, q);
     assert_string_equal(got, family[2]);
     free(got);
-    json_decref(q);
+    rose_json_decref(q);
     for (int in_role = 0; in_role < 2; in_role++) {
         q = hostile("Q", in_role != 0);
         char *want = written(m, q);
@@ -299,7 +299,7 @@ static void check_family(model *m, const char *const family[3])
         compare(m, family[0], "end", in_role != 0, want);
         compare(m, family[0], "endoftext", in_role != 0, want);
         free(want);
-        json_decref(q);
+        rose_json_decref(q);
     }
 }
 
@@ -440,11 +440,11 @@ static void long_arguments_are_refused(void **state)
     open_chat(&m, "{{ messages[0].content }}");
     memset(text, ' ', n);
     text[n] = '\0';
-    json_t *q = json_pack("{s:[{s:s,s:[{s:{s:s,s:s}}]}]}", "messages", "role", "assistant",
-                          "tool_calls", "function", "name", "f", "arguments", text);
+    rose_json *q = rose_json_pack("{s:[{s:s,s:[{s:{s:s,s:s}}]}]}", "messages", "role", "assistant",
+                                  "tool_calls", "function", "name", "f", "arguments", text);
     assert_int_equal(ask(&m, q, NULL, &ids, &err), ROSE_E_INVAL);
     assert_non_null(strstr(err.msg, "over 1048576 bytes"));
-    json_decref(q);
+    rose_json_decref(q);
     free(text);
     model_free(&m);
 }
@@ -469,8 +469,7 @@ static void expect_texts(const model *m, const char *text, const char *eos, cons
     const char *got = rose_chat_text(m->chat, &len);
     assert_int_equal(len, strlen(text));
     assert_memory_equal(got, text, len);
-    assert_string_equal(json_string_value(json_object_get(rose_chat_tokens(m->chat), "eos_token")),
-                        eos);
+    assert_string_equal(rose_json_text(rose_json_get(rose_chat_tokens(m->chat), "eos_token")), eos);
     assert_string_equal(rose_chat_class(m->chat), class);
 }
 

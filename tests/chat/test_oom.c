@@ -27,7 +27,7 @@ static const char request[] =
     "\"text\", \"text\": \"b\"}]}, {\"role\": \"assistant\", \"tool_calls\": [{\"function\": "
     "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [1, 2]}\"}}]}]";
 
-static rose_status once(const char *folder, const json_t *messages, rose_err *err)
+static rose_status once(const char *folder, const rose_json *messages, rose_err *err)
 {
     const rose_template_input in = {.messages = messages};
     rose_chat *chat = NULL;
@@ -42,8 +42,8 @@ static rose_status once(const char *folder, const json_t *messages, rose_err *er
 static void every_allocation(void **state)
 {
     temp_dir d;
-    json_error_t e;
-    json_t *messages = NULL;
+    rose_json_error e;
+    rose_json *messages = NULL;
     (void)state;
     temp_make(&d);
     temp_write(&d, "tokenizer_config.json", settings, sizeof settings - 1);
@@ -65,7 +65,7 @@ static void every_allocation(void **state)
         }
         assert_true(refused >= 40);
     }
-    json_decref(messages);
+    rose_json_decref(messages);
     temp_remove(&d);
 }
 

@@ -375,48 +375,48 @@ static unsigned rnd(gen *g, unsigned n)
     return (unsigned)(g->seed >> 33) % n;
 }
 
-static json_t *random_value(gen *g, int depth)
+static rose_json *random_value(gen *g, int depth)
 {
     static const char *const names[] = {"a", "b", "ab"};
     unsigned kind = rnd(g, depth > 0 ? 7 : 5), n = rnd(g, 4);
-    json_t *x;
+    rose_json *x;
     switch (kind) {
     case 0:
-        return json_null();
+        return rose_json_null();
     case 1:
-        return json_boolean(rnd(g, 2));
+        return rose_json_boolean(rnd(g, 2));
     case 2:
-        return json_integer((json_int_t)rnd(g, 12) - 4);
+        return rose_json_integer((int64_t)rnd(g, 12) - 4);
     case 3:
-        return json_real((double)rnd(g, 40) / 8 - 2 + 0.0625);
+        return rose_json_real((double)rnd(g, 40) / 8 - 2 + 0.0625);
     case 4:
-        return json_string(names[rnd(g, 3)]);
+        return rose_json_string(names[rnd(g, 3)]);
     case 5:
-        x = json_array();
+        x = rose_json_array();
         for (unsigned i = 0; i < n; i++)
-            json_array_append_new(x, random_value(g, depth - 1));
+            rose_json_append_new(x, random_value(g, depth - 1));
         return x;
     default:
-        x = json_object();
+        x = rose_json_object();
         for (unsigned i = 0; i < n; i++)
-            json_object_set_new(x, names[rnd(g, 3)], random_value(g, depth - 1));
+            rose_json_set_new(x, names[rnd(g, 3)], random_value(g, depth - 1));
         return x;
     }
 }
 
-static void set_number(gen *g, json_t *s, const char *name, int least, unsigned n)
+static void set_number(gen *g, rose_json *s, const char *name, int least, unsigned n)
 {
-    if (rnd(g, 3) == 0) json_object_set_new(s, name, json_integer((json_int_t)rnd(g, n) + least));
+    if (rnd(g, 3) == 0) rose_json_set_new(s, name, rose_json_integer((int64_t)rnd(g, n) + least));
 }
 
-static json_t *random_schema(gen *g, int depth)
+static rose_json *random_schema(gen *g, int depth)
 {
     static const char *const types[] = {"null",   "boolean", "integer", "number",
                                         "string", "array",   "object"};
     static const char *const names[] = {"a", "b", "ab"}, *const patterns[] = {"^a", "b$", "^.$"};
     unsigned type = rnd(g, 8);
-    json_t *s = json_object(), *x;
-    if (type < 7) json_object_set_new(s, "type", json_string(types[type]));
+    rose_json *s = rose_json_object(), *x;
+    if (type < 7) rose_json_set_new(s, "type", rose_json_string(types[type]));
     set_number(g, s, "minimum", -3, 6);
     set_number(g, s, "exclusiveMaximum", 0, 6);
     set_number(g, s, "minLength", 0, 3);
@@ -424,53 +424,54 @@ static json_t *random_schema(gen *g, int depth)
     set_number(g, s, "maxItems", 1, 3);
     set_number(g, s, "minProperties", 0, 2);
     set_number(g, s, "maxProperties", 1, 3);
-    if (rnd(g, 4) == 0) json_object_set_new(s, "pattern", json_string(patterns[rnd(g, 3)]));
-    if (rnd(g, 6) == 0) json_object_set_new(s, "multipleOf", json_real(rnd(g, 2) ? 0.5 : 3));
+    if (rnd(g, 4) == 0) rose_json_set_new(s, "pattern", rose_json_string(patterns[rnd(g, 3)]));
+    if (rnd(g, 6) == 0) rose_json_set_new(s, "multipleOf", rose_json_real(rnd(g, 2) ? 0.5 : 3));
     if (rnd(g, 9) == 0)
-        json_object_set_new(
-            s, "enum",
-            json_pack("[o, o, o]", random_value(g, 0), random_value(g, 0), random_value(g, 0)));
+        rose_json_set_new(s, "enum",
+                          rose_json_pack("[o, o, o]", random_value(g, 0), random_value(g, 0),
+                                         random_value(g, 0)));
     if (depth == 0) return s;
     if (rnd(g, 2) == 0) {
-        json_object_set_new(s, "properties", x = json_object());
+        rose_json_set_new(s, "properties", x = rose_json_object());
         for (unsigned i = rnd(g, 3) + 1; i > 0; i--)
-            json_object_set_new(x, names[rnd(g, 3)], random_schema(g, depth - 1));
+            rose_json_set_new(x, names[rnd(g, 3)], random_schema(g, depth - 1));
     }
-    if (rnd(g, 4) == 0) json_object_set_new(s, "required", json_pack("[s]", names[rnd(g, 3)]));
+    if (rnd(g, 4) == 0) rose_json_set_new(s, "required", rose_json_pack("[s]", names[rnd(g, 3)]));
     if (rnd(g, 4) == 0)
-        json_object_set_new(s, "additionalProperties",
-                            rnd(g, 2) ? json_false() : random_schema(g, depth - 1));
+        rose_json_set_new(s, "additionalProperties",
+                          rnd(g, 2) ? rose_json_false() : random_schema(g, depth - 1));
     if (rnd(g, 4) == 0)
-        json_object_set_new(s, "patternProperties",
-                            json_pack("{s:o}", patterns[rnd(g, 2)], random_schema(g, depth - 1)));
-    if (rnd(g, 3) == 0) json_object_set_new(s, "items", random_schema(g, depth - 1));
+        rose_json_set_new(
+            s, "patternProperties",
+            rose_json_pack("{s:o}", patterns[rnd(g, 2)], random_schema(g, depth - 1)));
+    if (rnd(g, 3) == 0) rose_json_set_new(s, "items", random_schema(g, depth - 1));
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     if (rnd(g, 3) == 0)
-        json_object_set_new(
+        rose_json_set_new(
             s, choices[rnd(g, 3)],
-            json_pack("[o, o]", random_schema(g, depth - 1), random_schema(g, depth - 1)));
-    if (rnd(g, 8) == 0) json_object_set_new(s, "not", random_schema(g, (int)rnd(g, 2)));
+            rose_json_pack("[o, o]", random_schema(g, depth - 1), random_schema(g, depth - 1)));
+    if (rnd(g, 8) == 0) rose_json_set_new(s, "not", random_schema(g, (int)rnd(g, 2)));
     return s;
 }
 
-static bool valid(const json_t *s, const json_t *x);
+static bool valid(const rose_json *s, const rose_json *x);
 
-static bool same(const json_t *x, const json_t *y)
+static bool same(const rose_json *x, const rose_json *y)
 {
-    if (json_is_number(x) && json_is_number(y))
-        return !(json_number_value(x) < json_number_value(y)) &&
-               !(json_number_value(x) > json_number_value(y));
-    return json_equal(x, y) != 0;
+    if (rose_json_is_number(x) && rose_json_is_number(y))
+        return !(rose_json_number_value(x) < rose_json_number_value(y)) &&
+               !(rose_json_number_value(x) > rose_json_number_value(y));
+    return rose_json_equal(x, y) != 0;
 }
 
-static bool is_type(const char *t, const json_t *x)
+static bool is_type(const char *t, const rose_json *x)
 {
-    if (strcmp(t, "null") == 0) return json_is_null(x);
-    if (strcmp(t, "boolean") == 0) return json_is_boolean(x);
-    if (strcmp(t, "integer") == 0) return json_is_integer(x);
-    if (strcmp(t, "number") == 0) return json_is_number(x);
-    if (strcmp(t, "string") == 0) return json_is_string(x);
-    return strcmp(t, "array") == 0 ? json_is_array(x) : json_is_object(x);
+    if (strcmp(t, "null") == 0) return rose_json_is_null(x);
+    if (strcmp(t, "boolean") == 0) return rose_json_is_boolean(x);
+    if (strcmp(t, "integer") == 0) return rose_json_is_integer(x);
+    if (strcmp(t, "number") == 0) return rose_json_is_number(x);
+    if (strcmp(t, "string") == 0) return rose_json_is_string(x);
+    return strcmp(t, "array") == 0 ? rose_json_is_array(x) : rose_json_is_object(x);
 }
 
 /* The patterns of random_schema. */
@@ -482,98 +483,96 @@ static bool has_pattern(const char *p, const char *s)
     return n == 1;
 }
 
-static bool above(const json_t *s, const char *name, double x, double other)
+static bool above(const rose_json *s, const char *name, double x, double other)
 {
-    const json_t *m = json_object_get(s, name);
-    return x >= (m != NULL ? json_number_value(m) : other);
+    const rose_json *m = rose_json_get(s, name);
+    return x >= (m != NULL ? rose_json_number_value(m) : other);
 }
 
-static bool valid_number(const json_t *s, double x)
+static bool valid_number(const rose_json *s, double x)
 {
-    const json_t *less = json_object_get(s, "exclusiveMaximum");
-    const json_t *of = json_object_get(s, "multipleOf");
-    double q = of != NULL ? x / json_number_value(of) : 0;
+    const rose_json *less = rose_json_get(s, "exclusiveMaximum");
+    const rose_json *of = rose_json_get(s, "multipleOf");
+    double q = of != NULL ? x / rose_json_number_value(of) : 0;
     double whole = (double)(long long)q - q;
-    return above(s, "minimum", x, -1e300) && (less == NULL || x < json_number_value(less)) &&
+    return above(s, "minimum", x, -1e300) && (less == NULL || x < rose_json_number_value(less)) &&
            !(whole < 0) && !(whole > 0);
 }
 
-static bool between(const json_t *s, const char *min, const char *max, size_t n)
+static bool between(const rose_json *s, const char *min, const char *max, size_t n)
 {
-    const json_t *m = json_object_get(s, max);
-    return above(s, min, (double)n, 0) && (m == NULL || (double)n <= json_number_value(m));
+    const rose_json *m = rose_json_get(s, max);
+    return above(s, min, (double)n, 0) && (m == NULL || (double)n <= rose_json_number_value(m));
 }
 
-static bool valid_object(const json_t *s, const json_t *x)
+static bool valid_object(const rose_json *s, const rose_json *x)
 {
     const char *key, *pattern;
-    json_t *value, *p;
+    rose_json *value, *p;
     size_t i;
-    json_array_foreach(json_object_get(s, "required"), i, p)
-    {
-        if (json_object_get(x, json_string_value(p)) == NULL) return false;
+    rose_json_each_item (rose_json_get(s, "required"), i, p) {
+        if (rose_json_get(x, rose_json_text(p)) == NULL) return false;
     }
-    json_object_foreach((json_t *)(uintptr_t)x, key, value)
-    {
-        const json_t *own = json_object_get(json_object_get(s, "properties"), key);
+    rose_json_each (x, key, value) {
+        const rose_json *own = rose_json_get(rose_json_get(s, "properties"), key);
         bool found = own != NULL;
         if (own != NULL && !valid(own, value)) return false;
-        json_object_foreach(json_object_get(s, "patternProperties"), pattern, p)
-        {
+        rose_json_each (rose_json_get(s, "patternProperties"), pattern, p) {
             if (!has_pattern(pattern, key)) continue;
             found = true;
             if (!valid(p, value)) return false;
         }
-        p = json_object_get(s, "additionalProperties");
+        p = rose_json_get(s, "additionalProperties");
         if (!found && p != NULL && !valid(p, value)) return false;
     }
-    return between(s, "minProperties", "maxProperties", json_object_size(x));
+    return between(s, "minProperties", "maxProperties", rose_json_size(x));
 }
 
-static unsigned count_valid(const json_t *list, const json_t *x)
+static unsigned count_valid(const rose_json *list, const rose_json *x)
 {
     unsigned n = 0;
     size_t i;
-    json_t *s;
-    json_array_foreach(list, i, s) n += valid(s, x);
+    rose_json *s;
+    rose_json_each_item (list, i, s)
+        n += valid(s, x);
     return n;
 }
 
-static bool valid(const json_t *s, const json_t *x)
+static bool valid(const rose_json *s, const rose_json *x)
 {
-    const json_t *list;
+    const rose_json *list;
     size_t i;
-    json_t *y;
-    if (json_is_boolean(s)) return json_is_true(s);
-    const char *type = json_string_value(json_object_get(s, "type"));
+    rose_json *y;
+    if (rose_json_is_boolean(s)) return rose_json_is_true(s);
+    const char *type = rose_json_text(rose_json_get(s, "type"));
     if (type != NULL && !is_type(type, x)) return false;
-    if ((list = json_object_get(s, "enum")) != NULL) {
+    if ((list = rose_json_get(s, "enum")) != NULL) {
         bool found = false;
-        json_array_foreach(list, i, y) found = found || same(x, y);
+        rose_json_each_item (list, i, y)
+            found = found || same(x, y);
         if (!found) return false;
     }
-    if (json_is_number(x) && !valid_number(s, json_number_value(x))) return false;
-    if (json_is_string(x)) {
-        const char *p = json_string_value(json_object_get(s, "pattern"));
-        if (!between(s, "minLength", "maxLength", json_string_length(x))) return false;
-        if (p != NULL && !has_pattern(p, json_string_value(x))) return false;
+    if (rose_json_is_number(x) && !valid_number(s, rose_json_number_value(x))) return false;
+    if (rose_json_is_string(x)) {
+        const char *p = rose_json_text(rose_json_get(s, "pattern"));
+        if (!between(s, "minLength", "maxLength", rose_json_text_len(x))) return false;
+        if (p != NULL && !has_pattern(p, rose_json_text(x))) return false;
     }
-    if (json_is_array(x)) {
-        const json_t *items = json_object_get(s, "items");
-        if (!between(s, "minItems", "maxItems", json_array_size(x))) return false;
-        json_array_foreach(x, i, y)
-        {
+    if (rose_json_is_array(x)) {
+        const rose_json *items = rose_json_get(s, "items");
+        if (!between(s, "minItems", "maxItems", rose_json_count(x))) return false;
+        rose_json_each_item (x, i, y) {
             if (items != NULL && !valid(items, y)) return false;
         }
     }
-    if (json_is_object(x) && !valid_object(s, x)) return false;
-    list = json_object_get(s, "anyOf");
+    if (rose_json_is_object(x) && !valid_object(s, x)) return false;
+    list = rose_json_get(s, "anyOf");
     if (list != NULL && count_valid(list, x) == 0) return false;
-    list = json_object_get(s, "oneOf");
+    list = rose_json_get(s, "oneOf");
     if (list != NULL && count_valid(list, x) != 1) return false;
-    list = json_object_get(s, "allOf");
-    if (list != NULL && count_valid(list, x) != json_array_size(list)) return false;
-    const json_t *not_this = json_object_get(s, "not");
+    list = rose_json_get(s, "allOf");
+    if (list != NULL && count_valid(list, x) != rose_json_count(list)) return false;
+    const rose_json *not_this = rose_json_get(s, "not");
     return not_this == NULL || !valid(not_this, x);
 }
 
@@ -585,8 +584,8 @@ static void random_schemas(void **state)
     (void)state;
     printf("seed %llu\n", (unsigned long long)g.seed);
     for (int round = 0; round < 600; round++) {
-        json_t *s = random_schema(&g, 2);
-        char *text = json_dumps(s, JSON_COMPACT);
+        rose_json *s = random_schema(&g, 2);
+        char *text = rose_json_dumps(s, ROSE_JSON_COMPACT);
         rose_grammar *x;
         rose_err err = {""};
         rose_status st =
@@ -595,20 +594,20 @@ static void random_schemas(void **state)
             strstr(err.msg, "allows no text") == NULL)
             fail_msg("%s: %s", text, err.msg);
         for (int i = 0; i < 40; i++) {
-            json_t *value = random_value(&g, 2);
-            char *out = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+            rose_json *value = random_value(&g, 2);
+            char *out = rose_json_dumps(value, ROSE_JSON_COMPACT | ROSE_JSON_REAL_PRECISION(6));
             bool want = valid(s, value);
             if (st == ROSE_OK && allows_bytes(x, out, strlen(out), i == 0) != want)
                 fail_msg("schema %s, value %s: should be %d", text, out, want);
             if (st == ROSE_E_INVAL && want) fail_msg("%s allows %s", text, out);
             allowed += st == ROSE_OK && want;
             free(out);
-            json_decref(value);
+            rose_json_decref(value);
         }
         accepted += st == ROSE_OK;
         rose_grammar_unref(x);
         free(text);
-        json_decref(s);
+        rose_json_decref(s);
     }
     printf("%u schemas accepted, %u values allowed\n", accepted, allowed);
     assert_true(accepted > 300 && allowed > 1000);

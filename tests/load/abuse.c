@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -124,13 +125,13 @@ static rose_status run_events(abuse_run *r, uint32_t first, uint32_t n, rose_err
 
 static rose_status add_choices(rose_buf *out, const char *json, size_t len)
 {
-    json_error_t e;
-    json_t *o = NULL;
+    rose_json_error e;
+    rose_json *o = NULL;
     rose_status st = rose_json_parse(&o, json, len, 0, &e);
-    char *text = st == ROSE_OK ? json_dumps(json_object_get(o, "choices"), JSON_SORT_KEYS) : NULL;
+    char *text = st == ROSE_OK ? rose_json_dumps(rose_json_get(o, "choices"), 0) : NULL;
     if (st == ROSE_OK) st = text == NULL ? ROSE_E_FORMAT : rose_buf_addf(out, "%s\n", text);
     free(text);
-    json_decref(o);
+    rose_json_decref(o);
     return st;
 }
 
@@ -239,32 +240,32 @@ static rose_status measure(abuse_run *r, rose_buf *before, rose_err *err)
     return run_probes(r, err);
 }
 
-static bool verdict(json_t *list, const char *name, bool pass, const char *detail)
+static bool verdict(rose_json *list, const char *name, bool pass, const char *detail)
 {
     fprintf(stderr, "%s  %s: %s\n", pass ? "pass" : "FAIL", name, detail);
-    json_array_append_new(
-        list, json_pack("{s:s, s:b, s:s}", "criterion", name, "pass", (int)pass, "detail", detail));
+    rose_json_append_new(list, rose_json_pack("{s:s, s:b, s:s}", "criterion", name, "pass",
+                                              (int)pass, "detail", detail));
     return pass;
 }
 
-static json_t *kinds_json(const abuse_run *r)
+static rose_json *kinds_json(const abuse_run *r)
 {
-    json_t *all = json_object();
+    rose_json *all = rose_json_object();
     for (uint32_t i = 0; i < rose_abuse_n_kinds; i++) {
         const kind_count *k = &r->kinds[i];
-        json_t *o = json_pack("{s:i, s:i}", "events", (int)k->n, "wrong", (int)k->wrong);
+        rose_json *o = rose_json_pack("{s:i, s:i}", "events", (int)k->n, "wrong", (int)k->wrong);
         for (int e = 0; e <= ROSE_VISIT_TIMEOUT; e++) {
             if (k->ends[e] > 0)
-                json_object_set_new(o, rose_visit_end_name((rose_visit_end)e),
-                                    json_integer(k->ends[e]));
+                rose_json_set_new(o, rose_visit_end_name((rose_visit_end)e),
+                                  rose_json_integer(k->ends[e]));
         }
-        json_object_set_new(all, rose_abuse_kinds[i].name, o);
+        rose_json_set_new(all, rose_abuse_kinds[i].name, o);
     }
     return all;
 }
 
 /* Judges all criteria. Returns false if one fails. */
-static bool judge(const abuse_run *r, const rose_buf *before, bool clean_exit, json_t *list)
+static bool judge(const abuse_run *r, const rose_buf *before, bool clean_exit, rose_json *list)
 {
     char d[160];
     const double mib = 1048576.0, grown = (r->end.resident_bytes - r->warm.resident_bytes) / mib;
@@ -298,18 +299,18 @@ static bool judge(const abuse_run *r, const rose_buf *before, bool clean_exit, j
 
 static int report(abuse_run *r, const rose_buf *before, bool clean_exit, int argc, char **argv)
 {
-    json_t *criteria = json_array();
+    rose_json *criteria = rose_json_array();
     const bool ok = judge(r, before, clean_exit, criteria);
-    json_t *root = json_pack(
+    rose_json *root = rose_json_pack(
         "{s:o, s:o, s:I, s:i, s:i, s:i, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:b}",
         "meta", rose_results_meta(argc, argv), "server",
         rose_results_stringn(r->server.command.data, r->server.command.len), "seed",
-        (json_int_t)r->o->seed, "events", (int)r->n_done, "warmup", (int)r->o->warmup,
-        "connections", (int)r->o->connections, "duration_s", r->duration_s, "refused",
-        (int)r->n_refused, "preemptions", r->end.preemptions, "rss_fresh_bytes",
-        r->fresh.resident_bytes, "rss_warm_bytes", r->warm.resident_bytes, "rss_end_bytes",
-        r->end.resident_bytes, "fds_fresh", r->fds_fresh, "fds_end", r->end.open_fds, "criteria",
-        criteria, "kinds", kinds_json(r), "pass", (int)ok);
+        (int64_t)r->o->seed, "events", (int)r->n_done, "warmup", (int)r->o->warmup, "connections",
+        (int)r->o->connections, "duration_s", r->duration_s, "refused", (int)r->n_refused,
+        "preemptions", r->end.preemptions, "rss_fresh_bytes", r->fresh.resident_bytes,
+        "rss_warm_bytes", r->warm.resident_bytes, "rss_end_bytes", r->end.resident_bytes,
+        "fds_fresh", r->fds_fresh, "fds_end", r->end.open_fds, "criteria", criteria, "kinds",
+        kinds_json(r), "pass", (int)ok);
     int rc = rose_results_emit(root, r->o->output_dir, "abuse");
     return ok ? rc : 1;
 }

@@ -7,7 +7,6 @@
  * The consumer is this thread, as in `bench offline`. The plan is also measured alone:
  * rose_sched_next() on the same number of sequences. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 
 #include "base/allocguard.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/profile.h"
@@ -336,15 +336,15 @@ static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, r
     return st;
 }
 
-static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[N_PARTS + 1],
-                           const figures *plan)
+static rose_json *result_json(const bench_opts *o, uint32_t n, const figures parts[N_PARTS + 1],
+                              const figures *plan)
 {
-    json_t *r = json_pack("{s:i, s:i, s:i, s:f, s:f}", "running", (int)n, "steps", (int)o->steps,
-                          "device_us", (int)o->device_us, "plan_alone_ns_p50", plan->p50,
-                          "plan_alone_ns_p99", plan->p99);
+    rose_json *r = rose_json_pack("{s:i, s:i, s:i, s:f, s:f}", "running", (int)n, "steps",
+                                  (int)o->steps, "device_us", (int)o->device_us,
+                                  "plan_alone_ns_p50", plan->p50, "plan_alone_ns_p99", plan->p99);
     if (o->record) {
-        json_object_set_new(r, "recorded_events", json_integer((json_int_t)g_instant.n_events));
-        json_object_set_new(r, "recorded_dropped", json_integer((json_int_t)g_instant.n_dropped));
+        rose_json_set_new(r, "recorded_events", rose_json_integer((int64_t)g_instant.n_events));
+        rose_json_set_new(r, "recorded_dropped", rose_json_integer((int64_t)g_instant.n_dropped));
     }
     for (int i = 0; i < N_PARTS + (o->record ? 1 : 0); i++) {
         const struct {
@@ -357,7 +357,7 @@ static json_t *result_json(const bench_opts *o, uint32_t n, const figures parts[
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
             char key[40];
             snprintf(key, sizeof key, "%s_ns_%s", part_names[i], all[k].suffix);
-            json_object_set_new(r, key, json_real(all[k].v));
+            rose_json_set_new(r, key, rose_json_real(all[k].v));
         }
     }
     return r;
@@ -368,7 +368,7 @@ static int run(const bench_opts *o, int argc, char **argv)
     static const uint32_t all[] = {64, 256, 1024};
     size_t n_sizes = o->running != 0 ? 1 : sizeof all / sizeof *all;
     rose_err err = {{0}};
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     fprintf(stderr, "ns a step, p50/p99:          total           plan          batch        "
                     "deliver     plan alone\n");
     for (size_t i = 0; i < n_sizes; i++) {
@@ -376,7 +376,7 @@ static int run(const bench_opts *o, int argc, char **argv)
         figures parts[N_PARTS + 1] = {{0}}, plan;
         if (measure_engine(o, n, parts, &err) != ROSE_OK ||
             measure_plan(o, n, &plan, &err) != ROSE_OK) {
-            json_decref(list);
+            rose_json_decref(list);
             return rose_die(&err);
         }
         fprintf(stderr, "%7u running", n);
@@ -387,10 +387,10 @@ static int run(const bench_opts *o, int argc, char **argv)
             fprintf(stderr, "  recorded %.0f (%.3f of it)", parts[RECORDED].p50,
                     parts[RECORDED].p50 / parts[HOST].p50);
         fputc('\n', stderr);
-        json_array_append_new(list, result_json(o, n, parts, &plan));
+        rose_json_append_new(list, result_json(o, n, parts, &plan));
     }
-    json_t *root = json_pack("{s:o, s:s, s:b, s:o}", "meta", rose_results_meta(argc, argv), "bench",
-                             "engine", "record", (int)o->record, "results", list);
+    rose_json *root = rose_json_pack("{s:o, s:s, s:b, s:o}", "meta", rose_results_meta(argc, argv),
+                                     "bench", "engine", "record", (int)o->record, "results", list);
     return rose_results_emit(root, NULL, "engine");
 }
 

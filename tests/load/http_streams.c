@@ -6,7 +6,6 @@
  * It is not part of roseinfer-bench, which must not include the rooms of the server. */
 #include <dirent.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 
 #include "api/api.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/opts.h"
 #include "base/version.h"
@@ -56,7 +56,7 @@ typedef struct point {
     double wall_s;                 /* the whole run, including the opening of the streams */
     double io_cpu_s, engine_cpu_s; /* over the whole run */
     double client_cpu_s;
-    json_t *recorded; /* owned; NULL without --record */
+    rose_json *recorded; /* owned; NULL without --record */
     rose_summary ttft, itl;
     char first_error[192];
 } point;
@@ -280,21 +280,24 @@ static rose_status measure(const served *s, const http_flags *f, uint32_t n, poi
     return st;
 }
 
-static json_t *point_json(const point *p)
+static rose_json *point_json(const point *p)
 {
-    json_t *o = json_pack(
+    rose_json *o = rose_json_pack(
         "{s:i, s:i, s:b, s:I, s:I, s:f, s:o, s:f, s:f, s:o, s:o, s:o, s:o}", "streams",
         (int)p->n_streams, "num_error", (int)p->n_failed, "all_open_at_once", (int)p->all_open,
-        "tokens", (json_int_t)p->tokens, "events", (json_int_t)p->events, "open_s", p->open_s,
-        "tok_per_s", p->open_s > 0 ? json_real((double)p->tokens_open / p->open_s) : json_null(),
+        "tokens", (int64_t)p->tokens, "events", (int64_t)p->events, "open_s", p->open_s,
+        "tok_per_s",
+        p->open_s > 0 ? rose_json_real((double)p->tokens_open / p->open_s) : rose_json_null(),
         "wall_s", p->wall_s, "client_cpu_s", p->client_cpu_s, "io_cpu_s",
-        p->io_cpu_s >= 0 ? json_real(p->io_cpu_s) : json_null(), "engine_cpu_s",
-        p->engine_cpu_s >= 0 ? json_real(p->engine_cpu_s) : json_null(), "tok_per_io_cpu_s",
-        p->io_cpu_s > 0 ? json_real((double)p->tokens / p->io_cpu_s) : json_null(), "first_error",
-        p->first_error[0] != '\0' ? json_string(p->first_error) : json_null());
-    if (p->recorded != NULL) json_object_set(o, "recorder", p->recorded);
-    json_object_set_new(o, "ttft_ms", rose_summary_json(&p->ttft, 1e3));
-    json_object_set_new(o, "itl_ms", rose_summary_json(&p->itl, 1e3));
+        p->io_cpu_s >= 0 ? rose_json_real(p->io_cpu_s) : rose_json_null(), "engine_cpu_s",
+        p->engine_cpu_s >= 0 ? rose_json_real(p->engine_cpu_s) : rose_json_null(),
+        "tok_per_io_cpu_s",
+        p->io_cpu_s > 0 ? rose_json_real((double)p->tokens / p->io_cpu_s) : rose_json_null(),
+        "first_error",
+        p->first_error[0] != '\0' ? rose_json_string(p->first_error) : rose_json_null());
+    if (p->recorded != NULL) rose_json_set(o, "recorder", p->recorded);
+    rose_json_set_new(o, "ttft_ms", rose_summary_json(&p->ttft, 1e3));
+    rose_json_set_new(o, "itl_ms", rose_summary_json(&p->itl, 1e3));
     return o;
 }
 
@@ -337,7 +340,7 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
     uint32_t streams[MAX_POINTS], n, most, failed = 0;
     served s = {0};
     rose_err err = {{0}};
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     rose_status st = parse_streams(f->streams, streams, &n, &most, &err);
     if (st == ROSE_OK) st = allow_files(most, &err);
     if (st == ROSE_OK) st = read_cpus(f, &err);
@@ -348,11 +351,11 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
         point p;
         if (i == 0) { /* warm-up of buffers and connections */
             st = measure(&s, f, streams[0], &p, &err);
-            if (st == ROSE_OK) json_decref(p.recorded);
+            if (st == ROSE_OK) rose_json_decref(p.recorded);
         }
         if (st == ROSE_OK) st = measure(&s, f, streams[i], &p, &err);
         if (st != ROSE_OK) {
-            json_decref(p.recorded);
+            rose_json_decref(p.recorded);
             break;
         }
         failed += p.n_failed;
@@ -365,20 +368,20 @@ static int run(const char *dir, http_flags *f, int argc, char **argv)
                 p.itl.p99 * 1e3, p.io_cpu_s, p.client_cpu_s, p.engine_cpu_s, p.wall_s,
                 p.all_open ? "" : "; some streams ended before the last one began",
                 p.n_failed > 0 ? "; FAILED: " : "", p.first_error);
-        json_array_append_new(list, point_json(&p));
-        json_decref(p.recorded);
+        rose_json_append_new(list, point_json(&p));
+        rose_json_decref(p.recorded);
     }
     stop(&s);
     if (st != ROSE_OK) {
-        json_decref(list);
+        rose_json_decref(list);
         return rose_die(&err);
     }
-    json_t *meta = rose_results_meta(argc, argv);
-    json_t *root =
-        json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:b, s:o}", "meta", meta, "bench", "http",
-                  "rate", (double)f->rate, "io_threads", (int)f->io_threads, "input_len",
-                  (int)f->input_len, "output_len", (int)f->output_len, "fast_sse", (int)f->fast_sse,
-                  "record", (int)f->record, "results", list);
+    rose_json *meta = rose_results_meta(argc, argv);
+    rose_json *root =
+        rose_json_pack("{s:o, s:s, s:f, s:i, s:i, s:i, s:b, s:b, s:o}", "meta", meta, "bench",
+                       "http", "rate", (double)f->rate, "io_threads", (int)f->io_threads,
+                       "input_len", (int)f->input_len, "output_len", (int)f->output_len, "fast_sse",
+                       (int)f->fast_sse, "record", (int)f->record, "results", list);
     const int rc = rose_results_emit(root, f->output_dir, "http");
     return failed == 0 ? rc : 1;
 }

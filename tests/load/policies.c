@@ -1,9 +1,9 @@
 /* tests/load/policies.c - `load scheduler` replays the requests of a trace under each scheduling
  * policy, on a simulated clock. */
-#include <jansson.h>
 #include <stdio.h>
 
 #include "backend/backend.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/opts.h"
 #include "bench/results.h"
@@ -91,25 +91,25 @@ static void print_row(const char *name, const rose_replay_result *r)
         (unsigned long long)r->stats.recomputed_tokens, (unsigned long long)r->stats.preemptions);
 }
 
-static json_t *spread_json(const rose_replay_spread *s)
+static rose_json *spread_json(const rose_replay_spread *s)
 {
-    return json_pack("{s:f, s:f, s:f, s:f}", "p50", s->p50, "p90", s->p90, "p99", s->p99, "max",
-                     s->max);
+    return rose_json_pack("{s:f, s:f, s:f, s:f}", "p50", s->p50, "p90", s->p90, "p99", s->p99,
+                          "max", s->max);
 }
 
-static json_t *result_json(const char *name, const rose_replay_result *r)
+static rose_json *result_json(const char *name, const rose_replay_result *r)
 {
-    return json_pack(
+    return rose_json_pack(
         "{s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, "
         "s:i, s:i, s:i, s:i}",
         "policy", name, "num_success", (int)r->n_done, "num_refused", (int)r->n_refused, "steps",
-        (json_int_t)r->n_steps, "duration_s", r->duration_s, "tok_per_s", r->tokens_per_s,
-        "ttft_ms", spread_json(&r->ttft), "itl_ms", spread_json(&r->itl), "e2e_ms",
-        spread_json(&r->e2e), "prefix_queries", (json_int_t)r->stats.prefix_queries, "prefix_hits",
-        (json_int_t)r->stats.prefix_hits, "evictions", (json_int_t)r->stats.evictions,
-        "preemptions", (json_int_t)r->stats.preemptions, "recomputed_tokens",
-        (json_int_t)r->stats.recomputed_tokens, "num_met", (int)r->n_met, "num_met_ttft",
-        (int)r->n_met_ttft, "num_met_itl", (int)r->n_met_itl, "num_late", (int)r->n_late);
+        (int64_t)r->n_steps, "duration_s", r->duration_s, "tok_per_s", r->tokens_per_s, "ttft_ms",
+        spread_json(&r->ttft), "itl_ms", spread_json(&r->itl), "e2e_ms", spread_json(&r->e2e),
+        "prefix_queries", (int64_t)r->stats.prefix_queries, "prefix_hits",
+        (int64_t)r->stats.prefix_hits, "evictions", (int64_t)r->stats.evictions, "preemptions",
+        (int64_t)r->stats.preemptions, "recomputed_tokens", (int64_t)r->stats.recomputed_tokens,
+        "num_met", (int)r->n_met, "num_met_ttft", (int)r->n_met_ttft, "num_met_itl",
+        (int)r->n_met_itl, "num_late", (int)r->n_late);
 }
 
 static int run(const policies_opts *o, int argc, char **argv)
@@ -118,7 +118,7 @@ static int run(const policies_opts *o, int argc, char **argv)
     rose_load_trace t;
     const uint32_t limit = o->num_requests != 0 ? o->num_requests : UINT32_MAX;
     rose_status st = rose_load_trace_read(&t, o->trace, limit, stderr, &err);
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     if (st == ROSE_OK) {
         bool goals = o->ttft_slo_ms > 0 || o->itl_slo_ms > 0;
         rose_replay_opts ro = {.step_us = (double)o->step_us,
@@ -140,15 +140,15 @@ static int run(const policies_opts *o, int argc, char **argv)
             if ((st = rose_replay_run(&t, &ro, &so, &r, &err)) != ROSE_OK) break;
             print_row(p->name, &r);
             if (goals) print_goals(&r, t.n);
-            json_array_append_new(list, result_json(p->name, &r));
+            rose_json_append_new(list, result_json(p->name, &r));
         }
         rose_load_trace_free(&t);
     }
     if (st != ROSE_OK) {
-        json_decref(list);
+        rose_json_decref(list);
         return rose_die(&err);
     }
-    json_t *root = json_pack(
+    rose_json *root = rose_json_pack(
         "{s:o, s:s, s:o, s:f, s:f, s:f, s:i, s:i, s:o}", "meta", rose_results_meta(argc, argv),
         "bench", "scheduler", "trace", rose_results_string(o->trace), "scale", (double)o->scale,
         "step_us", (double)o->step_us, "row_us", (double)o->row_us, "ttft_slo_ms",

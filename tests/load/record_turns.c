@@ -27,7 +27,7 @@ struct rose_record_turns {
     pthread_t thread;
     atomic_bool over; /* relaxed: it only asks the thread to end */
     uint64_t n_events, n_dropped;
-    json_t *pairs; /* owned */
+    rose_json *pairs; /* owned */
 };
 
 /* The number by which the kernel knows the CPU clock of a thread (CPUCLOCK_PERTHREAD_MASK |
@@ -76,7 +76,7 @@ static void wait_ms(const rose_record_turns *t, uint32_t ms)
 }
 
 /* Measures one turn. Returns NULL if it does not count. */
-static json_t *one_turn(rose_record_turns *t, bool on)
+static rose_json *one_turn(rose_record_turns *t, bool on)
 {
     reading a, b;
     rose_prof_result recorded = {0};
@@ -90,10 +90,10 @@ static json_t *one_turn(rose_record_turns *t, bool on)
     t->n_dropped += recorded.n_dropped;
     if (a.tokens < t->o.from || b.tokens > t->o.until || b.tokens == a.tokens) return NULL;
     const uint64_t n = b.tokens - a.tokens;
-    json_t *v = json_pack("{s:I}", "tokens", (json_int_t)n);
+    rose_json *v = rose_json_pack("{s:I}", "tokens", (int64_t)n);
     for (uint32_t i = 0; i < t->o.n_threads; i++)
-        json_object_set_new(v, t->o.threads[i],
-                            json_real((double)(b.cpu_ns[i] - a.cpu_ns[i]) / (double)n));
+        rose_json_set_new(v, t->o.threads[i],
+                          rose_json_real((double)(b.cpu_ns[i] - a.cpu_ns[i]) / (double)n));
     return v;
 }
 
@@ -107,12 +107,13 @@ static void *turns_main(void *arg)
     /* The order alternates (off on, on off), so that a slow change of the machine affects both
      * sides equally. */
     for (uint32_t i = 0; !atomic_load_explicit(&t->over, memory_order_relaxed); i++) {
-        json_t *first = one_turn(t, i % 2 == 1), *second = one_turn(t, i % 2 == 0);
+        rose_json *first = one_turn(t, i % 2 == 1), *second = one_turn(t, i % 2 == 0);
         if (first != NULL && second != NULL)
-            json_array_append_new(t->pairs, json_pack("{s:O, s:O}", i % 2 == 1 ? "on" : "off",
-                                                      first, i % 2 == 1 ? "off" : "on", second));
-        json_decref(first);
-        json_decref(second);
+            rose_json_append_new(t->pairs,
+                                 rose_json_pack("{s:O, s:O}", i % 2 == 1 ? "on" : "off", first,
+                                                i % 2 == 1 ? "off" : "on", second));
+        rose_json_decref(first);
+        rose_json_decref(second);
     }
     return NULL;
 }
@@ -123,7 +124,7 @@ rose_status rose_record_turns_start(rose_record_turns **out, const rose_record_o
     rose_status st = ROSE_OK;
     rose_record_turns *t = calloc(1, sizeof *t);
     *out = NULL;
-    if (t == NULL || (t->pairs = json_array()) == NULL) {
+    if (t == NULL || (t->pairs = rose_json_array()) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
         goto done;
     }
@@ -137,19 +138,19 @@ rose_status rose_record_turns_start(rose_record_turns **out, const rose_record_o
     if (st == ROSE_OK) *out = t;
 done:
     if (st != ROSE_OK && t != NULL) {
-        json_decref(t->pairs);
+        rose_json_decref(t->pairs);
         free(t);
     }
     return st;
 }
 
-json_t *rose_record_turns_end(rose_record_turns *t)
+rose_json *rose_record_turns_end(rose_record_turns *t)
 {
     if (t == NULL) return NULL;
     atomic_store_explicit(&t->over, true, memory_order_relaxed);
     pthread_join(t->thread, NULL);
-    json_t *v = json_pack("{s:I, s:I, s:o}", "events", (json_int_t)t->n_events, "dropped",
-                          (json_int_t)t->n_dropped, "pairs", t->pairs);
+    rose_json *v = rose_json_pack("{s:I, s:I, s:o}", "events", (int64_t)t->n_events, "dropped",
+                                  (int64_t)t->n_dropped, "pairs", t->pairs);
     free(t);
     return v;
 }

@@ -5,9 +5,9 @@
 #ifndef ROSE_LOAD_RECORD_TURNS_H
 #define ROSE_LOAD_RECORD_TURNS_H
 
-#include <jansson.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
 
 typedef struct rose_record_turns rose_record_turns;
@@ -29,6 +29,6 @@ rose_status rose_record_turns_start(rose_record_turns **out, const rose_record_o
 /* Ends the thread, stops the last recording and destroys t (accepts NULL). Returns {"events",
  * "dropped", "pairs": [{"off": {NAME: CPU ns for each token, ..., "tokens"}, "on": ...}]}, or NULL
  * if out of memory. */
-json_t *rose_record_turns_end(rose_record_turns *t);
+rose_json *rose_record_turns_end(rose_record_turns *t);
 
 #endif

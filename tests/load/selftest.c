@@ -214,14 +214,14 @@ static int run(uint32_t rate)
     if (rose_self_test_run(TEST_STREAMS, n_events < 2 ? 2 : n_events, rate, &t, &err) != ROSE_OK)
         return rose_die(&err);
     const bool ok = t.n_failed == 0 && t.error.p99 * 1e6 <= LIMIT_US;
-    json_t *j = json_pack(
+    rose_json *j = rose_json_pack(
         "{s:i, s:i, s:f, s:i, s:o, s:o, s:i, s:b}", "streams", (int)t.n_streams,
         "events_per_stream", (int)t.n_events, "events_per_s", t.rate, "streams_failed",
         (int)t.n_failed, "error_us", rose_summary_json(&t.error, 1e6), "send_lateness_us",
         rose_summary_json(&t.lateness, 1e6), "limit_p99_us", (int)LIMIT_US, "pass", (int)ok);
-    if (j != NULL) json_dumpf(j, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    if (j != NULL) rose_json_dumpf(j, stdout, ROSE_JSON_INDENT(1) | ROSE_JSON_REAL_PRECISION(6));
     putchar('\n');
-    json_decref(j);
+    rose_json_decref(j);
     fprintf(stderr, "client error at %.0f events/s: p50 %.1f us, p99 %.1f us, max %.1f us: %s\n",
             t.rate, t.error.p50 * 1e6, t.error.p99 * 1e6, t.error.max * 1e6,
             ok ? "p99 within 50 us" : "p99 over 50 us, or events lost");

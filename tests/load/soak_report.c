@@ -90,11 +90,12 @@ static const char *stall_cause(const rose_soak *s, const rose_stall *p)
     return cause(s, p->from_ns, p->to_ns);
 }
 
-static json_t *interval_json(const rose_soak *s, uint64_t from_ns, uint64_t to_ns, const char *why)
+static rose_json *interval_json(const rose_soak *s, uint64_t from_ns, uint64_t to_ns,
+                                const char *why)
 {
-    return json_pack("{s:f, s:f, s:f, s:s?}", "at_s", (double)(from_ns - s->start_ns) * 1e-9, "ms",
-                     (double)(to_ns - from_ns) * 1e-6, "cpu_wait_ms",
-                     (double)cpu_wait(s, from_ns, to_ns) * 1e-6, "cause", why);
+    return rose_json_pack("{s:f, s:f, s:f, s:s?}", "at_s", (double)(from_ns - s->start_ns) * 1e-9,
+                          "ms", (double)(to_ns - from_ns) * 1e-6, "cpu_wait_ms",
+                          (double)cpu_wait(s, from_ns, to_ns) * 1e-6, "cause", why);
 }
 
 /* ---- growth ---- */
@@ -157,15 +158,15 @@ static gpu_memory gpu_of(const rose_soak *s)
 
 /* ---- verdicts ---- */
 
-static bool verdict(json_t *list, const char *name, bool pass, const char *detail)
+static bool verdict(rose_json *list, const char *name, bool pass, const char *detail)
 {
     fprintf(stderr, "%s  %s: %s\n", pass ? "pass" : "FAIL", name, detail);
-    json_array_append_new(
-        list, json_pack("{s:s, s:b, s:s}", "criterion", name, "pass", (int)pass, "detail", detail));
+    rose_json_append_new(list, rose_json_pack("{s:s, s:b, s:s}", "criterion", name, "pass",
+                                              (int)pass, "detail", detail));
     return pass;
 }
 
-static bool judge_replies(const rose_soak *s, json_t *list)
+static bool judge_replies(const rose_soak *s, rose_json *list)
 {
     char d[480];
     bool ok = true;
@@ -192,7 +193,7 @@ static bool judge_replies(const rose_soak *s, json_t *list)
     return ok;
 }
 
-static bool judge_growth(const rose_soak *s, const growth *g, json_t *list)
+static bool judge_growth(const rose_soak *s, const growth *g, rose_json *list)
 {
     char d[240];
     bool ok = true;
@@ -213,7 +214,7 @@ static const char *gpu_of_whom(const gpu_memory *g)
     return g->process ? "process" : "device";
 }
 
-static bool judge_gpu(const gpu_memory *g, json_t *list)
+static bool judge_gpu(const gpu_memory *g, rose_json *list)
 {
     char d[160];
     if (!g->any) return true;
@@ -222,14 +223,14 @@ static bool judge_gpu(const gpu_memory *g, json_t *list)
     return verdict(list, "GPU memory does not grow", g->max < g->first + GPU_GROWTH_MIB, d);
 }
 
-static json_t *gpu_json(const gpu_memory *g)
+static rose_json *gpu_json(const gpu_memory *g)
 {
-    if (!g->any) return json_null();
-    return json_pack("{s:s, s:f, s:f, s:f}", "of", gpu_of_whom(g), "first", g->first, "last",
-                     g->last, "max", g->max);
+    if (!g->any) return rose_json_null();
+    return rose_json_pack("{s:s, s:f, s:f, s:f}", "of", gpu_of_whom(g), "first", g->first, "last",
+                          g->last, "max", g->max);
 }
 
-static bool judge_latency(const rose_soak *s, json_t *list)
+static bool judge_latency(const rose_soak *s, rose_json *list)
 {
     char d[240];
     bool ok = true;
@@ -263,7 +264,7 @@ static bool judge_latency(const rose_soak *s, json_t *list)
     return ok;
 }
 
-static bool judge_client(const rose_soak *s, json_t *list)
+static bool judge_client(const rose_soak *s, rose_json *list)
 {
     char d[240];
     const double span = (double)(s->end_ns - s->start_ns) * 1e-9;
@@ -279,73 +280,72 @@ static bool judge_client(const rose_soak *s, json_t *list)
 
 /* ---- JSON ---- */
 
-static json_t *sample_json(const rose_soak *s, const rose_soak_sample *p, const gpu_memory *g)
+static rose_json *sample_json(const rose_soak *s, const rose_soak_sample *p, const gpu_memory *g)
 {
-    if (!g->any || !p->gpu.known) return json_null();
-    return json_real(gpu_mib(s, p, g->process));
+    if (!g->any || !p->gpu.known) return rose_json_null();
+    return rose_json_real(gpu_mib(s, p, g->process));
 }
 
-static json_t *series_json(const rose_soak *s, const gpu_memory *g)
+static rose_json *series_json(const rose_soak *s, const gpu_memory *g)
 {
-    json_t *rows = json_array();
+    rose_json *rows = rose_json_array();
     const uint32_t every = s->n_samples / MAX_ROWS + 1;
     for (uint32_t i = 0; i < s->n_samples; i += every) {
         const rose_soak_sample *p = &s->samples[i];
-        json_array_append_new(rows,
-                              json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "t_s",
-                                        (double)(p->t_ns - s->start_ns) * 1e-9, "rss_mib",
-                                        p->w.resident_bytes / mib, "gpu_mib", sample_json(s, p, g),
-                                        "fds", p->w.open_fds, "pages_free", p->w.kv_pages_free,
-                                        "running", p->w.running, "waiting", p->w.waiting,
-                                        "preemptions", p->w.preemptions));
+        rose_json_append_new(rows, rose_json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "t_s",
+                                                  (double)(p->t_ns - s->start_ns) * 1e-9, "rss_mib",
+                                                  p->w.resident_bytes / mib, "gpu_mib",
+                                                  sample_json(s, p, g), "fds", p->w.open_fds,
+                                                  "pages_free", p->w.kv_pages_free, "running",
+                                                  p->w.running, "waiting", p->w.waiting,
+                                                  "preemptions", p->w.preemptions));
     }
     return rows;
 }
 
-static json_t *stalls_json(const rose_soak *s)
+static rose_json *stalls_json(const rose_soak *s)
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (uint32_t i = 0; i < s->n_stalls && i < MAX_LISTED; i++) {
         const rose_stall *p = &s->stalls[i];
-        json_t *o = interval_json(s, p->from_ns, p->to_ns, stall_cause(s, p));
-        json_object_set_new(o, "streams", json_integer(p->n_streams));
-        json_object_set_new(o, "tokens_held", json_integer(p->n_held));
-        json_array_append_new(list, o);
+        rose_json *o = interval_json(s, p->from_ns, p->to_ns, stall_cause(s, p));
+        rose_json_set_new(o, "streams", rose_json_integer(p->n_streams));
+        rose_json_set_new(o, "tokens_held", rose_json_integer(p->n_held));
+        rose_json_append_new(list, o);
     }
     return list;
 }
 
-static json_t *slow_health_json(const rose_soak *s)
+static rose_json *slow_health_json(const rose_soak *s)
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     for (uint32_t i = 0; i < s->n_slow_health && i < MAX_LISTED; i++) {
         const rose_slow_health *p = &s->slow_health[i];
-        json_array_append_new(
+        rose_json_append_new(
             list, interval_json(s, p->from_ns, p->to_ns, cause(s, p->from_ns, p->to_ns)));
     }
     return list;
 }
 
 /* null if there were too few samples for a line */
-static json_t *number_json(double x)
+static rose_json *number_json(double x)
 {
-    return isnan(x) ? json_null() : json_real(x);
+    return isnan(x) ? rose_json_null() : rose_json_real(x);
 }
 
-static json_t *counts_json(const rose_soak *s)
+static rose_json *counts_json(const rose_soak *s)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sent",
-                     (json_int_t)s->n_sent, "whole", (json_int_t)s->n_ok, "refused_429",
-                     (json_int_t)s->n_refused, "refused_without_retry_after",
-                     (json_int_t)s->n_refused_bare, "other_status", (json_int_t)s->n_other_status,
-                     "left", (json_int_t)s->n_left, "slow_whole", (json_int_t)s->n_slow_ok,
-                     "slow_dropped", (json_int_t)s->n_slow_dropped, "failed",
-                     (json_int_t)s->n_failed, "unsent", (json_int_t)s->n_unsent);
+    return rose_json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "sent", (int64_t)s->n_sent, "whole",
+        (int64_t)s->n_ok, "refused_429", (int64_t)s->n_refused, "refused_without_retry_after",
+        (int64_t)s->n_refused_bare, "other_status", (int64_t)s->n_other_status, "left",
+        (int64_t)s->n_left, "slow_whole", (int64_t)s->n_slow_ok, "slow_dropped",
+        (int64_t)s->n_slow_dropped, "failed", (int64_t)s->n_failed, "unsent", (int64_t)s->n_unsent);
 }
 
 int rose_soak_report(const rose_soak *s, int argc, char **argv)
 {
-    json_t *list = json_array();
+    rose_json *list = rose_json_array();
     const growth g = fit(s);
     const gpu_memory gpu = gpu_of(s);
     bool ok = judge_replies(s, list);
@@ -356,7 +356,7 @@ int rose_soak_report(const rose_soak *s, int argc, char **argv)
     if (s->server.command.len > 0)
         ok &= verdict(list, "the server ends with exit code 0", s->clean_exit, "after SIGTERM");
     if (s->stopped) fprintf(stderr, "the run was stopped early\n");
-    json_t *root = json_pack(
+    rose_json *root = rose_json_pack(
         "{s:o, s:o, s:f, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
         "s:o, s:o, s:o, s:b}",
         "meta", rose_results_meta(argc, argv), "server",

@@ -46,22 +46,24 @@ uint64_t rose_spread_percentile(const rose_spread *s, double p)
     return s->max;
 }
 
-json_t *rose_spread_json(const rose_spread *s, double factor)
+rose_json *rose_spread_json(const rose_spread *s, double factor)
 {
     static const struct {
         const char *key;
         double p;
     } all[] = {{"p50", 50}, {"p90", 90}, {"p95", 95}, {"p99", 99}, {"p999", 99.9}};
-    json_t *o = json_object();
+    rose_json *o = rose_json_object();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        json_object_set_new(o, all[i].key,
-                            s->n == 0
-                                ? json_null()
-                                : json_real((double)rose_spread_percentile(s, all[i].p) * factor));
+        rose_json_set_new(
+            o, all[i].key,
+            s->n == 0 ? rose_json_null()
+                      : rose_json_real((double)rose_spread_percentile(s, all[i].p) * factor));
     const double mean = s->n > 0 ? s->sum / (double)s->n : 0;
-    json_object_set_new(o, "mean", s->n == 0 ? json_null() : json_real(mean * factor));
-    json_object_set_new(o, "min", s->n == 0 ? json_null() : json_real((double)s->min * factor));
-    json_object_set_new(o, "max", s->n == 0 ? json_null() : json_real((double)s->max * factor));
-    json_object_set_new(o, "n", json_integer((json_int_t)s->n));
+    rose_json_set_new(o, "mean", s->n == 0 ? rose_json_null() : rose_json_real(mean * factor));
+    rose_json_set_new(o, "min",
+                      s->n == 0 ? rose_json_null() : rose_json_real((double)s->min * factor));
+    rose_json_set_new(o, "max",
+                      s->n == 0 ? rose_json_null() : rose_json_real((double)s->max * factor));
+    rose_json_set_new(o, "n", rose_json_integer((int64_t)s->n));
     return o;
 }

@@ -4,8 +4,9 @@
 #ifndef ROSE_LOAD_SPREAD_H
 #define ROSE_LOAD_SPREAD_H
 
-#include <jansson.h>
 #include <stdint.h>
+
+#include "base/json.h"
 
 enum { ROSE_SPREAD_SUB = 32, ROSE_SPREAD_OCTAVES = 48 };
 
@@ -23,6 +24,6 @@ uint64_t rose_spread_percentile(const rose_spread *s, double p);
 
 /* Makes {mean, p50, p90, p95, p99, p999, max, min, n} with each value times factor; null if there
  * are no values. */
-json_t *rose_spread_json(const rose_spread *s, double factor);
+rose_json *rose_spread_json(const rose_spread *s, double factor);
 
 #endif

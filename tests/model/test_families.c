@@ -2,7 +2,7 @@
  * tensors that a model must then hold, and what is refused, by name. */
 #include "fixture.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "golden.h"
 #include "log_capture.h"
@@ -26,15 +26,15 @@ static rose_status parse(const char *type, const char *more, rose_arch *a, rose_
     rose_buf b = {0};
     *a = (rose_arch){0};
     rose_buf_addf(&b, "{%s}", more);
-    json_t *fields = json_loads(rose_buf_str(&b), 0, NULL);
-    c.root = json_loads("{" SIZES "}", 0, NULL);
+    rose_json *fields = rose_json_loads(rose_buf_str(&b), 0, NULL);
+    c.root = rose_json_loads("{" SIZES "}", 0, NULL);
     assert_true(fields != NULL && c.root != NULL);
-    assert_int_equal(json_object_update(c.root, fields), 0);
-    assert_int_equal(json_object_set_new(c.root, "model_type", json_string(type)), 0);
+    assert_int_equal(rose_json_update(c.root, fields), 0);
+    assert_int_equal(rose_json_set_new(c.root, "model_type", rose_json_string(type)), 0);
     rose_status st = rose_family_find(&family, &c, err);
     if (st == ROSE_OK) st = rose_family_parse(family, &c, a, err);
     rose_config_close(&c);
-    json_decref(fields);
+    rose_json_decref(fields);
     rose_buf_free(&b);
     return st;
 }

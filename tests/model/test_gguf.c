@@ -453,18 +453,16 @@ static void inspect(void **state)
     assert_non_null(strstr(text, "; in memory: 29 matrices as BF16 (widened)\n"));
     assert_non_null(strstr(text, "F32                     9 tensors, 2.2 KiB\n"));
     free(text);
-    json_t *j = rose_model_json(m, &keeper);
-    json_t *types = json_object_get(json_object_get(j, "weights"), "types");
-    assert_int_equal(json_object_size(types), 2);
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(types, "Q5_0"), "tensors")),
-                     29);
-    json_t *q5 = json_object_get(types, "Q5_0"), *f32 = json_object_get(types, "F32");
-    assert_true(json_is_true(json_object_get(q5, "widened")));
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(q5, "in_memory"), "BF16")),
-                     29);
-    assert_true(json_is_false(json_object_get(f32, "widened")));
-    assert_int_equal(json_object_size(json_object_get(f32, "in_memory")), 0);
-    json_decref(j);
+    rose_json *j = rose_model_json(m, &keeper);
+    rose_json *types = rose_json_get(rose_json_get(j, "weights"), "types");
+    assert_int_equal(rose_json_size(types), 2);
+    assert_int_equal(rose_json_int(rose_json_get(rose_json_get(types, "Q5_0"), "tensors")), 29);
+    rose_json *q5 = rose_json_get(types, "Q5_0"), *f32 = rose_json_get(types, "F32");
+    assert_true(rose_json_is_true(rose_json_get(q5, "widened")));
+    assert_int_equal(rose_json_int(rose_json_get(rose_json_get(q5, "in_memory"), "BF16")), 29);
+    assert_true(rose_json_is_false(rose_json_get(f32, "widened")));
+    assert_int_equal(rose_json_size(rose_json_get(f32, "in_memory")), 0);
+    rose_json_decref(j);
     rose_model_close(m);
 }
 

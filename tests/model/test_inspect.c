@@ -64,25 +64,25 @@ static void json_says_the_same(void **state)
 {
     (void)state;
     rose_model *m = open_odd();
-    json_t *j = rose_model_json(m, NULL);
+    rose_json *j = rose_model_json(m, NULL);
     assert_non_null(j);
-    json_t *arch = json_object_get(j, "architecture"), *tensors = json_object_get(j, "tensors");
-    assert_string_equal(json_string_value(json_object_get(j, "model_type")), "gpt2");
-    assert_int_equal(json_integer_value(json_object_get(arch, "d_ff")), 16);
-    assert_int_equal(json_integer_value(json_array_get(json_object_get(arch, "eos_ids"), 0)), 6);
-    assert_true(json_is_null(json_object_get(arch, "bos_id")));
-    assert_int_equal(json_array_size(tensors), rose_model_n_tensors(m));
+    rose_json *arch = rose_json_get(j, "architecture"), *tensors = rose_json_get(j, "tensors");
+    assert_string_equal(rose_json_text(rose_json_get(j, "model_type")), "gpt2");
+    assert_int_equal(rose_json_int(rose_json_get(arch, "d_ff")), 16);
+    assert_int_equal(rose_json_int(rose_json_at(rose_json_get(arch, "eos_ids"), 0)), 6);
+    assert_true(rose_json_is_null(rose_json_get(arch, "bos_id")));
+    assert_int_equal(rose_json_count(tensors), rose_model_n_tensors(m));
     size_t unused = 0;
     uint64_t bytes = 0;
-    for (size_t i = 0; i < json_array_size(tensors); i++) {
-        json_t *t = json_array_get(tensors, i);
-        unused += json_is_false(json_object_get(t, "used"));
-        if (json_is_true(json_object_get(t, "used")))
-            bytes += (uint64_t)json_integer_value(json_object_get(t, "bytes"));
+    for (size_t i = 0; i < rose_json_count(tensors); i++) {
+        rose_json *t = rose_json_at(tensors, i);
+        unused += rose_json_is_false(rose_json_get(t, "used"));
+        if (rose_json_is_true(rose_json_get(t, "used")))
+            bytes += (uint64_t)rose_json_int(rose_json_get(t, "bytes"));
     }
     assert_int_equal(unused, 2);
     assert_int_equal(bytes, m->n_params * 4);
-    json_decref(j);
+    rose_json_decref(j);
     rose_model_close(m);
 }
 
@@ -100,9 +100,9 @@ static void json_of_a_path_that_is_not_utf8(void **state)
     o.max_positions = 8;
     assert_int_equal(rose_random_model_write(&o, path, NULL), ROSE_OK);
     rose_model *m = expect_opens(path);
-    json_t *j = rose_model_json(m, NULL);
-    assert_string_equal(json_string_value(json_object_get(j, "name")), "caf?");
-    json_decref(j);
+    rose_json *j = rose_model_json(m, NULL);
+    assert_string_equal(rose_json_text(rose_json_get(j, "name")), "caf?");
+    rose_json_decref(j);
     rose_model_close(m);
 }
 

@@ -462,7 +462,6 @@ static void refuses_false_indexes(void **state)
         {"{\"weight_map\": []}", "'weight_map' is missing or not an object"},
         {"{\"weight_map\": {}}", "weight_map is empty"},
         {"{\"weight_map\": {\"wte.weight\": 1}}", "the file of tensor 'wte.weight'"},
-        {"{\"weight_map\": {\"a\": \"s1.safetensors\", \"a\": \"s2.safetensors\"}}", "duplicate"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         put_text(scratch, index, lies[i].text);

@@ -40,8 +40,8 @@ static rose_status op_open(const char *dir, rose_err *err)
     rose_model *m = NULL;
     rose_status st = rose_model_open(&m, dir, err);
     if ((st == ROSE_OK) == (m == NULL)) return ROSE_E_INTERNAL;
-    json_t *j = m == NULL ? NULL : rose_model_json(m, NULL); /* NULL is a fine answer too */
-    json_decref(j);
+    rose_json *j = m == NULL ? NULL : rose_model_json(m, NULL); /* NULL is a fine answer too */
+    rose_json_decref(j);
     rose_model_close(m);
     return st;
 }

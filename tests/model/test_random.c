@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <jansson.h>
+#include "base/json.h"
 
 #include "model/convert.h"
 
@@ -157,14 +157,14 @@ static void shards_keep_their_limit(void **state)
     write_to(path, &o, "shards");
     rose_buf b = {0};
     get_file(&b, path, "model.safetensors.index.json");
-    json_t *index = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
+    rose_json *index = rose_json_loadb(b.data, b.len, 0, NULL);
     assert_non_null(index);
-    assert_int_equal(json_object_size(json_object_get(index, "weight_map")), 4 + 2 * 12);
+    assert_int_equal(rose_json_size(rose_json_get(index, "weight_map")), 4 + 2 * 12);
     rose_model *m = expect_opens(path);
-    json_t *total = json_object_get(json_object_get(index, "metadata"), "total_size");
-    assert_int_equal(json_integer_value(total), m->n_params * 4);
+    rose_json *total = rose_json_get(rose_json_get(index, "metadata"), "total_size");
+    assert_int_equal(rose_json_int(total), m->n_params * 4);
     rose_model_close(m);
-    json_decref(index);
+    rose_json_decref(index);
     get_file(&b, path, "model-00001-of-00008.safetensors"); /* wte alone is over the limit */
     assert_true(b.len > 300 * 12 * 4);
     get_file(&b, path, "model-00002-of-00008.safetensors");
@@ -311,26 +311,25 @@ static void vocabulary_is_whole(void **state)
         char path[1024];
         bool seen[5000] = {false};
         const char *token;
-        json_t *id;
+        rose_json *id;
         rose_buf b = {0};
         rose_random_opts o = small_opts();
         o.vocab_size = sizes[i];
         write_to(path, &o, "vocab");
         get_file(&b, path, "tokenizer.json");
-        json_t *root = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
-        json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
-        assert_int_equal(json_object_size(vocab), sizes[i]);
-        json_object_foreach(vocab, token, id)
-        {
-            assert_in_range(json_integer_value(id), 0, sizes[i] - 1);
-            assert_false(seen[json_integer_value(id)]);
-            seen[json_integer_value(id)] = true;
+        rose_json *root = rose_json_loadb(b.data, b.len, 0, NULL);
+        rose_json *vocab = rose_json_get(rose_json_get(root, "model"), "vocab");
+        assert_int_equal(rose_json_size(vocab), sizes[i]);
+        rose_json_each (vocab, token, id) {
+            assert_in_range(rose_json_int(id), 0, sizes[i] - 1);
+            assert_false(seen[rose_json_int(id)]);
+            seen[rose_json_int(id)] = true;
         }
-        assert_int_equal(json_integer_value(json_object_get(vocab, "!")), 0);
-        assert_int_equal(json_integer_value(json_object_get(vocab, "A")), 32);
-        assert_int_equal(json_integer_value(json_object_get(vocab, "\xC4\xA0")), 220); /* space */
-        assert_int_equal(json_integer_value(json_object_get(vocab, "<|endoftext|>")), sizes[i] - 1);
-        json_decref(root);
+        assert_int_equal(rose_json_int(rose_json_get(vocab, "!")), 0);
+        assert_int_equal(rose_json_int(rose_json_get(vocab, "A")), 32);
+        assert_int_equal(rose_json_int(rose_json_get(vocab, "\xC4\xA0")), 220); /* space */
+        assert_int_equal(rose_json_int(rose_json_get(vocab, "<|endoftext|>")), sizes[i] - 1);
+        rose_json_decref(root);
         rose_buf_free(&b);
     }
 }

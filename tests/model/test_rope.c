@@ -18,7 +18,7 @@ static uint32_t bits(float f)
 static const rose_decoder_defaults defaults = {.theta = 10000.0f, .partial_rotary = true};
 
 /* The table of the fields in `entry`, read as a config's. */
-static uint32_t our_table(json_t *entry, float inv_freq[MAX_PAIRS], float *factor)
+static uint32_t our_table(rose_json *entry, float inv_freq[MAX_PAIRS], float *factor)
 {
     const rose_config c = {.root = entry, .label = "rope.json"};
     rose_err err = {{0}};
@@ -37,18 +37,17 @@ static void tables_equal_transformers(void **state)
     char path[1024];
     uint32_t n_all = 0, n_off = 0;
     golden_path(path, sizeof path, "tests/golden/families/rope.json");
-    json_t *root = json_load_file(path, 0, NULL);
-    assert_non_null(root);
-    json_t *tables = golden_get(root, "tables");
-    assert_true(json_array_size(tables) >= 15);
-    for (size_t t = 0; t < json_array_size(tables); t++) {
-        json_t *entry = json_array_get(tables, t), *want = golden_get(entry, "inv_freq_bits");
-        const char *name = json_string_value(golden_get(entry, "name"));
+    rose_json *root = test_load_json(path);
+    rose_json *tables = golden_get(root, "tables");
+    assert_true(rose_json_count(tables) >= 15);
+    for (size_t t = 0; t < rose_json_count(tables); t++) {
+        rose_json *entry = rose_json_at(tables, t), *want = golden_get(entry, "inv_freq_bits");
+        const char *name = rose_json_text(golden_get(entry, "name"));
         float inv_freq[MAX_PAIRS], factor = 0;
         const uint32_t n = our_table(entry, inv_freq, &factor);
-        assert_int_equal(n, json_array_size(want));
+        assert_int_equal(n, rose_json_count(want));
         for (uint32_t i = 0; i < n; i++) {
-            const int64_t theirs = json_integer_value(json_array_get(want, i));
+            const int64_t theirs = rose_json_int(rose_json_at(want, i));
             const int64_t diff = (int64_t)bits(inv_freq[i]) - theirs;
             if (diff < -1 || diff > 1)
                 fail_msg("%s: frequency %u is off by %lld ulp", name, i, (long long)diff);
@@ -61,7 +60,7 @@ static void tables_equal_transformers(void **state)
             fail_msg("%s: attention factor %.9g, not %.9g", name, (double)factor, (double)theirs);
     }
     print_message("%u of %u frequencies are off by 1 ulp, all others equal\n", n_off, n_all);
-    json_decref(root);
+    rose_json_decref(root);
 }
 
 static void served_context_fixes_the_table(void **state)

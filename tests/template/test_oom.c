@@ -25,7 +25,7 @@ static const char text[] =
     "{% for m in messages %}{{ m|tojson(indent=2)|upper }}{{ m.content.split() }}{% endfor %}"
     "{{ 'long ' * 9000 }}";
 
-static rose_status render(const json_t *messages, rose_err *err)
+static rose_status render(const rose_json *messages, rose_err *err)
 {
     rose_template_input in = {.messages = messages};
     rose_template *t = NULL;
@@ -39,7 +39,7 @@ static rose_status render(const json_t *messages, rose_err *err)
 
 static void every_allocation(void **state)
 {
-    json_t *messages = json_pack("[{s: s, s: s}]", "role", "user", "content", "a b c");
+    rose_json *messages = rose_json_pack("[{s: s, s: s}]", "role", "user", "content", "a b c");
     (void)state;
     for (int persist = 0; persist < 2; persist++) {
         long refused = 0;
@@ -56,7 +56,7 @@ static void every_allocation(void **state)
         }
         assert_true(refused >= 6);
     }
-    json_decref(messages);
+    rose_json_decref(messages);
 }
 
 int main(void)

@@ -12,11 +12,11 @@
 #include "base/json.h"
 #include "template/template.h"
 
-static json_t *parse(const char *text)
+static rose_json *parse(const char *text)
 {
-    json_error_t e;
-    json_t *v = NULL;
-    assert_int_equal(rose_json_parse(&v, text, strlen(text), JSON_ALLOW_NUL, &e), ROSE_OK);
+    rose_json_error e;
+    rose_json *v = NULL;
+    assert_int_equal(rose_json_parse(&v, text, strlen(text), ROSE_JSON_NUL, &e), ROSE_OK);
     return v;
 }
 
@@ -60,13 +60,13 @@ static const char chat[] =
 
 static result render(const char *template)
 {
-    json_t *messages = parse(chat), *kwargs = parse("{\"kw\": \"K\"}"),
-           *tokens = parse("{\"bos_token\": \"<s>\"}");
+    rose_json *messages = parse(chat), *kwargs = parse("{\"kw\": \"K\"}"),
+              *tokens = parse("{\"bos_token\": \"<s>\"}");
     rose_template_input in = {.messages = messages, .kwargs = kwargs, .tokens = tokens};
     result r = render_in(template, &in);
-    json_decref(messages);
-    json_decref(kwargs);
-    json_decref(tokens);
+    rose_json_decref(messages);
+    rose_json_decref(kwargs);
+    rose_json_decref(tokens);
     return r;
 }
 
@@ -146,16 +146,16 @@ static void test_marks(void **state)
 /* A role that OpenAI's API knows is template text, any other role is message text. */
 static void test_roles(void **state)
 {
-    json_t *messages = parse("[{\"role\": \"system\"}, {\"role\": \"developer\"}, "
-                             "{\"role\": \"assistant\"}, {\"role\": \"tool\"}, "
-                             "{\"role\": \"function\"}, {\"role\": \"end\"}, "
-                             "{\"role\": \"User\"}, {\"role\": \"user\", \"x\": \"user\"}]");
+    rose_json *messages = parse("[{\"role\": \"system\"}, {\"role\": \"developer\"}, "
+                                "{\"role\": \"assistant\"}, {\"role\": \"tool\"}, "
+                                "{\"role\": \"function\"}, {\"role\": \"end\"}, "
+                                "{\"role\": \"User\"}, {\"role\": \"user\", \"x\": \"user\"}]");
     rose_template_input in = {.messages = messages};
     (void)state;
     result r = render_in("{% for m in messages %}{{ m.role }}{{ m.x }},{% endfor %}", &in);
     assert_string_equal(r.marks, "system,developer,assistant,tool,function,...,....,user....,");
     release(&r);
-    json_decref(messages);
+    rose_json_decref(messages);
 }
 
 /* template, the status, a part of the message. */
@@ -204,14 +204,14 @@ static void test_many_variables(void **state)
     rose_template *t;
     rose_template_text text;
     rose_err err = {{0}};
-    json_t *messages = json_pack("[{s:s}]", "role", "user"), *kwargs = json_object();
+    rose_json *messages = rose_json_pack("[{s:s}]", "role", "user"), *kwargs = rose_json_object();
     (void)state;
     assert_int_equal(rose_template_compile(&t, "{{ k7 }}", 8, &err), ROSE_OK);
     const rose_template_input in = {.messages = messages, .kwargs = kwargs};
     for (int i = 0; i < 30000; i++) {
         char name[16];
         snprintf(name, sizeof name, "k%d", i);
-        assert_int_equal(json_object_set_new(kwargs, name, json_integer(i)), 0);
+        assert_int_equal(rose_json_set_new(kwargs, name, rose_json_integer(i)), 0);
         if (i != 999) continue;
         assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_OK);
         assert_string_equal(text.bytes, "7");
@@ -220,8 +220,8 @@ static void test_many_variables(void **state)
     assert_int_equal(rose_template_render(&text, t, &in, &err), ROSE_E_INVAL);
     assert_non_null(strstr(err.msg, "steps"));
     rose_template_free(t);
-    json_decref(messages);
-    json_decref(kwargs);
+    rose_json_decref(messages);
+    rose_json_decref(kwargs);
 }
 
 /* Nested brackets and blocks cannot exhaust the stack. */
@@ -244,10 +244,10 @@ static void test_nesting(void **state)
 
 static result continued(const char *template, const char *messages)
 {
-    json_t *m = parse(messages);
+    rose_json *m = parse(messages);
     rose_template_input in = {.messages = m, .continue_final_message = true};
     result r = render_in(template, &in);
-    json_decref(m);
+    rose_json_decref(m);
     return r;
 }
 

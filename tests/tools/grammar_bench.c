@@ -20,54 +20,55 @@ static uint64_t now_ns(void)
 
 /* Follows the ids: a mask before each, and whether the text may end after the last. A mask that
  * fails is noted in out. */
-static bool follow(rose_grammar *g, const json_t *ids, uint32_t *mask, json_t *times, json_t *out)
+static bool follow(rose_grammar *g, const rose_json *ids, uint32_t *mask, rose_json *times,
+                   rose_json *out)
 {
     rose_matcher *m;
     rose_err err = {""};
     bool ok = rose_matcher_create(&m, g, &err) == ROSE_OK;
-    for (size_t i = 0; ok && i < json_array_size(ids); i++) {
-        uint32_t id = (uint32_t)json_number_value(json_array_get(ids, i));
+    for (size_t i = 0; ok && i < rose_json_count(ids); i++) {
+        uint32_t id = (uint32_t)rose_json_number_value(rose_json_at(ids, i));
         uint64_t start = now_ns();
         rose_status st = rose_matcher_mask(m, mask, &err);
         bool allowed = st == ROSE_OK && (mask[id / 32] >> (id % 32) & 1);
         ok = allowed && rose_matcher_accept(m, id, &err) == ROSE_OK;
-        json_array_append_new(times, json_integer((json_int_t)(now_ns() - start)));
+        rose_json_append_new(times, rose_json_integer((int64_t)(now_ns() - start)));
         if (st != ROSE_OK || (allowed && !ok))
-            json_object_set_new(out, "failed", json_string(err.msg));
+            rose_json_set_new(out, "failed", rose_json_string(err.msg));
     }
     ok = ok && rose_matcher_accepting(m);
     rose_matcher_destroy(m);
     return ok;
 }
 
-static json_t *run_one(const json_t *job, rose_vocab_trie *v, const rose_grammar_opts *opts,
-                       uint32_t *mask)
+static rose_json *run_one(const rose_json *job, rose_vocab_trie *v, const rose_grammar_opts *opts,
+                          uint32_t *mask)
 {
-    char *text = json_dumps(json_object_get(job, "schema"), JSON_COMPACT | JSON_ENCODE_ANY);
-    json_t *out = json_object(), *allowed = json_array(), *times = json_array();
+    char *text = rose_json_dumps(rose_json_get(job, "schema"), ROSE_JSON_COMPACT);
+    rose_json *out = rose_json_object(), *allowed = rose_json_array(), *times = rose_json_array();
     rose_grammar *g;
     rose_matcher *m;
     rose_err err = {""};
     uint64_t start = now_ns();
     rose_status st =
         rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, text, strlen(text), v, opts, &err);
-    json_object_set_new(out, "compile_ns", json_integer((json_int_t)(now_ns() - start)));
-    json_object_set(out, "name", json_object_get(job, "name"));
+    rose_json_set_new(out, "compile_ns", rose_json_integer((int64_t)(now_ns() - start)));
+    rose_json_set(out, "name", rose_json_get(job, "name"));
     if (st != ROSE_OK) {
-        json_object_set_new(out, "error", json_string(err.msg));
+        rose_json_set_new(out, "error", rose_json_string(err.msg));
     } else if (rose_matcher_create(&m, g, &err) == ROSE_OK) {
         size_t i;
-        json_t *ids;
+        rose_json *ids;
         rose_matcher_mask(m, mask, &err);
-        json_object_set_new(out, "first_ns", json_integer((json_int_t)(now_ns() - start)));
+        rose_json_set_new(out, "first_ns", rose_json_integer((int64_t)(now_ns() - start)));
         rose_matcher_destroy(m);
-        json_array_foreach(json_object_get(job, "tests"), i, ids)
-            json_array_append_new(allowed, json_boolean(follow(g, ids, mask, times, out)));
-        json_object_set_new(out, "bytes", json_integer((json_int_t)rose_grammar_bytes(g)));
+        rose_json_each_item (rose_json_get(job, "tests"), i, ids)
+            rose_json_append_new(allowed, rose_json_boolean(follow(g, ids, mask, times, out)));
+        rose_json_set_new(out, "bytes", rose_json_integer((int64_t)rose_grammar_bytes(g)));
         rose_grammar_unref(g);
     }
-    json_object_set_new(out, "allowed", allowed);
-    json_object_set_new(out, "mask_ns", times);
+    rose_json_set_new(out, "allowed", allowed);
+    rose_json_set_new(out, "mask_ns", times);
     free(text);
     return out;
 }
@@ -94,20 +95,18 @@ int main(int argc, char **argv)
            (unsigned long long)(now_ns() - start), rose_vocab_trie_bytes(v));
     uint32_t *mask = calloc(n_ids / 32 + 1, sizeof *mask);
     while ((n = getline(&line, &cap, f)) > 0) {
-        json_t *job;
-        json_error_t e;
-        if (rose_json_parse(&job, line, (size_t)n, JSON_ALLOW_NUL, &e) != ROSE_OK &&
-            rose_json_parse(&job, line, (size_t)n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e) !=
-                ROSE_OK) {
+        rose_json *job;
+        rose_json_error e;
+        if (rose_json_parse(&job, line, (size_t)n, ROSE_JSON_NUL, &e) != ROSE_OK) {
             printf("{\"error\": \"the line is not JSON\"}\n");
             continue;
         }
-        json_t *out = run_one(job, v, &opts, mask);
-        json_dumpf(out, stdout, JSON_COMPACT);
+        rose_json *out = run_one(job, v, &opts, mask);
+        rose_json_dumpf(out, stdout, ROSE_JSON_COMPACT);
         putchar('\n');
         fflush(stdout);
-        json_decref(out);
-        json_decref(job);
+        rose_json_decref(out);
+        rose_json_decref(job);
     }
     free(line);
     free(mask);
