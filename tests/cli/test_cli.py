@@ -348,6 +348,14 @@ def test_model_warnings():
         for words in (("eos_token_id 1000000", "vocabulary of 4096"), ("bos_token_id 1000001",), ("1 added token has an empty text",),
                       ("1 token is beyond", "zzq", "1000002")):
             check(f"warned: {words[0]}", sum(all(w in x for w in words) for x in lines) == 1, lines)
+        huge = copy_of(d, "huge")
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+            path = os.path.join(huge, name)
+            old = json.load(open(path)) if os.path.exists(path) else {}
+            put(huge, name, json.dumps({**old, "model_max_length": 10 ** 30, "x": [float("nan"), float("-inf"), 10 ** 400, -1e308]}))
+        for command in (["inspect"], ["generate", "-p", "Once", "-n", "3"]):
+            rc, out, err = run(command[0], huge, *command[1:])
+            check(f"{command[0]}: numbers that do not fit", rc == 0 and " WARN " not in err, (rc, err))
 
 
 def test_weights_that_are_no_numbers():

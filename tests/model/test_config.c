@@ -248,6 +248,52 @@ static void refuses_by_field(void **state)
     }
 }
 
+#define HUGE "1000000000000000019884624838656" /* model_max_length, as transformers writes it */
+
+/* JSON as Python writes and reads it. A number that does not fit counts only where it is used. */
+static void python_json(void **state)
+{
+    (void)state;
+    static const char *const fine[] = {"\"x\": NaN",
+                                       "\"x\": [Infinity, -Infinity]",
+                                       "\"x\": 1e999",
+                                       "\"x\": " HUGE,
+                                       "\"x\": -" HUGE,
+                                       "\"x\": {\"y\": 18446744073709551616}",
+                                       "\"x\": \"a\\u0000b\"",
+                                       "\"bos_token_id\": " HUGE,
+                                       "\"bos_token_id\": NaN",
+                                       "\"eos_token_id\": [" HUGE ", 6, NaN]",
+                                       "\"n_head\": 3, \"n_head\": 2"}; /* the last one counts */
+    static const char *const lies[][2] = {
+        {"\"n_positions\": " HUGE, "'n_positions' is " HUGE},
+        {"\"n_positions\": NaN", "'n_positions' is NaN"},
+        {"\"n_embd\": Infinity", "'n_embd' is Infinity"},
+        {"\"layer_norm_epsilon\": NaN", "'layer_norm_epsilon' is NaN"},
+        {"\"layer_norm_epsilon\": 1e999", "'layer_norm_epsilon' is 1e999"},
+    };
+    char text[512];
+    const int n = (int)strlen(TINY_CONFIG) - 1;
+    put_tiny(scratch);
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        snprintf(text, sizeof text, "%.*s, %s}", n, TINY_CONFIG, fine[i]);
+        put_text(scratch, "config.json", text);
+        put_text(scratch, "generation_config.json", text);
+        rose_model *m = expect_opens(scratch);
+        assert_int_equal(m->arch.n_heads, 2);
+        assert_int_equal(m->arch.n_eos, 1);
+        assert_int_equal(m->arch.bos_id, -1);
+        rose_model_close(m);
+    }
+    drop_file(scratch, "generation_config.json");
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        snprintf(text, sizeof text, "%.*s, %s}", n, TINY_CONFIG, lies[i][0]);
+        put_text(scratch, "config.json", text);
+        expect_refused(scratch, ROSE_E_FORMAT, "/config.json: ", lies[i][1]);
+    }
+    put_tiny(scratch);
+}
+
 static void refuses_broken_files(void **state)
 {
     (void)state;
@@ -286,10 +332,15 @@ static void refuses_broken_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),         cmocka_unit_test(fields_take_effect),
-        cmocka_unit_test(second_names),     cmocka_unit_test(end_of_text_ids),
-        cmocka_unit_test(wrong_ids_warn),   cmocka_unit_test(too_many_end_of_text_ids),
-        cmocka_unit_test(refuses_by_field), cmocka_unit_test(refuses_broken_files),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(fields_take_effect),
+        cmocka_unit_test(second_names),
+        cmocka_unit_test(end_of_text_ids),
+        cmocka_unit_test(wrong_ids_warn),
+        cmocka_unit_test(too_many_end_of_text_ids),
+        cmocka_unit_test(refuses_by_field),
+        cmocka_unit_test(python_json),
+        cmocka_unit_test(refuses_broken_files),
     };
     return cmocka_run_group_tests(tests, setup, teardown_scratch);
 }

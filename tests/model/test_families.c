@@ -240,6 +240,7 @@ static void rope_warnings(void **state)
         {"llama", YARN ", \"mscale\": 0, \"mscale_all_dim\": 0.0, \"beta_fast\": 0}", ""},
         {"llama", "\"rope_theta\": 1e11", ""},
         {"llama", "\"max_position_embeddings\": 1e15", ""},
+        {"llama", "\"max_position_embeddings\": 1000000000000000019884624838656", ""},
         {"mistral", "\"sliding_window\": 1e18", ""},
         {"llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e36}", ""},
     };
