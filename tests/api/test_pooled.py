@@ -421,6 +421,7 @@ def check_no_text(folder, config):
                 r = s.post(path_of, {"model": s.get("/v1/models").json()["data"][0]["id"], **body})
                 check(f"{name}: {path_of} {sorted(body)}: 400 says what it is", r.status_code == 400 and
                       f"it is {what} ({name})" in r.text, r.text[:400])
+            check(f"{name}: is_generation", s.get("/get_model_info").json()["is_generation"] is False)
             r = s.post("/v1/embeddings", {"input": "x"})
             check(f"{name}: an embedding", r.status_code == 200 and len(r.json()["data"][0]["embedding"]) > 8, r.text[:400])
             r = s.post("/score", {"text_1": "x", "text_2": "x"})
