@@ -237,7 +237,7 @@ rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *k, FIL
             a->headless    ? "none"
             : a->tied_head ? "the token embedding"
                            : "its own");
-    if (a->no_text[0] != '\0') fprintf(out, "  %-24sbut %s\n", "no model of texts", a->no_text);
+    if (a->no_text[0] != '\0') fprintf(out, "  %-24sno: it is %s\n", "writes texts", a->no_text);
     print_ids(a, out);
     fprintf(out, "\n");
     return out_status(out);
