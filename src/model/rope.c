@@ -2,6 +2,7 @@
  * a formula below looks odd, it repeats these two roundings. */
 #include "model/rope.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "base/log.h"
@@ -92,7 +93,8 @@ static float dynamic_base(const rose_rope *r, uint32_t context)
     if (context <= r->original_max_positions || r->dim <= 2) return r->theta;
     const float grown = r->factor * (float)context / (float)r->original_max_positions;
     const double exponent = (double)r->dim / (double)(r->dim - 2);
-    return r->theta * power(grown - (r->factor - 1.0f), exponent);
+    const float base = r->theta * power(grown - (r->factor - 1.0f), exponent);
+    return base < FLT_MAX ? base : FLT_MAX; /* no logarithm of infinity */
 }
 
 static void llama3_table(const rose_rope *r, float *inv_freq)
@@ -107,7 +109,7 @@ static void llama3_table(const rose_rope *r, float *inv_freq)
         const float f = inv_freq[i], length = 1.0f / f * (float)(2 * PI);
         if (length > low_length) {
             inv_freq[i] = f / r->factor;
-        } else if (!(length < high_length)) {
+        } else if (!(length < high_length) && range > 0) {
             const float smooth = (1.0f / length * old - low) / range;
             inv_freq[i] = (1.0f - smooth) * f / r->factor + smooth * f;
         }

@@ -10,7 +10,9 @@
 #include "model/decoder.h"
 #include "model/rope.h"
 
+/* With these no frequency overflows fp32. */
 #define MAX_FACTOR 1e9
+#define MIN_FACTOR 1e-3
 
 typedef struct reader {
     const rose_config *c;      /* config.json */
@@ -242,6 +244,9 @@ static rose_status finish(const reader *r, rose_rope *rope)
         return read_lists(r, rope);
     }
     if (st != ROSE_OK) return st;
+    if (rope->factor < (float)MIN_FACTOR)
+        return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'factor' is %g; expected at least 1",
+                         r->fields->label, (double)rope->factor);
     if (rope->factor < 1.0f)
         rose_log(ROSE_LOG_WARN, "model", "%s: 'factor' is %g; expected at least 1",
                  r->fields->label, (double)rope->factor);

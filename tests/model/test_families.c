@@ -304,6 +304,8 @@ static void refusals(void **state)
          "rope_type 'mrope'"},
         {"llama", "\"rope_scaling\": {\"type\": \"linear\"}", ROSE_E_FORMAT, "'factor' is missing"},
         {"llama", "\"rope_scaling\": {\"type\": \"yarn\"}", ROSE_E_FORMAT, "'factor' is missing"},
+        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e-9}", ROSE_E_FORMAT,
+         "'factor' is 1e-09"},
         {"llama", "\"rope_parameters\": {\"full_attention\": {}}", ROSE_E_UNSUPPORTED,
          "'full_attention'"},
         {"llama", "\"rope_theta\": -1", ROSE_E_FORMAT, "'rope_theta' is -1"},
