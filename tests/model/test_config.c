@@ -294,6 +294,25 @@ static void python_json(void **state)
     put_tiny(scratch);
 }
 
+/* NVIDIA ModelOpt's own file: config.json need not say that the weights are quantized. */
+static void hf_quant_config(void **state)
+{
+    (void)state;
+    static const char name[] = "hf_quant_config.json";
+    put_tiny(scratch);
+    put_text(
+        scratch, name,
+        "{\"producer\": {\"name\": \"modelopt\"}, \"quantization\": {\"quant_algo\": \"NVFP4\"}}");
+    expect_refused(scratch, ROSE_E_UNSUPPORTED, name,
+                   "quantized by NVIDIA ModelOpt (modelopt, NVFP4)");
+    put_text(scratch, name,
+             "{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}");
+    rose_model_close(expect_opens(scratch));
+    put_text(scratch, name, "{");
+    rose_model_close(expect_opens(scratch));
+    drop_file(scratch, name);
+}
+
 static void refuses_broken_files(void **state)
 {
     (void)state;
@@ -332,15 +351,11 @@ static void refuses_broken_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(fields_take_effect),
-        cmocka_unit_test(second_names),
-        cmocka_unit_test(end_of_text_ids),
-        cmocka_unit_test(wrong_ids_warn),
-        cmocka_unit_test(too_many_end_of_text_ids),
-        cmocka_unit_test(refuses_by_field),
-        cmocka_unit_test(python_json),
-        cmocka_unit_test(refuses_broken_files),
+        cmocka_unit_test(defaults),         cmocka_unit_test(fields_take_effect),
+        cmocka_unit_test(second_names),     cmocka_unit_test(end_of_text_ids),
+        cmocka_unit_test(wrong_ids_warn),   cmocka_unit_test(too_many_end_of_text_ids),
+        cmocka_unit_test(refuses_by_field), cmocka_unit_test(python_json),
+        cmocka_unit_test(hf_quant_config),  cmocka_unit_test(refuses_broken_files),
     };
     return cmocka_run_group_tests(tests, setup, teardown_scratch);
 }
