@@ -22,9 +22,10 @@ static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults
         {{"head_dim", NULL, 2, ROSE_MAX_WIDTH, false, false}, &a->head_dim},
         {{"intermediate_size", NULL, 1, ROSE_MAX_WIDTH * 4, true, false}, &a->d_ff},
         {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true, false}, &a->vocab_size},
-        {{"max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, true, true}, &a->max_positions},
+        {{"max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, false, true}, &a->max_positions},
     };
     a->head_dim = d->head_dim;
+    a->max_positions = d->context;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
         if (st != ROSE_OK) return st;

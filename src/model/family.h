@@ -70,6 +70,7 @@ typedef enum rose_windows {
 typedef struct rose_decoder_defaults {
     float norm_eps;
     float theta;
+    uint32_t context;  /* max_position_embeddings */
     uint32_t head_dim; /* 0 = hidden_size / num_attention_heads */
     bool tied_head;
     int64_t bos_id, eos_id; /* -1 = none */

@@ -71,6 +71,7 @@ const rose_family rose_family_gemma3 = {
     .naming = &rose_naming_llama,
     .defaults = {.norm_eps = 1e-6f,
                  .theta = 1000000.0f,
+                 .context = 131072,
                  .head_dim = 256,
                  .tied_head = true,
                  .bos_id = 2,

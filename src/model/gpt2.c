@@ -14,7 +14,7 @@ static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err
         {{"n_embd", "hidden_size", 1, ROSE_MAX_WIDTH, true, false}, &a->d_model},
         {{"n_layer", "num_hidden_layers", 1, ROSE_MAX_LAYERS, true, false}, &a->n_layers},
         {{"n_head", "num_attention_heads", 1, ROSE_MAX_WIDTH, true, false}, &a->n_heads},
-        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, true, false}, &a->max_positions},
+        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, false, false}, &a->max_positions},
         {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true, false}, &a->vocab_size},
         {{"n_inner", NULL, 1, ROSE_MAX_WIDTH * 4, false, false}, &a->d_ff},
     };
@@ -64,6 +64,7 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
 static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
     *a = (rose_arch){.norm_eps = 1e-5f,
+                     .max_positions = 1024,
                      .norm = ROSE_NORM_LAYER,
                      .pos = ROSE_POS_LEARNED,
                      .act = ROSE_ACT_GELU_TANH,

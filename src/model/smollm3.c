@@ -54,6 +54,7 @@ const rose_family rose_family_smollm3 = {
     .naming = &rose_naming_llama,
     .defaults = {.norm_eps = 1e-6f,
                  .theta = 2000000.0f,
+                 .context = 32768,
                  .tied_head = true,
                  .bos_id = 128000,
                  .eos_id = 128001,

@@ -225,7 +225,7 @@ static void refuses_by_field(void **state)
         {"n_layer", "1025", ROSE_E_FORMAT, "'n_layer' is 1025"},
         {"n_layer", NULL, ROSE_E_FORMAT, "'n_layer' is missing"},
         {"n_positions", "-1", ROSE_E_FORMAT, "'n_positions' is -1"},
-        {"n_positions", NULL, ROSE_E_FORMAT, "'n_positions' is missing"},
+        {"n_embd", "[]", ROSE_E_FORMAT, "'n_embd' is a list"},
         {"vocab_size", "0", ROSE_E_FORMAT, "'vocab_size' is 0"},
         {"vocab_size", "16777217", ROSE_E_FORMAT, "'vocab_size' is 16777217"},
         {"vocab_size", NULL, ROSE_E_FORMAT, "'vocab_size' is missing"},

@@ -264,6 +264,10 @@ static void rope_warnings(void **state)
     assert_true(a.rope[0].mscale == 0 && a.rope[0].beta_fast == 32.0f);
     a = arch_of("llama", "\"max_position_embeddings\": 1e15");
     assert_int_equal(a.max_positions, 1 << 24);
+    a = arch_of("llama", "\"max_position_embeddings\": null"); /* as in the first Llama's files */
+    assert_int_equal(a.max_positions, 2048);
+    a = arch_of("gemma3_text", "\"max_position_embeddings\": null");
+    assert_int_equal(a.max_positions, 131072);
     a = arch_of("llama", "\"rope_theta\": 1e11");
     assert_true(a.rope[0].theta == 1e11f);
 }
