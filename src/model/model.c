@@ -133,10 +133,9 @@ static void note_other_head(rose_model *m, const char *head_name, bool headless)
                       : "an embedding model",
              c[0] != '\0' ? " (" : "", c, c[0] != '\0' ? ")" : "");
     rose_log(ROSE_LOG_WARN, "model",
-             "%s: this is %s: it writes no text, because %s %s; /v1/embeddings serves its states",
-             m->weights->files[0].label, m->arch.no_text, head_name,
-             headless ? "is missing and config.json does not tie it to the embedding"
-                      : "is not what it was trained for");
+             "%s: this is %s: it writes no text, because %s%s; /v1/embeddings serves its states",
+             m->weights->files[0].label, m->arch.no_text, headless ? head_name : "its head gives ",
+             headless ? " is missing and config.json does not tie it to the embedding" : "scores");
 }
 
 /* Binds the output matrix. As in transformers, a head in the file that differs from the embedding
