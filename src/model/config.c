@@ -90,6 +90,11 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
     double d = rose_json_is_number(v) ? rose_json_number_value(v)
                                       : -1.0; /* a huge integer is also a number */
     if (f->clamp && d > f->max) d = f->max;
+    if (f->clamp && rose_json_is_number(v) && d < f->min) {
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%s' is %s: it is ignored", c->label, f->name,
+                 rose_config_describe(v, text));
+        return ROSE_OK;
+    }
     if (!(d >= f->min && d <= f->max && d == floor(d))) /* written so that a NaN fails */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
                          c->label, f->name, rose_config_describe(v, text), f->min, f->max);
@@ -129,7 +134,7 @@ rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *
     rose_json *v = rose_config_get(c, name, NULL);
     *out = (rose_config){0};
     snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
-    if (rose_json_is_false(v)) return ROSE_OK;
+    if (rose_json_is_false(v) || (rose_json_is_array(v) && rose_json_count(v) == 0)) return ROSE_OK;
     if (v != NULL && !rose_json_is_object(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
                          rose_config_describe(v, text));

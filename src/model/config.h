@@ -34,7 +34,7 @@ typedef struct rose_config_u32 {
     const char *alias; /* second name, or NULL */
     uint32_t min, max; /* inclusive */
     bool required;
-    bool clamp; /* a larger number means max */
+    bool clamp; /* a larger number means max; a smaller one than min is ignored with a warning */
 } rose_config_u32;
 rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f, uint32_t *out,
                                  rose_err *err);
@@ -44,8 +44,8 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
 
-/* The object at `name` as a config of its own, labelled with both names; absent, null or
- * false: root NULL.
+/* The object at `name` as a config of its own, labelled with both names; absent, null,
+ * false or an empty list: root NULL.
  * out borrows from c: do not close it. */
 rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name,
                             rose_err *err);

@@ -8,7 +8,7 @@ static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *er
     const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
     uint32_t interval = 4;
     rose_json *list = rose_config_get(c, "no_rope_layers", NULL);
-    rose_status st = rose_config_read_u32(c, &f, &interval, err);
+    rose_status st = list != NULL ? ROSE_OK : rose_config_read_u32(c, &f, &interval, err);
     if (st != ROSE_OK) return st;
     if (list != NULL && (!rose_json_is_array(list) || rose_json_count(list) != a->n_layers))
         return rose_fail(err, ROSE_E_FORMAT,
