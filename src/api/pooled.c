@@ -246,6 +246,11 @@ static bool read_sides(const input *in, texts side[2])
 static bool load_cosines(const input *in, rose_api_pooled *d, const texts side[2])
 {
     uint32_t at = 0;
+    if (in->c->api->o.pooling.own_head)
+        return rose_api_fail(&in->j->err, 400, "not_a_reranker", NULL,
+                             "the model scores texts with a head of its own, which is not "
+                             "supported; /v1/embeddings serves its states, and --task embed "
+                             "compares them");
     if (in->p->pooled.instruction != NULL)
         return rose_api_fail(&in->j->err, 400, NULL, "instruction",
                              "field 'instruction' is for rerankers, and this server compares "

@@ -223,8 +223,9 @@ static void get_model_info(rose_api_io *io, rose_http_req *r)
     put_names(&o, io->api);
     rose_api_puts(&o, ",");
     put_text(&o, "model_type", rose_engine_arch(e)->model_type);
-    rose_api_puts(&o, ",\"is_generation\":true,\"has_image_understanding\":false,"
-                      "\"has_audio_understanding\":false}");
+    rose_api_puts(&o, rose_engine_arch(e)->no_text[0] == '\0' ? ",\"is_generation\":true"
+                                                              : ",\"is_generation\":false");
+    rose_api_puts(&o, ",\"has_image_understanding\":false,\"has_audio_understanding\":false}");
     reply_out(io, r, 200, NULL, &o);
 }
 

@@ -77,6 +77,7 @@ static bool is_small_file(const char *name)
     static const char *const names[] = {
         "config.json",
         "generation_config.json",
+        "hf_quant_config.json",
         "tokenizer.json",
         "tokenizer.model",
         "tokenizer_config.json",

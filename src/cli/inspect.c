@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "base/opts.h"
+#include "chat/chat.h"
 #include "cli/cli.h"
 #include "engine/flags.h"
 #include "model/inspect.h"
+#include "model/pooling.h"
 
 static void plan_row(const char *what, uint64_t bytes, const char *note)
 {
@@ -72,6 +74,23 @@ static int print_json(const rose_model *m, const rose_keeper *k, const rose_memo
     return rc;
 }
 
+/* Reads what serve also reads at its start, so that inspect refuses what serve refuses. */
+static rose_status check_texts(const char *model, const rose_arch *a, rose_err *err)
+{
+    rose_chat *chat = NULL;
+    rose_tokenizer *tok = NULL;
+    rose_generation generation;
+    rose_pooling_config pooling;
+    rose_status st = rose_chat_open(&chat, model, NULL, err);
+    if (st == ROSE_OK) st = rose_generation_choose(&generation, model, NULL, err);
+    if (st == ROSE_OK) st = rose_pooling_read(&pooling, model, NULL, NULL, err);
+    if (st == ROSE_OK) st = rose_tokenizer_open(&tok, model, err);
+    if (st == ROSE_OK) rose_tokenizer_warn_beyond(tok, a->vocab_size);
+    rose_tokenizer_close(tok);
+    rose_chat_close(chat);
+    return st;
+}
+
 int rose_cmd_inspect(int argc, char **argv)
 {
     static rose_engine_flags flags;
@@ -86,7 +105,8 @@ int rose_cmd_inspect(int argc, char **argv)
     int rc = rose_opts_parse_one(
         "roseinfer inspect MODEL [options]",
         "Prints the architecture, the tensors and the memory plan of a model without loading "
-        "it.\nThe engine options change the plan as they would for serve.",
+        "it.\nThe engine options change the plan as they would for serve. What serve refuses is "
+        "refused.",
         opts, 3 + rose_engine_flags_rows(&flags, opts + 3), argc, argv, &model);
     if (rc >= 0) return rc;
 
@@ -98,10 +118,14 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_buf path = {0};
     if (st == ROSE_OK && !rose_cli_find_model(&model, &path, pull, false, &err)) st = ROSE_E_IO;
     if (st == ROSE_OK) st = rose_model_open_as(&m, model, flags.load_format, &err);
-    rose_buf_free(&path);
-    if (st != ROSE_OK) return rose_die(&err);
+    if (st != ROSE_OK) {
+        rose_buf_free(&path);
+        return rose_die(&err);
+    }
     const rose_backend_ops *ops;
-    st = rose_backend_pick_for(&ops, flags.device, m, &err);
+    st = check_texts(model, &m->arch, &err);
+    rose_buf_free(&path);
+    if (st == ROSE_OK) st = rose_backend_pick_for(&ops, flags.device, m, &err);
     if (st == ROSE_OK) st = ops->plan(m, &o.backend, &plan, &err);
     const planned all = {ops, m, &plan};
     const rose_keeper keeper = {kept, &all};

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "engine/engine_internal.h"
+#include "model/rope.h"
 
 #define LARGE_FILE_BYTES (UINT64_C(512) << 20)
 
@@ -162,6 +163,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
     e->ahead = o->overlap && e->enqueues;
     rose_status st = ops->plan(m, &o->backend, &e->plan, err);
+    if (st == ROSE_OK) rose_rope_log_context(&e->arch, e->plan.max_model_len);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);
     if (st != ROSE_OK) {

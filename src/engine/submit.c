@@ -125,6 +125,11 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
             return rose_fail(err, ROSE_E_INVAL, "token %u of the prompt is %u: ids end at %u", i,
                              o->prompt[i], e->arch.vocab_size - 1);
     }
+    if (e->arch.no_text[0] != '\0' && o->pool == ROSE_POOL_NONE &&
+        (e->arch.headless || !o->score_only))
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "this model generates no text: it is %s; it can be asked for embeddings",
+                         e->arch.no_text);
     rose_status st = check_pool(e, o, err);
     if (st == ROSE_OK && o->pool == ROSE_POOL_NONE) st = check_sampling(&o->sampling, err);
     if (st != ROSE_OK) return st;

@@ -1,7 +1,10 @@
-/* model/config.c - see config.h. Settings files come from strangers: a field of the
- * wrong type or out of range is refused with a message, never guessed at. */
+/* model/config.c - see config.h. Settings files come from strangers: a field of the wrong type or
+ * out of range is refused with a message, never guessed at. A token id is the exception: without it
+ * the model computes the same, so a wrong id gives a warning. */
 #include "model/config.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,11 +87,18 @@ rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f,
     rose_json *v = rose_config_get(c, f->name, f->alias);
     if (v == NULL && !f->required) return ROSE_OK;
     if (v == NULL) return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is missing", c->label, f->name);
-    if (!rose_json_is_integer(v) || rose_json_int(v) < (int64_t)f->min ||
-        rose_json_int(v) > (int64_t)f->max)
+    double d = rose_json_is_number(v) ? rose_json_number_value(v)
+                                      : -1.0; /* a huge integer is also a number */
+    if (f->clamp && d > f->max) d = f->max;
+    if (f->clamp && rose_json_is_number(v) && d < f->min) {
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%s' is %s: it is ignored", c->label, f->name,
+                 rose_config_describe(v, text));
+        return ROSE_OK;
+    }
+    if (!(d >= f->min && d <= f->max && d == floor(d))) /* written so that a NaN fails */
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an integer from %u to %u",
                          c->label, f->name, rose_config_describe(v, text), f->min, f->max);
-    *out = (uint32_t)rose_json_int(v);
+    *out = (uint32_t)d;
     return ROSE_OK;
 }
 
@@ -124,6 +134,7 @@ rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *
     rose_json *v = rose_config_get(c, name, NULL);
     *out = (rose_config){0};
     snprintf(out->label, sizeof out->label, "%.210s: %.40s", c->label, name);
+    if (rose_json_is_false(v) || (rose_json_is_array(v) && rose_json_count(v) == 0)) return ROSE_OK;
     if (v != NULL && !rose_json_is_object(v))
         return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected an object", c->label, name,
                          rose_config_describe(v, text));
@@ -173,68 +184,53 @@ rose_status rose_config_read_act(const rose_config *c, const char *name, rose_ac
                      c->label, rose_json_text(v));
 }
 
-/* Reads one token id: any number up to 2^31-1, even outside the vocabulary. */
-static rose_status read_id(const rose_config *c, const char *name, const rose_json *v,
-                           uint32_t *out, rose_err *err)
+/* ---- ids of tokens ---- */
+
+/* The id that v is, or -1 if it is no id of the vocabulary. */
+static int64_t as_id(const rose_json *v, const rose_arch *a)
+{
+    const double d = rose_json_is_number(v) ? rose_json_number_value(v) : -1.0;
+    return d >= 0 && d < a->vocab_size && d == floor(d) ? (int64_t)d : -1;
+}
+
+static void warn_no_id(const rose_config *c, const char *name, const rose_json *v,
+                       const rose_arch *a, const char *effect)
 {
     char text[64];
-    if (!rose_json_is_integer(v) || rose_json_int(v) < 0 || rose_json_int(v) > INT32_MAX)
-        return rose_fail(err, ROSE_E_FORMAT, "%s: '%s' is %s; expected a token id", c->label, name,
-                         rose_config_describe(v, text));
-    *out = (uint32_t)rose_json_int(v);
-    return ROSE_OK;
-}
-
-static void warn_outside(const rose_config *c, const char *name, uint32_t id, const rose_arch *a,
-                         const char *effect)
-{
-    rose_log(ROSE_LOG_WARN, "model", "%s: %s %u is outside the vocabulary of %u tokens: %s",
-             c->label, name, id, a->vocab_size, effect);
-}
-
-rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err)
-{
-    uint32_t id = 0;
-    rose_json *v = rose_config_get(c, "bos_token_id", NULL);
-    a->bos_id = -1;
-    if (v == NULL) return ROSE_OK;
-    rose_status st = read_id(c, "bos_token_id", v, &id, err);
-    if (st != ROSE_OK) return st;
-    if (id < a->vocab_size)
-        a->bos_id = id;
+    const double d = rose_json_is_number(v) ? rose_json_number_value(v) : -1.0;
+    if (d >= a->vocab_size)
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s %.0f is outside the vocabulary of %u tokens: %s",
+                 c->label, name, d, a->vocab_size, effect);
     else
-        warn_outside(c, "bos_token_id", id, a, "it is ignored");
-    return ROSE_OK;
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %s, which is no token id: %s", c->label, name,
+                 rose_config_describe(v, text), effect);
 }
 
-/* *outside becomes the first id that is outside the vocabulary; otherwise it keeps its value. */
-static rose_status add_eos_id(const rose_config *c, const rose_json *v, rose_arch *a,
-                              int64_t *outside, rose_err *err)
+void rose_config_read_bos(const rose_config *c, rose_arch *a)
 {
-    uint32_t id = 0;
-    rose_status st = read_id(c, "eos_token_id", v, &id, err);
-    if (st != ROSE_OK) return st;
-    if (id >= a->vocab_size) {
-        if (*outside < 0) *outside = id;
-        return ROSE_OK;
+    static const char name[] = "bos_token_id";
+    const rose_json *v = rose_config_get(c, name, NULL);
+    if (rose_json_count(v) == 1) v = rose_json_at(v, 0);
+    a->bos_id = as_id(v, a);
+    if (v != NULL && a->bos_id < 0) warn_no_id(c, name, v, a, "it is ignored");
+}
+
+void rose_config_add_eos(const rose_config *c, rose_arch *a)
+{
+    static const char name[] = "eos_token_id";
+    const rose_json *v = rose_config_get(c, name, NULL), *wrong = NULL;
+    const bool list = rose_json_is_array(v);
+    const size_t n = list ? rose_json_count(v) : v != NULL;
+    size_t dropped = 0;
+    for (size_t i = 0; i < n; i++) {
+        const rose_json *one = list ? rose_json_at(v, i) : v;
+        const int64_t id = as_id(one, a);
+        if (id < 0 && wrong == NULL) wrong = one;
+        if (id >= 0 && !rose_arch_add_eos(a, (uint64_t)id)) dropped++;
     }
-    if (a->n_eos == ROSE_MAX_EOS && !rose_arch_is_eos(a, id))
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: more than %d end-of-text ids (with config.json)", c->label,
-                         ROSE_MAX_EOS);
-    rose_arch_add_eos(a, id);
-    return ROSE_OK;
-}
-
-rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err)
-{
-    rose_json *v = rose_config_get(c, "eos_token_id", NULL);
-    int64_t outside = -1;
-    if (v == NULL) return ROSE_OK;
-    rose_status st = ROSE_OK;
-    if (!rose_json_is_array(v)) st = add_eos_id(c, v, a, &outside, err);
-    for (size_t i = 0; st == ROSE_OK && i < rose_json_count(v); i++)
-        st = add_eos_id(c, rose_json_at(v, i), a, &outside, err);
-    if (outside >= 0) warn_outside(c, "eos_token_id", (uint32_t)outside, a, "it never ends a text");
-    return st;
+    if (wrong != NULL) warn_no_id(c, name, wrong, a, "it never ends a text");
+    if (dropped > 0)
+        rose_log(ROSE_LOG_WARN, "model",
+                 "%s: %zu ids of %s do not end a text: a model has at most %d end-of-text ids",
+                 c->label, dropped, name, ROSE_MAX_EOS);
 }

@@ -34,6 +34,7 @@ typedef struct rose_config_u32 {
     const char *alias; /* second name, or NULL */
     uint32_t min, max; /* inclusive */
     bool required;
+    bool clamp; /* a larger number means max; a smaller one than min is ignored with a warning */
 } rose_config_u32;
 rose_status rose_config_read_u32(const rose_config *c, const rose_config_u32 *f, uint32_t *out,
                                  rose_err *err);
@@ -43,7 +44,8 @@ rose_status rose_config_read_bool(const rose_config *c, const char *name, bool *
 rose_status rose_config_read_positive(const rose_config *c, const char *name, double max,
                                       float *out, rose_err *err);
 
-/* The object at `name` as a config of its own, labelled with both names; absent or null: root NULL.
+/* The object at `name` as a config of its own, labelled with both names; absent, null,
+ * false or an empty list: root NULL.
  * out borrows from c: do not close it. */
 rose_status rose_config_sub(rose_config *out, const rose_config *c, const char *name,
                             rose_err *err);
@@ -57,12 +59,13 @@ rose_status rose_config_default_id(const rose_config *c, const char *name, int64
 rose_status rose_config_read_act(const rose_config *c, const char *name, rose_act *out,
                                  rose_err *err);
 
-/* Reads bos_token_id into a->bos_id; -1 if absent, null or outside the vocabulary (then with a
- * warning). */
-rose_status rose_config_read_bos(const rose_config *c, rose_arch *a, rose_err *err);
+/* Reads bos_token_id into a->bos_id: an id, or a list of one. -1 if it is absent or null. What is
+ * no id of the vocabulary gives -1 and a warning. */
+void rose_config_read_bos(const rose_config *c, rose_arch *a);
 
-/* Adds eos_token_id, an id or a list of ids, to a->eos_ids without duplicates. An id outside the
- * vocabulary can never be generated, so it is dropped with a warning. */
-rose_status rose_config_add_eos(const rose_config *c, rose_arch *a, rose_err *err);
+/* Adds eos_token_id, an id or a list of ids, to a->eos_ids without duplicates. What is no id of the
+ * vocabulary can never be generated, so it is dropped with a warning. So are ids for which the list
+ * has no room. */
+void rose_config_add_eos(const rose_config *c, rose_arch *a);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
                                rose_err *err)
 {
@@ -13,16 +15,17 @@ static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults
         rose_config_u32 field;
         uint32_t *out;
     } sizes[] = {
-        {{"hidden_size", NULL, 1, ROSE_MAX_WIDTH, true}, &a->d_model},
-        {{"num_hidden_layers", NULL, 1, ROSE_MAX_LAYERS, true}, &a->n_layers},
-        {{"num_attention_heads", NULL, 1, ROSE_MAX_WIDTH, true}, &a->n_heads},
-        {{"num_key_value_heads", NULL, 1, ROSE_MAX_WIDTH, false}, &a->n_kv_heads},
-        {{"head_dim", NULL, 2, ROSE_MAX_WIDTH, false}, &a->head_dim},
-        {{"intermediate_size", NULL, 1, ROSE_MAX_WIDTH * 4, true}, &a->d_ff},
-        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true}, &a->vocab_size},
-        {{"max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, true}, &a->max_positions},
+        {{"hidden_size", NULL, 1, ROSE_MAX_WIDTH, true, false}, &a->d_model},
+        {{"num_hidden_layers", NULL, 1, ROSE_MAX_LAYERS, true, false}, &a->n_layers},
+        {{"num_attention_heads", NULL, 1, ROSE_MAX_WIDTH, true, false}, &a->n_heads},
+        {{"num_key_value_heads", NULL, 1, ROSE_MAX_WIDTH, false, false}, &a->n_kv_heads},
+        {{"head_dim", NULL, 2, ROSE_MAX_WIDTH, false, false}, &a->head_dim},
+        {{"intermediate_size", NULL, 1, ROSE_MAX_WIDTH * 4, true, false}, &a->d_ff},
+        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true, false}, &a->vocab_size},
+        {{"max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, false, true}, &a->max_positions},
     };
     a->head_dim = d->head_dim;
+    a->max_positions = d->context;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
         if (st != ROSE_OK) return st;
@@ -75,8 +78,8 @@ rose_status rose_decoder_parse_base(const rose_family *f, const rose_config *c, 
     if (st == ROSE_OK) st = parse_biases(c, d, a, err);
     if (st == ROSE_OK) st = rose_config_default_id(c, "bos_token_id", d->bos_id, err);
     if (st == ROSE_OK) st = rose_config_default_id(c, "eos_token_id", d->eos_id, err);
-    if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
-    if (st == ROSE_OK) st = rose_config_add_eos(c, a, err);
+    if (st == ROSE_OK) rose_config_read_bos(c, a);
+    if (st == ROSE_OK) rose_config_add_eos(c, a);
     /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
     if (st == ROSE_OK) a->attn_scale = (float)(1.0 / sqrt((double)a->head_dim));
     return st;
@@ -87,8 +90,14 @@ rose_status rose_decoder_parse_base(const rose_family *f, const rose_config *c, 
 rose_status rose_decoder_window(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
                                 rose_err *err)
 {
-    const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false};
-    a->window = rose_json_get(c->root, f.name) == NULL ? d->window : 0;
+    const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false, true};
+    const rose_json *v = rose_json_get(c->root, f.name);
+    a->window = v == NULL ? d->window : 0;
+    if (rose_json_is_number(v) && rose_json_number_value(v) <= 0) {
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g: the model has no window", c->label, f.name,
+                 rose_json_number_value(v));
+        return ROSE_OK;
+    }
     return rose_config_read_u32(c, &f, &a->window, err);
 }
 
@@ -142,7 +151,7 @@ static rose_status read_late_windows(const rose_config *c, rose_arch *a, rose_er
 {
     bool use = false;
     uint32_t first = 28;
-    const rose_config_u32 f = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false};
+    const rose_config_u32 f = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false, true};
     rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
     if (st == ROSE_OK) st = rose_config_read_u32(c, &f, &first, err);
     if (st != ROSE_OK) return st;

@@ -13,7 +13,8 @@ static const rose_family *const families[] = {
 /* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
  * empty, which is how configs say that a feature is off. */
 static const char *const refused[] = {
-    "quantization_config", /* the first one: refuse_quantization */
+    "quantization_config", /* the first two: rose_quantized_refuse */
+    "quantization",
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
@@ -35,19 +36,10 @@ static const char *const refused[] = {
 
 static bool is_off(const rose_json *v)
 {
-    if (rose_json_is_integer(v)) return rose_json_int(v) == 0;
+    if (rose_json_is_number(v)) return rose_json_number_value(v) == 0;
     if (rose_json_is_array(v)) return rose_json_count(v) == 0;
     if (rose_json_is_object(v)) return rose_json_size(v) == 0;
     return v == NULL || rose_json_is_null(v) || rose_json_is_false(v);
-}
-
-static rose_status refuse_quantization(const rose_config *c, const rose_json *v, rose_err *err)
-{
-    const char *method = rose_json_text(rose_json_get(v, "quant_method"));
-    return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: 'quantization_config' (%.40s): weights that are quantized so are not "
-                     "supported; use the model in BF16 with --quantization int8, or a GGUF file",
-                     c->label, method != NULL ? method : "no quant_method");
 }
 
 static rose_status refuse_fields(const rose_config *c, rose_err *err)
@@ -55,8 +47,8 @@ static rose_status refuse_fields(const rose_config *c, rose_err *err)
     char text[64];
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         rose_json *v = rose_json_get(c->root, refused[i]);
-        if (is_off(v)) continue;
-        if (i == 0) return refuse_quantization(c, v, err);
+        if (is_off(v) || (i == 1 && !rose_json_is_object(v))) continue; /* MLX writes an object */
+        if (i < 2) return rose_quantized_refuse(c, refused[i], v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));
     }
@@ -71,6 +63,21 @@ rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_a
     if (st == ROSE_OK) st = f->parse(f, c, a, err);
     if (st != ROSE_OK) rose_arch_free(a);
     return st;
+}
+
+static rose_status refuse_multimodal(const rose_config *c, const char *type, rose_err *err)
+{
+    bool has_gguf = false;
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        const char *wrapper = families[i]->wrapper;
+        has_gguf = has_gguf || (wrapper != NULL && strcmp(wrapper, type) == 0);
+    }
+    return rose_fail(err, ROSE_E_UNSUPPORTED,
+                     "%s: model_type '%.60s' with 'text_config': multimodal models are not "
+                     "supported; %s",
+                     c->label, type,
+                     has_gguf ? "a GGUF file of the model holds its text part alone"
+                              : "docs/MODELS.md lists the families that are");
 }
 
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err)
@@ -95,10 +102,7 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
                  families[i]->model_type);
     }
     if (rose_json_is_object(rose_json_get(c->root, "text_config")))
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: model_type '%.60s' with 'text_config': multimodal models are not "
-                         "supported; a GGUF file of the model holds its text part alone",
-                         c->label, rose_json_text(v));
+        return refuse_multimodal(c, rose_json_text(v), err);
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: model_type '%.60s' is not supported (supported: %s)", c->label,
                      rose_json_text(v), known);

@@ -70,6 +70,7 @@ typedef enum rose_windows {
 typedef struct rose_decoder_defaults {
     float norm_eps;
     float theta;
+    uint32_t context;  /* max_position_embeddings */
     uint32_t head_dim; /* 0 = hidden_size / num_attention_heads */
     bool tied_head;
     int64_t bos_id, eos_id; /* -1 = none */
@@ -89,6 +90,8 @@ typedef struct rose_decoder_defaults {
 struct rose_family {
     const char *model_type;   /* in config.json */
     const char *architecture; /* transformers' class with a head */
+    const char *wrapper;      /* model_type of the multimodal models of which a GGUF file holds the
+                               * text part as this family; NULL = none */
     const rose_naming *naming;
     bool fused;    /* q, k and v are one matrix, and so are gate and up */
     bool permuted; /* rows of q and k are interleaved within each head */
@@ -102,6 +105,15 @@ extern const rose_family rose_family_gpt2, rose_family_llama, rose_family_mistra
 /* Finds the row for the config's model_type. UNSUPPORTED names an unknown type; FORMAT: there is
  * no type. */
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err);
+
+/* Refuses weights that another program quantized, by the name of its method: v is the object at
+ * `field` of c (quantized.c). */
+rose_status rose_quantized_refuse(const rose_config *c, const char *field, const rose_json *v,
+                                  rose_err *err);
+
+/* The same for a folder with hf_quant_config.json. ROSE_OK if there is no such file, or if it says
+ * that the weights are as they were. */
+rose_status rose_quantized_check_folder(const char *folder, rose_err *err);
 
 /* Refuses the fields that no family knows, then calls f->parse. On failure *a owns nothing. May put
  * defaults of the family into c->root. */

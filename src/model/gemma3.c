@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "model/decoder.h"
+#include "model/rope.h"
 
 /* Full layers in rope[0], sliding ones in rope[1]: rope_parameters by layer type, or rope_theta,
  * rope_local_base_freq and rope_scaling, which concerns full layers alone. */
@@ -12,9 +13,9 @@ static rose_status read_rope(const rose_config *c, const rose_decoder_defaults *
 {
     float theta[2] = {d->theta, 10000.0f};
     rose_config all, fields[2], old;
-    rose_status st = rose_config_read_positive(c, "rope_theta", 1e10, &theta[0], err);
+    rose_status st = rose_config_read_positive(c, "rope_theta", ROSE_MAX_THETA, &theta[0], err);
     if (st == ROSE_OK)
-        st = rose_config_read_positive(c, "rope_local_base_freq", 1e10, &theta[1], err);
+        st = rose_config_read_positive(c, "rope_local_base_freq", ROSE_MAX_THETA, &theta[1], err);
     if (st == ROSE_OK) st = rose_config_sub(&old, c, "rope_scaling", err);
     if (st == ROSE_OK) st = rose_config_sub(&all, c, "rope_parameters", err);
     if (st == ROSE_OK) st = rose_config_sub(&fields[0], &all, "full_attention", err);
@@ -32,8 +33,8 @@ static rose_status read_rope(const rose_config *c, const rose_decoder_defaults *
 static rose_status read_windows(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
                                 rose_err *err)
 {
-    const rose_config_u32 f = {"sliding_window_pattern", "_sliding_window_pattern", 1,
-                               ROSE_MAX_LAYERS, false};
+    const rose_config_u32 f = {
+        "sliding_window_pattern", "_sliding_window_pattern", 1, ROSE_MAX_LAYERS, false, false};
     uint32_t pattern = 6;
     rose_status st = rose_config_read_u32(c, &f, &pattern, err);
     if (st == ROSE_OK) st = rose_decoder_window(c, d, a, err);
@@ -66,9 +67,11 @@ static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *
 const rose_family rose_family_gemma3 = {
     .model_type = "gemma3_text",
     .architecture = "Gemma3ForCausalLM",
+    .wrapper = "gemma3",
     .naming = &rose_naming_llama,
     .defaults = {.norm_eps = 1e-6f,
                  .theta = 1000000.0f,
+                 .context = 131072,
                  .head_dim = 256,
                  .tied_head = true,
                  .bos_id = 2,

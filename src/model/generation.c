@@ -1,7 +1,9 @@
 /* model/generation.c - see generation.h: one table says how each default is spelled in
- * generation_config.json and in GGUF metadata, and what values it may have. */
+ * generation_config.json and in GGUF metadata, and what values it may have. The file advises, so a
+ * value that we do not have never stops a start: a warning says what counts instead. */
 #include "model/generation.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 
 #include "base/folder.h"
 #include "base/gguf.h"
+#include "base/log.h"
 #include "model/config.h"
 
 typedef struct row {
@@ -19,73 +22,141 @@ typedef struct row {
     bool whole; /* an integer, stored as uint32_t; else a float */
     size_t at;
     double lo, hi;
+    bool off_below; /* a number below lo means that there is no default; else it means lo */
     const char *range;
 } row;
 
 #define AT(member) offsetof(rose_generation, member)
 static const row rows[] = {
     {"temperature", "general.sampling.temp", ROSE_GENERATION_TEMPERATURE, false, AT(temperature), 0,
-     100, "0 to 100"},
-    {"top_p", "general.sampling.top_p", ROSE_GENERATION_TOP_P, false, AT(top_p), 1e-30, 1,
+     100, false, "0 to 100"},
+    {"top_p", "general.sampling.top_p", ROSE_GENERATION_TOP_P, false, AT(top_p), 1e-30, 1, false,
      "above 0, at most 1"},
     {"top_k", "general.sampling.top_k", ROSE_GENERATION_TOP_K, true, AT(top_k), -1, INT32_MAX,
-     "-1 or 0 (off), or 1 to 2147483647"},
-    {"min_p", "general.sampling.min_p", ROSE_GENERATION_MIN_P, false, AT(min_p), 0, 1, "0 to 1"},
+     false, "-1 or 0 (off), or 1 to 2147483647"},
+    {"min_p", "general.sampling.min_p", ROSE_GENERATION_MIN_P, false, AT(min_p), 0, 1, false,
+     "0 to 1"},
     {"repetition_penalty", "general.sampling.penalty_repeat", ROSE_GENERATION_REPETITION, false,
-     AT(repetition), 0.01, 100, "0.01 to 100"},
-    {"max_new_tokens", NULL, ROSE_GENERATION_MAX_TOKENS, true, AT(max_tokens), 1, INT32_MAX,
+     AT(repetition), 0.01, 100, true, "0.01 to 100"},
+    {"max_new_tokens", NULL, ROSE_GENERATION_MAX_TOKENS, true, AT(max_tokens), 1, INT32_MAX, true,
      "1 to 2147483647"},
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
-static rose_status store(rose_generation *g, const row *r, double x, const char *label,
-                         rose_err *err)
+static void warn_ignored(const char *label, const row *r, const char *found)
 {
-    char *at = (char *)g + r->at;
-    if (!(x >= r->lo && x <= r->hi))
-        return rose_fail(err, ROSE_E_FORMAT,
-                         "%s: %s is %g, expected %s; --generation-config none ignores it", label,
-                         r->name, x, r->range);
-    const float f = (float)x;
-    const uint32_t u = x > 0 ? (uint32_t)x : 0;
-    memcpy(at, r->whole ? (const void *)&u : (const void *)&f, 4);
-    g->has |= r->bit;
-    return ROSE_OK;
+    rose_log(ROSE_LOG_WARN, "model", "%s: %s is %s, expected %s: it is ignored", label, r->name,
+             found, r->range);
 }
 
-static rose_status read_json(rose_generation *g, const rose_config *c, rose_err *err)
+/* Stores x, or the nearest value that the row may have. */
+static void store(rose_generation *g, const row *r, double x, const char *label)
 {
-    rose_status st = ROSE_OK;
-    for (size_t i = 0; st == ROSE_OK && i < N_ROWS; i++) {
+    char *at = (char *)g + r->at, text[32];
+    double y = r->whole ? floor(x) : x;
+    if (y < r->lo) y = r->lo;
+    if (y > r->hi) y = r->hi;
+    snprintf(text, sizeof text, "%g", x);
+    if (isnan(x) || (x < r->lo && r->off_below)) {
+        warn_ignored(label, r, text);
+        return;
+    }
+    if (x != y)
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g, expected %s%s: %g counts", label, r->name,
+                 x, r->whole ? "an integer, " : "", r->range, y);
+    const float f = (float)y;
+    const uint32_t u = y > 0 ? (uint32_t)y : 0;
+    memcpy(at, r->whole ? (const void *)&u : (const void *)&f, 4);
+    g->has |= r->bit;
+}
+
+/* Fields that do not say how to choose tokens. */
+static bool is_silent(const char *key)
+{
+    static const char *const keys[] = {"bos_token_id",
+                                       "eos_token_id",
+                                       "pad_token_id",
+                                       "do_sample",
+                                       "transformers_version",
+                                       "_from_model_config",
+                                       "return_dict_in_generate",
+                                       "cache_implementation"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(keys[i], key) == 0) return true;
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (strcmp(rows[i].name, key) == 0) return true;
+    return strncmp(key, "output_", 7) == 0;
+}
+
+/* The values with which transformers saves a feature that is off. */
+static bool is_neutral(const rose_json *v)
+{
+    if (rose_json_is_number(v))
+        return rose_json_number_value(v) == 0 || rose_json_number_value(v) == 1;
+    if (rose_json_is_array(v)) return rose_json_count(v) == 0;
+    if (rose_json_is_object(v)) return rose_json_size(v) == 0;
+    return rose_json_is_null(v) || rose_json_is_false(v);
+}
+
+/* Says once which fields of the file change nothing here. */
+static void log_unused(const rose_config *c)
+{
+    char text[256];
+    size_t n = 0;
+    const char *key;
+    rose_json *v;
+    rose_json_each (c->root, key, v) {
+        if (is_silent(key) || is_neutral(v) || n >= sizeof text) continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%.60s", n > 0 ? ", " : "", key);
+    }
+    if (n > 0) rose_log(ROSE_LOG_INFO, "model", "%s: not applied: %s", c->label, text);
+}
+
+/* do_sample false: the model is greedy unless a request says more. */
+static void make_greedy(rose_generation *g, const char *label)
+{
+    const uint32_t shape = ROSE_GENERATION_TOP_P | ROSE_GENERATION_TOP_K | ROSE_GENERATION_MIN_P;
+    if ((g->has & (shape | ROSE_GENERATION_TEMPERATURE)) != 0)
+        rose_log(ROSE_LOG_INFO, "model",
+                 "%s: do_sample is false, so temperature, top_p, top_k and min_p are not applied: "
+                 "the default is greedy",
+                 label);
+    g->has = (g->has & ~shape) | ROSE_GENERATION_TEMPERATURE;
+    g->temperature = 0;
+}
+
+static void read_json(rose_generation *g, const rose_config *c)
+{
+    for (size_t i = 0; i < N_ROWS; i++) {
         char text[64];
         const rose_json *v = rose_config_get(c, rows[i].name, NULL);
-        if (v == NULL) continue;
-        if (rows[i].whole ? !rose_json_is_integer(v) : !rose_json_is_number(v))
-            return rose_fail(err, ROSE_E_FORMAT,
-                             "%s: %s is %s, expected %s; --generation-config none ignores it",
-                             c->label, rows[i].name, rose_config_describe(v, text),
-                             rows[i].whole ? "an integer" : "a number");
-        st = store(g, &rows[i], rose_json_number_value(v), c->label, err);
+        if (rose_json_is_number(v))
+            store(g, &rows[i], rose_json_number_value(v), c->label);
+        else if (v != NULL)
+            warn_ignored(c->label, &rows[i], rose_config_describe(v, text));
     }
-    return st;
+    if (rose_json_is_false(rose_json_get(c->root, "do_sample"))) make_greedy(g, c->label);
+    log_unused(c);
 }
 
 static rose_status read_file(rose_generation *g, const char *path, rose_err *err)
 {
     rose_config c = {0};
-    rose_status st = rose_config_open(&c, path, err);
-    if (st == ROSE_OK) st = read_json(g, &c, err);
+    const rose_status st = rose_config_open(&c, path, err);
+    if (st == ROSE_OK) read_json(g, &c);
     rose_config_close(&c);
     return st;
 }
 
+/* A model without defaults is one whose folder has no such file, or one that is no JSON; when the
+ * model was opened, a warning said the latter. */
 static rose_status read_folder(rose_generation *g, const char *folder, rose_err *err)
 {
     char *path = NULL;
     if (asprintf(&path, "%s/generation_config.json", folder) < 0)
         return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
     rose_status st = read_file(g, path, err);
-    if (st == ROSE_E_NOTFOUND) { /* a model without defaults */
+    if (st == ROSE_E_NOTFOUND || st == ROSE_E_FORMAT) {
         st = ROSE_OK;
         if (err != NULL) err->msg[0] = '\0';
     }
@@ -98,17 +169,20 @@ static rose_status read_gguf(rose_generation *g, const char *path, rose_err *err
     rose_gguf file;
     rose_status st = rose_gguf_open(&file, path, err);
     if (st != ROSE_OK) return st;
-    for (size_t i = 0; st == ROSE_OK && i < N_ROWS; i++) {
+    for (size_t i = 0; i < N_ROWS; i++) {
         float f = 0;
         uint32_t u = 0;
+        rose_err why = {{0}};
         if (rows[i].key == NULL || rose_gguf_get(&file, rows[i].key) == NULL) continue;
-        st = rows[i].whole ? rose_gguf_get_u32(&file, rows[i].key, &u, err)
-                           : rose_gguf_get_f32(&file, rows[i].key, &f, err);
+        st = rows[i].whole ? rose_gguf_get_u32(&file, rows[i].key, &u, &why)
+                           : rose_gguf_get_f32(&file, rows[i].key, &f, &why);
         if (st == ROSE_OK)
-            st = store(g, &rows[i], rows[i].whole ? (double)u : (double)f, file.label, err);
+            store(g, &rows[i], rows[i].whole ? (double)u : (double)f, file.label);
+        else
+            rose_log(ROSE_LOG_WARN, "model", "%s: it is ignored", why.msg);
     }
     rose_gguf_close(&file);
-    return st;
+    return ROSE_OK;
 }
 
 rose_status rose_generation_read(rose_generation *out, const char *path, rose_err *err)

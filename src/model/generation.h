@@ -29,8 +29,10 @@ typedef struct rose_generation {
 } rose_generation;
 
 /* Reads the defaults of a model (a folder or a GGUF file), or of a file generation_config.json. A
- * model without any gives zeros. Errors: FORMAT (a value out of range; the message names file,
- * field and value), IO, NOTFOUND (no such path), INVAL, NOMEM; then *out is zero. */
+ * model without any gives zeros. A value out of range becomes the nearest one, or none, with a
+ * warning. do_sample false gives temperature 0. The log names the fields that are not applied.
+ * Errors: FORMAT (a file that is no JSON object; in a folder it counts as none), IO, NOTFOUND (no
+ * such path), INVAL, NOMEM; then *out is zero. */
 rose_status rose_generation_read(rose_generation *out, const char *path, rose_err *err);
 
 /* As --generation-config says: from is "auto" or NULL (the defaults of the model), "none" or "vllm"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "model/convert.h"
 #include "model/gguf_arch.h"
 #include "model/rope.h"
@@ -15,9 +16,7 @@
 #define SHORT "rope_factors_short.weight"
 #define LONG  "rope_factors_long.weight"
 
-/* So that no power of the base overflows fp32. */
-#define MAX_THETA  1e10f
-#define MAX_FACTOR 1e4f
+#define MAX_FACTOR 1e9f
 
 #define MAX_CONTEXT (1u << 24)
 
@@ -48,15 +47,25 @@ static rose_status read_kind(const rose_gguf_reader *r, rose_rope *rope)
                      r->g->label, key, (int)(name.n < 60 ? name.n : 60), name.s);
 }
 
-static rose_status refuse_unknown(const rose_gguf_reader *r)
+static rose_status check_unknown(const rose_gguf_reader *r)
 {
-    static const char *const keys[] = {
-        "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
-        "rope.scaling.yarn_log_multiplier", "rope.dimension_sections", "rope.scaling.alpha"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (rose_gguf_has(r, keys[i]))
+    static const char *const refused[] = {"rope.scaling.yarn_log_multiplier",
+                                          "rope.dimension_sections", "rope.scaling.alpha"};
+    static const char attention[] = "rope.scaling.yarn_attn_factor";
+    float ext = 1.0f;
+    const rose_status st = rose_gguf_read_f32(r, "rope.scaling.yarn_ext_factor", 1e6f, &ext);
+    if (st != ROSE_OK) return st;
+    if (ext != 1.0f)
+        return rose_fail(r->err, ROSE_E_UNSUPPORTED,
+                         "%s: '%s.rope.scaling.yarn_ext_factor' is %g: only 1 is supported",
+                         r->g->label, r->architecture, (double)ext);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (rose_gguf_has(r, refused[i]))
             return rose_fail(r->err, ROSE_E_UNSUPPORTED, "%s: '%s.%s' is not supported",
-                             r->g->label, r->architecture, keys[i]);
+                             r->g->label, r->architecture, refused[i]);
+    if (rose_gguf_has(r, attention)) /* llama.cpp computes this factor from that of the lengths */
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%s.%s' is ignored, as in llama.cpp", r->g->label,
+                 r->architecture, attention);
     return ROSE_OK;
 }
 
@@ -67,14 +76,14 @@ static rose_status read_keys(const rose_gguf_reader *r, const rose_arch *a, rose
         float max;
         float *out;
     } numbers[] = {
-        {"rope.freq_base", MAX_THETA, &rope->theta},
+        {"rope.freq_base", (float)ROSE_MAX_THETA, &rope->theta},
         {"rope.scaling.factor", MAX_FACTOR, &rope->factor},
         {"rope.scaling.attn_factor", MAX_FACTOR, &rope->attention_factor},
         {"rope.scaling.yarn_beta_fast", 1e6f, &rope->beta_fast},
         {"rope.scaling.yarn_beta_slow", 1e6f, &rope->beta_slow},
     };
     rose_status st = read_kind(r, rope);
-    if (st == ROSE_OK) st = refuse_unknown(r);
+    if (st == ROSE_OK) st = check_unknown(r);
     for (size_t i = 0; st == ROSE_OK && i < sizeof numbers / sizeof numbers[0]; i++)
         st = rose_gguf_read_f32(r, numbers[i].name, numbers[i].max, numbers[i].out);
     /* An old key that linear scaling had. */
@@ -172,12 +181,16 @@ static rose_status read_tensors(const rose_gguf_reader *r, rose_weights *w, rose
     return st;
 }
 
-/* Only longrope multiplies by a factor from the file. A factor of 1 changes nothing. */
-static rose_status check_attention_factor(const rose_gguf_reader *r, const rose_rope *rope)
+/* Only longrope multiplies by a factor from the file. A factor of 1 changes nothing; with yarn it
+ * comes on top of the factor that the lengths give. */
+static rose_status check_attention_factor(const rose_gguf_reader *r, rose_rope *rope)
 {
     const float factor = rope->attention_factor;
     if (rope->kind == ROSE_ROPE_LONGROPE || factor == 0.0f) return ROSE_OK;
-    if (rope->kind != ROSE_ROPE_YARN && factor == 1.0f) return ROSE_OK;
+    if (factor == 1.0f) {
+        rope->attention_factor = 0.0f;
+        return ROSE_OK;
+    }
     return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                      "%s: '%s.rope.scaling.attn_factor' is %g: not supported with RoPE of kind %s",
                      r->g->label, r->architecture, (double)factor, rose_rope_kind_name(rope->kind));
@@ -242,5 +255,5 @@ rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose
                              .beta_slow = 1.0f,
                              .truncate = true,
                              .original_max_positions = a->max_positions};
-    return rose_gguf_read_f32(&r, "rope.freq_base_swa", MAX_THETA, &a->rope[1].theta);
+    return rose_gguf_read_f32(&r, "rope.freq_base_swa", (float)ROSE_MAX_THETA, &a->rope[1].theta);
 }

@@ -11,12 +11,12 @@ static rose_status parse_sizes(const rose_config *c, rose_arch *a, rose_err *err
         rose_config_u32 field;
         uint32_t *out;
     } sizes[] = {
-        {{"n_embd", "hidden_size", 1, ROSE_MAX_WIDTH, true}, &a->d_model},
-        {{"n_layer", "num_hidden_layers", 1, ROSE_MAX_LAYERS, true}, &a->n_layers},
-        {{"n_head", "num_attention_heads", 1, ROSE_MAX_WIDTH, true}, &a->n_heads},
-        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, true}, &a->max_positions},
-        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true}, &a->vocab_size},
-        {{"n_inner", NULL, 1, ROSE_MAX_WIDTH * 4, false}, &a->d_ff},
+        {{"n_embd", "hidden_size", 1, ROSE_MAX_WIDTH, true, false}, &a->d_model},
+        {{"n_layer", "num_hidden_layers", 1, ROSE_MAX_LAYERS, true, false}, &a->n_layers},
+        {{"n_head", "num_attention_heads", 1, ROSE_MAX_WIDTH, true, false}, &a->n_heads},
+        {{"n_positions", "n_ctx", 1, ROSE_MAX_VOCAB, false, false}, &a->max_positions},
+        {{"vocab_size", NULL, 1, ROSE_MAX_VOCAB, true, false}, &a->vocab_size},
+        {{"n_inner", NULL, 1, ROSE_MAX_WIDTH * 4, false, false}, &a->d_ff},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         rose_status st = rose_config_read_u32(c, &sizes[i].field, sizes[i].out, err);
@@ -64,6 +64,7 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
 static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
     *a = (rose_arch){.norm_eps = 1e-5f,
+                     .max_positions = 1024,
                      .norm = ROSE_NORM_LAYER,
                      .pos = ROSE_POS_LEARNED,
                      .act = ROSE_ACT_GELU_TANH,
@@ -76,8 +77,8 @@ static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *
     snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
     rose_status st = parse_sizes(c, a, err);
     if (st == ROSE_OK) st = parse_options(c, a, err);
-    if (st == ROSE_OK) st = rose_config_read_bos(c, a, err);
-    if (st == ROSE_OK) st = rose_config_add_eos(c, a, err);
+    if (st == ROSE_OK) rose_config_read_bos(c, a);
+    if (st == ROSE_OK) rose_config_add_eos(c, a);
     return st;
 }
 

@@ -233,7 +233,11 @@ rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *k, FIL
     fprintf(out, "  %-24s%g%s\n", "attention scale", (double)a->attn_scale,
             a->attn_scale_by_layer ? ", divided by (layer + 1)" : "");
     print_decoder(a, out);
-    fprintf(out, "  %-24s%s\n", "output matrix", a->tied_head ? "the token embedding" : "its own");
+    fprintf(out, "  %-24s%s\n", "output matrix",
+            a->headless    ? "none"
+            : a->tied_head ? "the token embedding"
+                           : "its own");
+    if (a->no_text[0] != '\0') fprintf(out, "  %-24sno: it is %s\n", "writes texts", a->no_text);
     print_ids(a, out);
     fprintf(out, "\n");
     return out_status(out);

@@ -23,6 +23,7 @@ typedef struct binder {
     rose_model *m;
     const rose_family *family;
     const char *prefix; /* "" or the family's */
+    bool in_head;       /* the token embedding is stored under the name of the head */
     uint64_t dtype_bytes[ROSE_N_DTYPES];
     rose_err *err;
 } binder;
@@ -82,35 +83,80 @@ static rose_status bind_rows(binder *b, const rose_tensor_row *row, size_t n, co
     return st;
 }
 
-/* Finds whether tensor names have the family's prefix; the token embedding decides for all. */
-static rose_status find_prefix(binder *b, const char *embed)
+/* Finds whether tensor names have the family's prefix; the token embedding decides for all. A tied
+ * matrix is stored once, and a file may hold it under the name of the head alone, which has no
+ * prefix; then the next tensor decides. */
+static rose_status find_prefix(binder *b, const rose_tensor_row *rows)
 {
     const rose_weights *w = b->m->weights;
-    const char *prefix = b->family->naming->prefix;
-    char name[NAME_CAP];
-    snprintf(name, sizeof name, "%s%s", prefix, embed);
-    bool with = prefix[0] != '\0' && rose_weights_find(w, name) != NULL;
-    bool without = rose_weights_find(w, embed) != NULL;
-    if (with && without)
-        return rose_fail(b->err, ROSE_E_FORMAT, "%s: holds both '%s' and '%s': which one is meant?",
-                         w->files[0].label, name, embed);
-    if (!with && !without)
-        return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s' (or '%s') is missing",
-                         w->files[0].label, name, embed);
-    b->prefix = with ? prefix : "";
-    return ROSE_OK;
+    const char *const prefix = b->family->naming->prefix;
+    const char *const embed = rows[0].name;
+    for (int i = 0; i < 2; i++) {
+        char name[NAME_CAP];
+        snprintf(name, sizeof name, "%.63s%.63s", prefix, rows[i].name);
+        const bool with = prefix[0] != '\0' && rose_weights_find(w, name) != NULL;
+        const bool without = rose_weights_find(w, rows[i].name) != NULL;
+        if (with && without)
+            return rose_fail(b->err, ROSE_E_FORMAT,
+                             "%s: holds both '%s' and '%s': which one is meant?", w->files[0].label,
+                             name, rows[i].name);
+        b->prefix = with ? prefix : "";
+        if (with || without) return ROSE_OK;
+        b->in_head =
+            b->m->arch.tied_head && rose_weights_find(w, b->family->naming->head_name) != NULL;
+        if (!b->in_head) break;
+    }
+    return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s%s' (or '%s') is missing",
+                     w->files[0].label, prefix, embed, embed);
 }
 
-/* Binds the output matrix. As in transformers, a config that ties it decides, and then a
- * separate matrix in the file is not used. If the file has no such matrix, the head is tied
- * whatever the config says. */
+static bool same_values(const rose_st_tensor *a, const rose_tensor *b)
+{
+    const uint64_t n = a->end - a->begin;
+    return a->usable && a->dtype == b->dtype && a->n_dims == b->n_dims &&
+           a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] &&
+           memcmp(a->data, b->data, n) == 0;
+}
+
+/* Says why the model writes no text, if it is one of those that end in another head. */
+static void note_other_head(rose_model *m, const char *head_name, bool headless)
+{
+    const char *const c = m->class_name;
+    const bool scores = strstr(c, "ForSequenceClassification") != NULL ||
+                        strstr(c, "ForTokenClassification") != NULL || strstr(c, "Reward") != NULL;
+    const bool writes = strstr(c, "ForCausalLM") != NULL || strstr(c, "LMHead") != NULL;
+    if (!headless && !scores) return;
+    m->arch.headless = headless;
+    snprintf(m->arch.no_text, sizeof m->arch.no_text, "%s%s%s%s",
+             scores   ? "a reward model or classifier"
+             : writes ? "a model without its head"
+                      : "an embedding model",
+             c[0] != '\0' ? " (" : "", c, c[0] != '\0' ? ")" : "");
+    rose_log(ROSE_LOG_WARN, "model",
+             "%s: this is %s: it writes no text, because %s%s; /v1/embeddings serves its states",
+             m->weights->files[0].label, m->arch.no_text, headless ? head_name : "its head gives ",
+             headless ? " is missing and config.json does not tie it to the embedding" : "scores");
+}
+
+/* Binds the output matrix. As in transformers, a head in the file that differs from the embedding
+ * is the head, whatever config.json says. A GGUF file without a head has the embedding as its head.
+ * A folder without a head that does not say so is no model of texts: the embedding stands in so
+ * that backends have a matrix, and the engine refuses to generate. */
 static rose_status bind_head(binder *b)
 {
     rose_model *m = b->m;
     const char *name = b->family->naming->head_name;
-    rose_st_tensor *t = rose_weights_find(m->weights, name);
-    if (t == NULL) m->arch.tied_head = true;
-    if (m->arch.tied_head) {
+    const rose_st_tensor *t = b->in_head ? NULL : rose_weights_find(m->weights, name);
+    if (t != NULL && m->arch.tied_head && !same_values(t, &m->tok_embed)) {
+        m->arch.tied_head = false;
+        rose_log(ROSE_LOG_WARN, "model",
+                 "%s: '%s' differs from the embedding, so it is the head although config.json says "
+                 "tie_word_embeddings true",
+                 rose_weights_label(m->weights, t), name);
+    }
+    if (t == NULL || m->arch.tied_head) {
+        if (rose_weights_gguf(m->weights) == NULL) note_other_head(m, name, !m->arch.tied_head);
+        m->arch.tied_head = true;
         m->head = m->tok_embed;
         return ROSE_OK;
     }
@@ -186,8 +232,10 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     binder b = {.m = m, .family = family, .err = err};
     rose_tensor_row rows[ROSE_MAX_ROWS];
     size_t n = rose_family_model_rows(family, &m->arch, rows);
-    rose_status st = find_prefix(&b, rows[0].name);
-    if (st == ROSE_OK) st = bind_rows(&b, rows, n, "", m);
+    rose_status st = find_prefix(&b, rows);
+    if (st == ROSE_OK && b.in_head)
+        st = bind_tensor(&b, family->naming->head_name, 2, rows[0].shape, &m->tok_embed);
+    if (st == ROSE_OK) st = bind_rows(&b, rows + b.in_head, n - b.in_head, "", m);
     n = rose_family_layer_rows(family, &m->arch, rows);
     if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
@@ -208,23 +256,22 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     return ROSE_OK;
 }
 
-/* Reads generation_config.json, which is optional, for the end-of-text ids. */
+/* Reads generation_config.json for the end-of-text ids. As in transformers the file is optional,
+ * and one that is no JSON object is ignored. */
 static rose_status read_generation_config(rose_model *m, rose_err *err)
 {
     rose_config c;
+    rose_err why = {{0}};
     char *path = NULL;
     if (asprintf(&path, "%s/generation_config.json", m->path) < 0)
         return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
-    rose_status st = rose_config_open(&c, path, err);
+    rose_status st = rose_config_open(&c, path, &why);
     free(path);
-    if (st == ROSE_E_NOTFOUND) {
-        if (err != NULL) err->msg[0] = '\0';
-        return ROSE_OK;
-    }
-    if (st != ROSE_OK) return st;
-    st = rose_config_add_eos(&c, &m->arch, err);
+    if (st == ROSE_OK) rose_config_add_eos(&c, &m->arch);
+    if (st == ROSE_E_FORMAT) rose_log(ROSE_LOG_WARN, "model", "%s: it is ignored", why.msg);
     rose_config_close(&c);
-    return st;
+    if (st == ROSE_OK || st == ROSE_E_FORMAT || st == ROSE_E_NOTFOUND) return ROSE_OK;
+    return rose_fail(err, st, "%s", why.msg);
 }
 
 /* The type that config.json says the weights have; F32 where it does not, as in transformers. */
@@ -242,6 +289,14 @@ static rose_status read_dtype(const rose_config *c, rose_dtype *out, rose_err *e
                      "%s: torch_dtype: expected float32, float16 or bfloat16", c->label);
 }
 
+/* A class has a name of Python: anything else stays out of messages. */
+static void set_class_name(rose_model *m, const char *name)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    if (name == NULL || strlen(name) >= sizeof m->class_name) return;
+    if (strspn(name, allowed) == strlen(name)) strcpy(m->class_name, name);
+}
+
 /* dtype: NULL, or gets the type that config.json names. */
 static rose_status read_config(rose_model *m, const rose_family **family, rose_dtype *dtype,
                                rose_err *err)
@@ -254,7 +309,10 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_d
     free(path);
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
+    const rose_json *class = rose_json_at(rose_config_get(&c, "architectures", NULL), 0);
+    set_class_name(m, rose_json_text(class));
     st = rose_family_find(family, &c, err);
+    if (st == ROSE_OK) st = rose_quantized_check_folder(m->path, err);
     if (st == ROSE_OK && dtype != NULL) st = read_dtype(&c, dtype, err);
     if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     rose_config_close(&c);
@@ -376,7 +434,10 @@ void rose_model_close(rose_model *m)
 
 size_t rose_model_n_tensors(const rose_model *m)
 {
-    return m->weights->n_tensors;
+    size_t n = 0;
+    for (size_t f = 0; f < m->weights->n_files; f++)
+        n += m->weights->files[f].n_tensors;
+    return n;
 }
 
 /* Returns the i-th tensor in the order of the files. */

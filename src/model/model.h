@@ -70,7 +70,7 @@ typedef struct rose_rope {
     const float *short_factor, *long_factor;
 } rose_rope;
 
-enum { ROSE_MAX_EOS = 8, ROSE_MAX_LAYERS = 1024 };
+enum { ROSE_MAX_EOS = 64, ROSE_MAX_LAYERS = 1024 };
 
 /* What a layer has of its own: bits of rose_arch.layer_flags. */
 enum {
@@ -106,9 +106,13 @@ typedef struct rose_arch {
     rose_act act;
     float *rope_factors; /* what rope[] borrows; owned, freed by rose_arch_free; NULL = none */
     uint8_t layer_flags[ROSE_MAX_LAYERS];
-    bool tied_head; /* the head is the token embedding: config.json says so (a head in the file is
-                       then not used, as in transformers), or the file holds no head */
-    int64_t bos_id; /* -1 = none; always < vocab_size */
+    bool tied_head; /* the head is the token embedding: config.json says so and the files hold no
+                       other head, or the files hold none at all */
+    bool headless; /* ... the latter, and config.json says that there is one: logits have no meaning
+                    */
+    char no_text[128]; /* not "": what the model is instead of one that writes texts; the engine
+                          generates nothing */
+    int64_t bos_id;    /* -1 = none; always < vocab_size */
     uint32_t n_eos;
     uint32_t eos_ids[ROSE_MAX_EOS]; /* ids from config.json and generation_config.json, without
                                        duplicates; ids outside the vocabulary are dropped with a
@@ -122,11 +126,14 @@ static inline bool rose_arch_is_eos(const rose_arch *a, uint64_t id)
     return false;
 }
 
-/* Adds an end-of-text id, unless it is known or outside the vocabulary, or the list is full. */
-static inline void rose_arch_add_eos(rose_arch *a, uint64_t id)
+/* Adds an end-of-text id, unless it is known or outside the vocabulary. Returns false if the list
+ * has no room for it. */
+static inline bool rose_arch_add_eos(rose_arch *a, uint64_t id)
 {
-    if (id < a->vocab_size && a->n_eos < ROSE_MAX_EOS && !rose_arch_is_eos(a, id))
-        a->eos_ids[a->n_eos++] = (uint32_t)id;
+    if (id >= a->vocab_size || rose_arch_is_eos(a, id)) return true;
+    if (a->n_eos == ROSE_MAX_EOS) return false;
+    a->eos_ids[a->n_eos++] = (uint32_t)id;
+    return true;
 }
 
 /* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The
@@ -180,6 +187,7 @@ void rose_arch_free(rose_arch *a);
 typedef struct rose_model {
     char *path; /* the folder or the GGUF file, owned */
     char *name; /* last component of the path, without ".gguf", owned: default name in the API */
+    char class_name[64]; /* the first of config.json's `architectures`; "" = none */
     rose_arch arch;
     rose_tensor tok_embed;        /* [vocab][d_model] */
     rose_tensor pos_embed;        /* [max_positions][d_model]; data NULL with RoPE */
@@ -197,9 +205,10 @@ typedef struct rose_model {
 /* Open the model at path: a folder with config.json (+ generation_config.json) and
  * model.safetensors or a sharded index; a GGUF file or any part of a split one; or a folder that
  * holds one GGUF model and no safetensors. Check every size against every other. On failure *out is
- * NULL and err says which file, which field, what was found and what was expected. Nothing of the
- * tensor data is touched. Errors: NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type,
- * dtype, a field that no family computes), NOMEM. */
+ * NULL and err says which file, which field, what was found and what was expected. It
+ * reads no tensor data, except where it must know whether a head equals the embedding. Errors:
+ * NOTFOUND, IO, FORMAT, UNSUPPORTED (by name: model_type, dtype, a field that no family computes),
+ * NOMEM. */
 rose_status rose_model_open(rose_model **out, const char *path, rose_err *err);
 
 /* Opens the folder as rose_model_open does, but reads config.json alone. The weights are those that

@@ -152,21 +152,18 @@ static rose_status read_dimensions(rose_pooling_config *p, const rose_config *c,
 }
 
 /* A converted reranker has the difference of two rows of the head instead of the head. With a tied
- * head the rows are those of the token embedding. */
+ * head the rows are those of the token embedding. Any other head of a classifier is not computed.
+ */
 static rose_status read_architecture(rose_pooling_config *p, const rose_config *c, rose_err *err)
 {
     bool tied = true;
     const rose_json *first = rose_json_at(rose_config_get(c, "architectures", NULL), 0);
     const char *name = rose_json_text(first);
-    p->ranks = name != NULL && strcmp(name, "Qwen3ForSequenceClassification") == 0;
-    if (!p->ranks) return ROSE_OK;
+    if (name == NULL || strstr(name, "ForSequenceClassification") == NULL) return ROSE_OK;
     const rose_status st = rose_config_read_bool(c, "tie_word_embeddings", &tied, err);
-    if (st != ROSE_OK || tied) return st;
-    return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "%s: %s with tie_word_embeddings false has no head for the answers yes and "
-                     "no; use the reranker before its conversion (Qwen3ForCausalLM), with --task "
-                     "rerank",
-                     c->label, name);
+    p->ranks = tied && strcmp(name, "Qwen3ForSequenceClassification") == 0;
+    p->own_head = !p->ranks;
+    return st;
 }
 
 static rose_status read_folder(rose_pooling_config *p, const char *folder, bool modules,
@@ -233,7 +230,10 @@ rose_status rose_pooling_read(rose_pooling_config *out, const char *path, const 
     free(file);
     if (st != ROSE_OK) return st;
     if (!is_auto(type)) p.pool = strcmp(type, "mean") == 0 ? ROSE_POOL_MEAN : ROSE_POOL_LAST;
-    if (!is_auto(task)) p.ranks = strcmp(task, "rerank") == 0;
+    if (!is_auto(task)) {
+        p.ranks = strcmp(task, "rerank") == 0;
+        p.own_head = false;
+    }
     *out = p;
     return ROSE_OK;
 }

@@ -24,7 +24,8 @@ typedef struct rose_pooling_config {
     bool cuts;             /* the first values of an embedding are an embedding (Matryoshka) */
     uint32_t n_dimensions; /* with `cuts`: how many values are allowed; 0 = any number */
     uint32_t dimensions[ROSE_MAX_DIMENSIONS];
-    bool ranks; /* a reranker: a text and a query give the answer yes or no */
+    bool ranks;    /* a reranker: a text and a query give the answer yes or no */
+    bool own_head; /* a classifier or reward model, whose own head scores: it has no cosines */
 } rose_pooling_config;
 
 /* Reads what the model at path says of pooling. A folder: config.json (architectures,

@@ -2,7 +2,10 @@
  * a formula below looks odd, it repeats these two roundings. */
 #include "model/rope.h"
 
+#include <float.h>
 #include <math.h>
+
+#include "base/log.h"
 
 #define PI 3.14159265358979323846
 
@@ -90,7 +93,8 @@ static float dynamic_base(const rose_rope *r, uint32_t context)
     if (context <= r->original_max_positions || r->dim <= 2) return r->theta;
     const float grown = r->factor * (float)context / (float)r->original_max_positions;
     const double exponent = (double)r->dim / (double)(r->dim - 2);
-    return r->theta * power(grown - (r->factor - 1.0f), exponent);
+    const float base = r->theta * power(grown - (r->factor - 1.0f), exponent);
+    return base < FLT_MAX ? base : FLT_MAX; /* no logarithm of infinity */
 }
 
 static void llama3_table(const rose_rope *r, float *inv_freq)
@@ -105,7 +109,7 @@ static void llama3_table(const rose_rope *r, float *inv_freq)
         const float f = inv_freq[i], length = 1.0f / f * (float)(2 * PI);
         if (length > low_length) {
             inv_freq[i] = f / r->factor;
-        } else if (!(length < high_length)) {
+        } else if (!(length < high_length) && range > 0) {
             const float smooth = (1.0f / length * old - low) / range;
             inv_freq[i] = (1.0f - smooth) * f / r->factor + smooth * f;
         }
@@ -202,4 +206,18 @@ void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_fre
     if (r->short_factor == NULL) return;
     for (uint32_t i = 0; i < r->dim / 2; i++) /* a file's own divisors (GGUF) */
         inv_freq[i] /= r->short_factor[i];
+}
+
+void rose_rope_log_context(const rose_arch *a, uint32_t served_context)
+{
+    const rose_rope *r = &a->rope[0];
+    const uint32_t original = r->original_max_positions;
+    const bool longer = r->kind == ROSE_ROPE_LONGROPE || r->kind == ROSE_ROPE_DYNAMIC;
+    if (a->pos != ROSE_POS_ROPE || !longer || served_context <= original) return;
+    rose_log(ROSE_LOG_INFO, "model",
+             "RoPE of type %s: the context of %u tokens is longer than the original %u, so all "
+             "texts, also short ones, get the %s; --max-model-len %u gives those of short texts",
+             rose_rope_kind_name(r->kind), served_context, original,
+             r->kind == ROSE_ROPE_LONGROPE ? "long factors" : "frequencies of a grown base",
+             original);
 }

@@ -6,6 +6,9 @@
 
 #include "model/model.h"
 
+/* The largest base: no power of it overflows fp32. */
+#define ROSE_MAX_THETA 3e38
+
 /* inv_freq[0 .. r->dim / 2) and the factor by which sine and cosine are multiplied. Position p
  * rotates pair i by the angle p * inv_freq[i], a product in fp32.
  * The formulas are those of transformers, each operation rounded to fp32 as PyTorch does it. Powers
@@ -14,6 +17,10 @@
  * No allocation. */
 void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_freq,
                      float *attention_factor);
+
+/* Logs it if the served context decides which frequencies the model has: those of longrope's long
+ * factors, or those of a grown base (dynamic). */
+void rose_rope_log_context(const rose_arch *a, uint32_t served_context);
 
 const char *rose_rope_kind_name(rose_rope_kind k); /* "llama3", as configs spell it */
 

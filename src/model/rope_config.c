@@ -1,16 +1,18 @@
 /* model/rope_config.c - the fields of rotary positions in config.json. transformers 5 writes them
- * as the object rope_parameters; older files have rope_theta and the object rope_scaling. */
+ * as the object rope_parameters; older files have rope_theta and the object rope_scaling. Where
+ * transformers only warns of a value and computes with it, so do we. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "model/decoder.h"
 #include "model/rope.h"
 
-/* So that no power of the base overflows fp32. */
-#define MAX_THETA  1e10
-#define MAX_FACTOR 1e4
+/* With these no frequency overflows fp32. */
+#define MAX_FACTOR 1e9
+#define MIN_FACTOR 1e-3
 
 typedef struct reader {
     const rose_config *c;      /* config.json */
@@ -20,8 +22,7 @@ typedef struct reader {
     rose_err *err;
 } reader;
 
-/* A field that we do not know may change the angles. */
-static rose_status refuse_unknown(const reader *r)
+static bool is_known(const char *key)
 {
     static const char *const known[] = {
         "rope_type",       "type",
@@ -33,15 +34,27 @@ static rose_status refuse_unknown(const reader *r)
         "truncate",        "attention_factor",
         "short_factor",    "long_factor",
     };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i], key) == 0) return true;
+    return false;
+}
+
+/* transformers ignores a field that it does not know. Other engines multiply the attention by
+ * attn_factor, so its warning says how to get the same here. */
+static rose_status check_unknown(const reader *r)
+{
     const char *key;
     rose_json *v;
     rose_json_each (r->fields->root, key, v) {
-        bool found = rose_json_is_null(v);
-        for (size_t i = 0; !found && i < sizeof known / sizeof known[0]; i++)
-            found = strcmp(known[i], key) == 0;
-        if (!found)
+        if (rose_json_is_null(v) || is_known(key)) continue;
+        if (rose_json_is_object(v)) /* angles of some layers alone */
             return rose_fail(r->err, ROSE_E_UNSUPPORTED, "%s: '%.60s' is not supported",
                              r->fields->label, key);
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%.60s' is ignored, as in transformers%s",
+                 r->fields->label, key,
+                 strcmp(key, "attn_factor") == 0
+                     ? " ('attention_factor' sets the factor of the attention)"
+                     : "");
     }
     return ROSE_OK;
 }
@@ -77,9 +90,14 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
     rose_status st = rose_config_read_positive(r->c, name, 1.0, &checked, r->err);
     if (st == ROSE_OK) st = rose_config_read_positive(r->fields, name, 1.0, &checked, r->err);
     if (st != ROSE_OK) return st;
-    rose_json *v = rose_config_get(r->fields, name, NULL);
+    const rose_json *v = rose_config_get(r->fields, name, NULL);
     if (v == NULL) v = rose_config_get(r->c, name, NULL);
-    const double partial = v != NULL ? rose_json_number_value(v) : 1.0;
+    double partial = v != NULL ? rose_json_number_value(v) : 1.0;
+    if (partial < 1.0 && !r->d->partial_rotary && rope->kind == ROSE_ROPE_DEFAULT) {
+        rose_log(ROSE_LOG_WARN, "model", "%s: '%s' is ignored: %s rotates whole heads", r->c->label,
+                 name, r->a->model_type);
+        partial = 1.0;
+    }
     if (partial < 1.0 && !r->d->partial_rotary)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: partial_rotary_factor %g: %s rotates whole heads", r->c->label,
@@ -96,13 +114,22 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
 /* The context before the scaling: config.json's field wins, as in transformers. */
 static rose_status read_original(const reader *r, rose_rope *rope)
 {
-    const rose_config_u32 f = {"original_max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, false};
+    const rose_config_u32 f = {
+        "original_max_position_embeddings", NULL, 1, ROSE_MAX_VOCAB, false, true};
     rope->original_max_positions = r->a->max_positions;
     if (rope->kind == ROSE_ROPE_DYNAMIC || rope->kind == ROSE_ROPE_LINEAR) return ROSE_OK;
     rose_status st = rose_config_read_u32(r->fields, &f, &rope->original_max_positions, r->err);
     if (r->d->original_context != 0) rope->original_max_positions = r->d->original_context;
     if (st == ROSE_OK) st = rose_config_read_u32(r->c, &f, &rope->original_max_positions, r->err);
     return st;
+}
+
+/* An optional number. As in transformers, 0 stands for a number that the config does not give. */
+static rose_status read_number(const reader *r, const char *name, double max, float *out)
+{
+    const rose_json *v = rose_config_get(r->fields, name, NULL);
+    if (rose_json_is_number(v) && rose_json_number_value(v) == 0) return ROSE_OK;
+    return rose_config_read_positive(r->fields, name, max, out, r->err);
 }
 
 /* A field that the kind cannot do without. */
@@ -134,8 +161,7 @@ static rose_status read_numbers(const reader *r, rose_rope *rope)
     rope->beta_slow = 1.0f;
     rope->truncate = true;
     for (size_t i = 0; st == ROSE_OK && i < sizeof numbers / sizeof numbers[0]; i++)
-        st = rose_config_read_positive(r->fields, numbers[i].name, numbers[i].max, numbers[i].out,
-                                       r->err);
+        st = read_number(r, numbers[i].name, numbers[i].max, numbers[i].out);
     if (st == ROSE_OK) st = rose_config_read_bool(r->fields, "truncate", &rope->truncate, r->err);
     return st;
 }
@@ -194,12 +220,18 @@ static rose_status finish(const reader *r, rose_rope *rope)
         if (st == ROSE_OK) st = require(r, "low_freq_factor", rope);
         if (st == ROSE_OK) st = require(r, "high_freq_factor", rope);
         if (st == ROSE_OK && rope->high_freq_factor <= rope->low_freq_factor)
-            return rose_fail(
-                r->err, ROSE_E_FORMAT, "%s: high_freq_factor %g is not above low_freq_factor %g",
-                r->fields->label, (double)rope->high_freq_factor, (double)rope->low_freq_factor);
+            rose_log(ROSE_LOG_WARN, "model",
+                     "%s: high_freq_factor %g is not above low_freq_factor %g: no frequency is "
+                     "between them",
+                     r->fields->label, (double)rope->high_freq_factor,
+                     (double)rope->low_freq_factor);
         break;
     case ROSE_ROPE_YARN:
-        st = require(r, "factor", rope);
+        /* A factor of null is the ratio of the contexts; without the field the file is wrong. */
+        if (rose_json_get(r->fields->root, "factor") == NULL)
+            st = require(r, "factor", rope);
+        else if (rope->factor <= 0)
+            rope->factor = (float)r->a->max_positions / (float)rope->original_max_positions;
         if (rope->theta <= 1.0f)
             return rose_fail(r->err, ROSE_E_FORMAT, "%s: rope_theta %g is not above 1",
                              r->fields->label, (double)rope->theta);
@@ -211,12 +243,16 @@ static rose_status finish(const reader *r, rose_rope *rope)
             rope->factor = (float)r->a->max_positions / (float)rope->original_max_positions;
         return read_lists(r, rope);
     }
-    if (st == ROSE_OK && rope->factor < 1.0f)
+    if (st != ROSE_OK) return st;
+    if (rope->factor < (float)MIN_FACTOR)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: 'factor' is %g; expected at least 1",
                          r->fields->label, (double)rope->factor);
-    if (st == ROSE_OK && !r->d->context_holds_scaling)
+    if (rope->factor < 1.0f)
+        rose_log(ROSE_LOG_WARN, "model", "%s: 'factor' is %g; expected at least 1",
+                 r->fields->label, (double)rope->factor);
+    if (!r->d->context_holds_scaling && longest > r->a->max_positions)
         r->a->max_positions = longest < ROSE_MAX_VOCAB ? (uint32_t)longest : ROSE_MAX_VOCAB;
-    return st;
+    return ROSE_OK;
 }
 
 rose_status rose_decoder_rope_fields(const rose_config *c, const rose_config *fields,
@@ -226,10 +262,10 @@ rose_status rose_decoder_rope_fields(const rose_config *c, const rose_config *fi
     const reader r = {.c = c, .fields = fields, .d = d, .a = a, .err = err};
     rose_rope *rope = &a->rope[index];
     *rope = (rose_rope){.theta = theta};
-    rose_status st = refuse_unknown(&r);
+    rose_status st = check_unknown(&r);
     if (st == ROSE_OK) st = read_kind(&r, rope);
     if (st == ROSE_OK)
-        st = rose_config_read_positive(fields, "rope_theta", MAX_THETA, &rope->theta, err);
+        st = rose_config_read_positive(fields, "rope_theta", ROSE_MAX_THETA, &rope->theta, err);
     if (st == ROSE_OK) st = read_dim(&r, rope);
     if (st == ROSE_OK) st = read_numbers(&r, rope);
     if (st == ROSE_OK) st = read_original(&r, rope);
@@ -242,7 +278,7 @@ rose_status rose_decoder_rope(const rose_config *c, const rose_decoder_defaults 
 {
     float theta = d->theta;
     rose_config fields;
-    rose_status st = rose_config_read_positive(c, "rope_theta", MAX_THETA, &theta, err);
+    rose_status st = rose_config_read_positive(c, "rope_theta", ROSE_MAX_THETA, &theta, err);
     if (st == ROSE_OK) st = rose_config_sub(&fields, c, "rope_scaling", err);
     if (st == ROSE_OK && rose_json_size(fields.root) == 0)
         st = rose_config_sub(&fields, c, "rope_parameters", err);

@@ -5,10 +5,10 @@
 /* no_rope_layers holds 1 for a layer that rotates and 0 for one that does not. */
 static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *err)
 {
-    const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false};
+    const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
     uint32_t interval = 4;
     rose_json *list = rose_config_get(c, "no_rope_layers", NULL);
-    rose_status st = rose_config_read_u32(c, &f, &interval, err);
+    rose_status st = list != NULL ? ROSE_OK : rose_config_read_u32(c, &f, &interval, err);
     if (st != ROSE_OK) return st;
     if (list != NULL && (!rose_json_is_array(list) || rose_json_count(list) != a->n_layers))
         return rose_fail(err, ROSE_E_FORMAT,
@@ -54,6 +54,7 @@ const rose_family rose_family_smollm3 = {
     .naming = &rose_naming_llama,
     .defaults = {.norm_eps = 1e-6f,
                  .theta = 2000000.0f,
+                 .context = 32768,
                  .tied_head = true,
                  .bos_id = 128000,
                  .eos_id = 128001,

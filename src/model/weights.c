@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "model/config.h"
 
 #define ONE_FILE   "model.safetensors"
@@ -80,33 +81,46 @@ static rose_status list_shards(rose_json *map, const char *label, const char **n
     return ROSE_OK;
 }
 
-/* Every tensor that the index promises is in the file that it names. Runs after rose_weights_index,
- * so a name is unique over all files. names[i] belongs to files[i]. */
-static rose_status check_promises(const rose_weights *w, rose_json *map, const char *const *names,
-                                  const char *label, rose_err *err)
-{
-    const char *tensor;
-    rose_json *v;
-    rose_json_each (map, tensor, v) {
-        const rose_st_tensor *t = rose_weights_find(w, tensor);
-        for (size_t i = 0; t != NULL && i < w->n_files; i++) {
-            const rose_weight_file *f = &w->files[i];
-            if (t < f->tensors || t >= f->tensors + f->n_tensors) continue;
-            if (strcmp(names[i], rose_json_text(v)) != 0) t = NULL;
-            break;
-        }
-        if (t == NULL)
-            return rose_fail(err, ROSE_E_FORMAT,
-                             "%s: tensor '%.100s' is not in '%.100s', where weight_map puts it",
-                             label, tensor, rose_json_text(v));
-    }
-    return ROSE_OK;
-}
-
 static int compare_tensors(const void *a, const void *b)
 {
     const rose_st_tensor *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);
+}
+
+static const rose_weight_file *file_of(const rose_weights *w, const rose_st_tensor *t)
+{
+    for (size_t i = 0; i < w->n_files; i++) {
+        const rose_weight_file *f = &w->files[i];
+        if (t >= f->tensors && t < f->tensors + f->n_tensors) return f;
+    }
+    return NULL;
+}
+
+/* Keeps one tensor of each name in the sorted list: that of the last file, as in transformers. A
+ * GGUF file with a tensor of another part is wrong, as in llama.cpp. */
+static rose_status drop_doubles(rose_weights *w, rose_err *err)
+{
+    const rose_st_tensor *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        rose_st_tensor *const t = w->by_name[i];
+        if (n == 0 || strcmp(w->by_name[n - 1]->name, t->name) != 0) {
+            w->by_name[n++] = t;
+            continue;
+        }
+        if (rose_weights_gguf(w) != NULL)
+            return rose_fail(err, ROSE_E_FORMAT, "%s: tensor '%.100s' is also in another file",
+                             rose_weights_label(w, t), t->name);
+        if (first == NULL) first = t;
+        if (file_of(w, t) > file_of(w, w->by_name[n - 1])) w->by_name[n - 1] = t;
+    }
+    if (first != NULL)
+        rose_log(
+            ROSE_LOG_WARN, "model",
+            "%s: %zu tensors are in more than one file, such as '%.100s': the last file counts",
+            rose_weights_label(w, first), w->n_tensors - n, first->name);
+    w->n_tensors = n;
+    return ROSE_OK;
 }
 
 rose_status rose_weights_index(rose_weights *w, const char *source, rose_err *err)
@@ -123,11 +137,7 @@ rose_status rose_weights_index(rose_weights *w, const char *source, rose_err *er
         for (size_t j = 0; j < w->files[i].n_tensors; j++)
             w->by_name[w->n_tensors++] = &w->files[i].tensors[j];
     qsort(w->by_name, n, sizeof *w->by_name, compare_tensors);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(w->by_name[i - 1]->name, w->by_name[i]->name) == 0)
-            return rose_fail(err, ROSE_E_FORMAT, "%s: tensor '%.100s' is also in another file",
-                             rose_weights_label(w, w->by_name[i]), w->by_name[i]->name);
-    return ROSE_OK;
+    return drop_doubles(w, err);
 }
 
 static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *index, rose_err *err)
@@ -159,8 +169,7 @@ static rose_status open_sharded(rose_weights *w, const char *dir, rose_config *i
                            index->label, names[i]);
         if (st != ROSE_OK) goto done;
     }
-    if ((st = rose_weights_index(w, dir, err)) != ROSE_OK) goto done;
-    st = check_promises(w, map, names, index->label, err);
+    st = rose_weights_index(w, dir, err);
 done:
     free(names);
     return st;
@@ -257,9 +266,6 @@ const rose_gguf *rose_weights_gguf(const rose_weights *w)
 
 const char *rose_weights_label(const rose_weights *w, const rose_st_tensor *t)
 {
-    for (size_t i = 0; i < w->n_files; i++) {
-        const rose_weight_file *f = &w->files[i];
-        if (t >= f->tensors && t < f->tensors + f->n_tensors) return f->label;
-    }
-    return "?";
+    const rose_weight_file *f = file_of(w, t);
+    return f != NULL ? f->label : "?";
 }

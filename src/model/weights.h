@@ -29,9 +29,9 @@ typedef struct rose_weights {
     struct rose_random_tensor *random;
 } rose_weights;
 
-/* Opens all files of the folder. It fails with a message if a name is found twice, a shard is
- * missing or lacks a tensor of the index, or a shard name leads out of the folder. A tensor that
- * the index does not list is accepted. *out is NULL on failure. */
+/* Opens all files of the folder. It fails with a message if a shard is missing or a shard name
+ * leads out of the folder. The index gives only the names of the files; each file says which
+ * tensors it holds. *out is NULL on failure. */
 rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err);
 
 /* The same for the GGUF file at path, or for all files of the split model that it belongs to. The
@@ -42,7 +42,8 @@ rose_status rose_weights_open_gguf(rose_weights **out, const char *path, rose_er
 rose_status rose_weights_parse_gguf(rose_weights **out, const uint8_t *bytes, size_t n,
                                     const char *label, rose_err *err);
 
-/* Builds by_name over all files; a name in two files is refused. source: for messages. */
+/* Builds by_name over all files. If several safetensors files hold a tensor of one name, the last
+ * one counts, with a warning; in GGUF files that is refused. source: for messages. */
 rose_status rose_weights_index(rose_weights *w, const char *source, rose_err *err);
 void rose_weights_close(rose_weights *w); /* accepts NULL and half-open */
 

@@ -98,30 +98,39 @@ static rose_status match_text(const rose_tokenizer *t, rose_added *a, rose_err *
     return st;
 }
 
+/* By text, then by place: both point into one list. */
 static int by_text(const void *x, const void *y)
 {
     const rose_added_spec *a = *(const rose_added_spec *const *)x;
     const rose_added_spec *b = *(const rose_added_spec *const *)y;
     const int c = memcmp(a->text, b->text, a->len < b->len ? a->len : b->len);
     if (c != 0) return c;
-    return a->len < b->len ? -1 : a->len > b->len;
+    if (a->len != b->len) return a->len < b->len ? -1 : 1;
+    return a < b ? -1 : a > b;
 }
 
-static rose_status check_twice(const rose_added_spec *specs, size_t n, rose_err *err)
+/* use[i]: the token to add at place i; NULL = none. A text that is there twice is one token: its
+ * first place gives the id and its last one the flags, as in `tokenizers`. */
+static rose_status join_doubles(const rose_added_spec **use, const rose_added_spec *specs, size_t n,
+                                rose_err *err)
 {
-    rose_status st = ROSE_OK;
-    if (n < 2) return ROSE_OK;
-    const rose_added_spec **sorted = malloc(n * sizeof *sorted);
+    const rose_added_spec **sorted = malloc((n + 1) * sizeof *sorted);
+    size_t first = 0;
     if (sorted == NULL) return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
     for (size_t i = 0; i < n; i++)
-        sorted[i] = &specs[i];
+        use[i] = sorted[i] = &specs[i];
     qsort(sorted, n, sizeof *sorted, by_text);
-    for (size_t i = 1; i < n && st == ROSE_OK; i++)
-        if (sorted[i]->len > 0 && by_text(&sorted[i - 1], &sorted[i]) == 0)
-            st = rose_fail(err, ROSE_E_FORMAT, "tokenizer: token \"%.*s\" is added twice",
-                           (int)(sorted[i]->len < 40 ? sorted[i]->len : 40), sorted[i]->text);
+    for (size_t i = 1; i < n; i++) {
+        const rose_added_spec *const a = sorted[first], *const b = sorted[i];
+        if (a->len != b->len || memcmp(a->text, b->text, a->len) != 0) {
+            first = i;
+            continue;
+        }
+        use[b - specs] = NULL;
+        use[a - specs] = b;
+    }
     free(sorted);
-    return st;
+    return ROSE_OK;
 }
 
 /* The bytes of an added token that is not of the model. A normalised token is known by its
@@ -162,11 +171,16 @@ static rose_status add_one(rose_tokenizer *t, const rose_added_spec *s, uint32_t
     uint32_t id = rose_vocab_find(&t->vocab, s->text, s->len);
     const bool in_model = id != ROSE_NO_ID;
     if (!in_model) id = *next_id;
-    if (s->has_id && s->id != id)
+    if (s->has_id && s->id != id && !s->id_may_differ)
         return rose_fail(err, ROSE_E_FORMAT,
                          "tokenizer: added token \"%.*s\" has id %u in the file, but its place "
                          "gives it %u",
                          shown, s->text, s->id, id);
+    if (s->has_id && s->id != id)
+        rose_log(ROSE_LOG_WARN, "tokenizer",
+                 "added token \"%.*s\" has id %u in the file, but its place gives it %u, which "
+                 "counts, as in `tokenizers`",
+                 shown, s->text, s->id, id);
     rose_added *a = &t->added[t->n_added++];
     *a = (rose_added){.id = id,
                       .special = s->special,
@@ -191,17 +205,24 @@ rose_status rose_load_added(rose_tokenizer *t, const rose_added_spec *specs, siz
                             rose_err *err)
 {
     uint32_t next_id = t->vocab.n_model;
+    const rose_added_spec **use = NULL;
 
     if (n > ROSE_MAX_ADDED)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "tokenizer: %zu added tokens, over the limit %u",
                          n, ROSE_MAX_ADDED);
     warn_empty(specs, n);
-    rose_status st = check_twice(specs, n, err);
-    if (st != ROSE_OK) return st;
-    if (n > 0 && (t->added = calloc(n, sizeof *t->added)) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+    if (n > 0) {
+        t->added = calloc(n, sizeof *t->added);
+        use = calloc(n, sizeof *use);
+        if (t->added == NULL || use == NULL) {
+            free(use);
+            return rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
+        }
+    }
+    rose_status st = join_doubles(use, specs, n, err);
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = add_one(t, &specs[i], &next_id, err);
+        if (use[i] != NULL) st = add_one(t, use[i], &next_id, err);
+    free(use);
     if (st == ROSE_OK) st = rose_added_set_build(&t->raw_set, t->added, t->n_added, false, err);
     if (st == ROSE_OK) st = rose_added_set_build(&t->norm_set, t->added, t->n_added, true, err);
     return st;

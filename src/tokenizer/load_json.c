@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
 enum { MAX_BYTES = 256 << 20, DROP_BYTES = 1 << 20 };
@@ -240,10 +241,15 @@ static rose_status load_model(rose_tokenizer *t, const rose_json *o, const char 
         return rose_json_unsupported(err, path, "model type", rose_json_type(o));
     rose_status st = load_model_options(t, o, path, err);
     if (st != ROSE_OK || unk == NULL || rose_json_is_null(unk)) return st;
-    if (rose_json_is_string(unk))
-        t->unk_id = rose_vocab_find(&t->vocab, rose_json_text(unk), rose_json_text_len(unk));
+    if (!rose_json_is_string(unk))
+        return rose_json_bad(err, path, "model: unk_token is not a string");
+    t->unk_id = rose_vocab_find(&t->vocab, rose_json_text(unk), rose_json_text_len(unk));
     if (t->unk_id == ROSE_NO_ID)
-        return rose_json_bad(err, path, "model: unk_token is not in the vocabulary");
+        rose_log(
+            ROSE_LOG_WARN, "tokenizer",
+            "%s: unk_token \"%.60s\" is not in the vocabulary: characters that have no token are "
+            "left out",
+            path, rose_json_text(unk));
     return ROSE_OK;
 }
 
@@ -266,6 +272,7 @@ static rose_status read_added(rose_added_spec *s, const rose_json *o, const char
                            .single_word = rose_json_bool(o, "single_word", false, &ok),
                            .normalized = rose_json_bool(o, "normalized", true, &ok),
                            .has_id = true,
+                           .id_may_differ = true,
                            .id = (uint32_t)rose_json_int(id)};
     return ok ? ROSE_OK : rose_json_bad(err, path, "added_tokens: a flag is not a boolean");
 }

@@ -16,18 +16,19 @@
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/unicode.h"
 
-/* Checks that the ids that a post-processor adds exist. */
-static rose_status check_template(const rose_tokenizer *t, const uint32_t *ids, uint32_t n,
-                                  rose_err *err)
+/* Leaves out what a post-processor adds without a token: no model could read such an id. */
+static void drop_strangers(const rose_tokenizer *t, uint32_t *ids, uint32_t *n)
 {
-    for (uint32_t i = 0; i < n; i++) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++) {
         size_t len;
-        if (rose_tokenizer_token_bytes(t, ids[i], &len) == NULL)
-            return rose_fail(err, ROSE_E_FORMAT,
-                             "tokenizer: the post_processor adds id %u, which no token has",
-                             ids[i]);
+        if (rose_tokenizer_token_bytes(t, ids[i], &len) != NULL)
+            ids[kept++] = ids[i];
+        else
+            rose_log(ROSE_LOG_WARN, "tokenizer",
+                     "the post_processor adds id %u, which no token has: it is left out", ids[i]);
     }
-    return ROSE_OK;
+    *n = kept;
 }
 
 static rose_status create(rose_tokenizer **out, rose_err *err)
@@ -39,12 +40,14 @@ static rose_status create(rose_tokenizer **out, rose_err *err)
     return ROSE_OK;
 }
 
-/* The last checks after loading, which ended with st; *t goes to the caller or is closed. */
-static rose_status deliver(rose_tokenizer **t, rose_status st, rose_err *err)
+/* The last step after loading, which ended with st; *t goes to the caller or is closed. */
+static rose_status deliver(rose_tokenizer **t, rose_status st)
 {
-    if (st == ROSE_OK) st = check_template(*t, (*t)->prefix, (*t)->n_prefix, err);
-    if (st == ROSE_OK) st = check_template(*t, (*t)->suffix, (*t)->n_suffix, err);
-    if (st == ROSE_OK) return ROSE_OK;
+    if (st == ROSE_OK) {
+        drop_strangers(*t, (*t)->prefix, &(*t)->n_prefix);
+        drop_strangers(*t, (*t)->suffix, &(*t)->n_suffix);
+        return ROSE_OK;
+    }
     rose_tokenizer_close(*t);
     *t = NULL;
     return st;
@@ -87,13 +90,13 @@ rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, ros
         st = rose_load_vocab_merges(*out, model_dir, err);
     rose_buf_free(&path);
     free(gguf);
-    return deliver(out, st, err);
+    return deliver(out, st);
 }
 
 rose_status rose_tokenizer_open_gguf(rose_tokenizer **out, const rose_gguf *file, rose_err *err)
 {
     rose_status st = create(out, err);
-    if (st == ROSE_OK) st = deliver(out, rose_load_gguf(*out, file, err), err);
+    if (st == ROSE_OK) st = deliver(out, rose_load_gguf(*out, file, err));
     return st;
 }
 

@@ -11,10 +11,10 @@
  * concatenate to the text. SentencePiece style: bytes that have a <0xXX> token. Decoding never
  * emits invalid UTF-8: maximal invalid subparts become U+FFFD, as Rust's from_utf8_lossy.
  *
- * Where we differ from `tokenizers` on purpose: a file that gives two tokens one id, or an added
- * token another id than its place gives it, is refused; an added token decodes to its own text even
- * if all its characters are of the byte alphabet; "truncation" and "padding" are passed over;
- * <0xXX> tokens that make no valid UTF-8 together lose only the invalid parts. */
+ * Where we differ from `tokenizers` on purpose: a file that gives two tokens of its vocabulary one
+ * id is refused; an added token decodes to its own text even if all its characters are of the byte
+ * alphabet; "truncation" and "padding" are passed over; <0xXX> tokens that make no valid UTF-8
+ * together lose only the invalid parts. */
 #ifndef ROSE_TOKENIZER_TOKENIZER_H
 #define ROSE_TOKENIZER_TOKENIZER_H
 

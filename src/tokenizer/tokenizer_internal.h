@@ -406,8 +406,8 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    uint32_t id; /* the added token's id in the file, which must equal the id that `tokenizers`
-                  * would give it */
+    bool id_may_differ; /* as `tokenizers` reads its own file: the place gives the id, not `id` */
+    uint32_t id; /* in the file; without id_may_differ it must equal the id that the place gives */
 } rose_added_spec;
 
 /* Add tokens in order, then build the two sets. After the last model token and merge. */

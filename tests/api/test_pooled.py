@@ -378,10 +378,7 @@ def test_qwen_reranker(folder):
     with serve(folder, "--task", "embed") as s:
         r = s.post("/score", {"text_1": "x", "text_2": "x"}).json()
         check("--task embed: cosines", abs(r["data"][0]["score"] - 1) < 1e-6, r)
-    write(folder, "config.json", {**config, "architectures": ["Qwen3ForSequenceClassification"]})
-    p = subprocess.run([BIN, "serve", folder, "--port", "0"], capture_output=True, timeout=120, check=False)
-    check("a converted reranker without its head: refused at the start", p.returncode != 0 and
-          "no head" in p.stderr.decode(), p.stderr.decode()[-500:])
+    check_no_text(folder, config)
     write(folder, "config.json", config)
     bytes_alone = os.path.join(os.path.dirname(folder), "bytes-alone")
     subprocess.run([BIN, "random-model", bytes_alone, "--layers", "1", "--d-model", "32", "--heads", "2", "--vocab-size",
@@ -390,6 +387,51 @@ def test_qwen_reranker(folder):
         r = s.post("/score", {"text_1": "x", "text_2": "x"})
         check("a model without a token yes: 400", r.status_code == 400 and
               r.json()["error"]["code"] == "not_a_reranker", r.text)
+
+
+def drop_head(path):
+    """The file without lm_head.weight, which is its last tensor."""
+    with open(path, "rb") as f:
+        b = f.read()
+    n = struct.unpack("<Q", b[:8])[0]
+    header, data = json.loads(b[8:8 + n]), b[8 + n:]
+    begin, end = header.pop("lm_head.weight")["data_offsets"]
+    assert end == len(data)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data[:begin])
+
+
+def check_no_text(folder, config):
+    """A model without a head that config.json does not tie writes no text and says what it is; its states are served."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "rb") as f:
+        whole = f.read()
+    drop_head(path)
+    for name, what in (("Qwen3ForSequenceClassification", "a reward model or classifier"), ("Qwen3Model", "an embedding model"),
+                       ("Qwen3ForCausalLM", "a model without its head")):
+        write(folder, "config.json", {**config, "architectures": [name], "tie_word_embeddings": False})
+        with serve(folder) as s:
+            asked = {"prompt": "x", "max_tokens": 3}
+            for path_of, body in (("/v1/completions", asked), ("/v1/completions", {**asked, "stream": True}),
+                                  ("/v1/completions", {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1}),
+                                  ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+                                  ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}),
+                                  ("/v1/responses", {"input": "x"})):
+                r = s.post(path_of, {"model": s.get("/v1/models").json()["data"][0]["id"], **body})
+                check(f"{name}: {path_of} {sorted(body)}: 400 says what it is", r.status_code == 400 and
+                      f"it is {what} ({name})" in r.text, r.text[:400])
+            check(f"{name}: is_generation", s.get("/get_model_info").json()["is_generation"] is False)
+            r = s.post("/v1/embeddings", {"input": "x"})
+            check(f"{name}: an embedding", r.status_code == 200 and len(r.json()["data"][0]["embedding"]) > 8, r.text[:400])
+            r = s.post("/score", {"text_1": "x", "text_2": "x"})
+            check(f"{name}: cosines, but not where the model has a head of its own for scores", r.status_code == 200 if
+                  name != "Qwen3ForSequenceClassification" else r.json()["error"]["code"] == "not_a_reranker", r.text[:400])
+    p = subprocess.run([BIN, "generate", folder, "-p", "x"], capture_output=True, text=True, timeout=120, check=False)
+    check("generate says it", p.returncode == 1 and "lm_head.weight is missing" in p.stderr and
+          "generates no text" in p.stderr, p.stderr)
+    with open(path, "wb") as f:
+        f.write(whole)
 
 
 def main():

@@ -316,7 +316,7 @@ def test_family_errors():
                 ("another family", {"model_type": "mixtral"}, ("'mixtral' is not supported", "qwen3")),
                 ("a multimodal model", {"model_type": "gemma3", "text_config": config}, ("'gemma3'", "text_config", "GGUF file")),
                 ("quantized safetensors", {"quantization_config": {"quant_method": "gptq"}},
-                 ("quantization_config", "gptq", "--quantization int8", "GGUF")),
+                 ("quantization_config", "GPTQ (gptq)", "--quantization int8", "GGUF")),
                 ("another scaling", {"rope_scaling": {"rope_type": "new", "factor": 2.0}}, ("rope_type 'new'", "llama3")),
                 ("experts", {"num_local_experts": 8}, ("'num_local_experts' is 8",))):
             put(model, "config.json", json.dumps({**config, **change}))
@@ -348,6 +348,14 @@ def test_model_warnings():
         for words in (("eos_token_id 1000000", "vocabulary of 4096"), ("bos_token_id 1000001",), ("1 added token has an empty text",),
                       ("1 token is beyond", "zzq", "1000002")):
             check(f"warned: {words[0]}", sum(all(w in x for w in words) for x in lines) == 1, lines)
+        huge = copy_of(d, "huge")
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+            path = os.path.join(huge, name)
+            old = json.load(open(path)) if os.path.exists(path) else {}
+            put(huge, name, json.dumps({**old, "model_max_length": 10 ** 30, "x": [float("nan"), float("-inf"), 10 ** 400, -1e308]}))
+        for command in (["inspect"], ["generate", "-p", "Once", "-n", "3"]):
+            rc, out, err = run(command[0], huge, *command[1:])
+            check(f"{command[0]}: numbers that do not fit", rc == 0 and " WARN " not in err, (rc, err))
 
 
 def test_weights_that_are_no_numbers():
@@ -515,8 +523,9 @@ def test_chat():
         check("what the model recommends is the default", a == (0, shown[0] + "\n", ""), a)
         a = run("chat", folder, "--chat-template", JOINED, "-n", "3", stdin=b"Once upon a time\n")
         check("an option counts more", a[0] == 0 and shown[0].startswith(a[1].rstrip("\n")) and len(a[1]) < len(shown[0]), a)
-        put(folder, "generation_config.json", json.dumps({"temperature": -1}))
-        one_line_error("a wrong recommendation", run("chat", folder, "--chat-template", JOINED), 1, "temperature", "--generation-config")
+        put(folder, "generation_config.json", json.dumps({"temperature": -1, "max_new_tokens": 12}))
+        a = run("chat", folder, "--chat-template", JOINED, stdin=b"Once upon a time\n")
+        check("a wrong recommendation: the nearest one", a[:2] == (0, shown[0] + "\n") and "temperature is -1, expected 0" in a[2], a)
         a = run(*args[:1], folder, *args[2:], JOINED, "--generation-config", "none", stdin=b"Once upon a time\n")
         check("--generation-config none ignores it", a == (0, shown[0] + "\n", ""), a)
         put(folder, "chat_template.jinja", "{% if %}")

@@ -5,12 +5,18 @@
 #include "base/json.h"
 
 #include "golden.h"
+#include "log_capture.h"
 #include "model/family.h"
 
 #define SIZES                                                                                      \
     "\"hidden_size\": 24, \"num_hidden_layers\": 6, \"num_attention_heads\": 4, "                  \
     "\"num_key_value_heads\": 2, \"intermediate_size\": 40, \"vocab_size\": 300, "                 \
     "\"max_position_embeddings\": 256, \"bos_token_id\": 1, \"eos_token_id\": [2, 3]"
+
+/* The caller closes the brace. */
+#define YARN                                                                                       \
+    "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, "                                     \
+    "\"original_max_position_embeddings\": 64"
 
 /* The architecture of SIZES with the fields of `more`, which win; the caller frees it. */
 static rose_status parse(const char *type, const char *more, rose_arch *a, rose_err *err)
@@ -211,6 +217,65 @@ static void phi3(void **state)
     assert_true(a.rope[0].kind == ROSE_ROPE_DEFAULT && a.window == 0);
 }
 
+/* Fields that transformers takes with a warning, and what is logged. */
+static void rope_warnings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *more, *warning;
+    } cases[] = {
+        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"mrope_section\": [1]}",
+         "rope_scaling: 'mrope_section' is ignored"},
+        {"qwen3", YARN ", \"attn_factor\": 0.878}",
+         "'attn_factor' is ignored, as in transformers ('att"},
+        {"mistral", YARN ", \"finetuned\": true}", "'finetuned' is ignored"},
+        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", "'factor' is 0.5"},
+        {"llama",
+         "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 4, "
+         "\"high_freq_factor\": 4}",
+         "high_freq_factor 4"},
+        {"llama", "\"partial_rotary_factor\": 0.5", "'partial_rotary_factor' is ignored"},
+        {"llama", "\"max_position_embeddings\": -1",
+         "'max_position_embeddings' is -1: it is ignored"},
+        {"llama", "\"rope_scaling\": []", ""},
+        {"smollm3", "\"no_rope_layer_interval\": 0, \"no_rope_layers\": [1, 1, 1, 1, 1, 0]", ""},
+        {"llama", "\"rope_scaling\": false, \"quantization\": \"none\"", ""},
+        {"mistral", "\"sliding_window\": -1", "sliding_window is -1: the model has no window"},
+        {"llama", YARN ", \"mscale\": 0, \"mscale_all_dim\": 0.0, \"beta_fast\": 0}", ""},
+        {"llama", "\"rope_theta\": 1e11", ""},
+        {"llama", "\"max_position_embeddings\": 1e15", ""},
+        {"llama", "\"max_position_embeddings\": 1000000000000000019884624838656", ""},
+        {"mistral", "\"sliding_window\": 1e18", ""},
+        {"llama", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e36}", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rose_log_set_level(ROSE_LOG_WARN);
+        log_begin();
+        rose_arch a = arch_of(cases[i].type, cases[i].more);
+        char *log = log_end();
+        rose_log_set_level(ROSE_LOG_OFF);
+        const char *want = cases[i].warning;
+        if (want[0] == '\0' ? log[0] != '\0'
+                            : log_count(log, want) != 1 || log_count(log, "\n") != 1)
+            fail_msg("%s: %s", cases[i].more, log);
+        free(log);
+        rose_arch_free(&a);
+    }
+    rose_arch a = arch_of("llama", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null, "
+                                   "\"original_max_position_embeddings\": 16}");
+    assert_true(a.rope[0].factor == (float)a.max_positions / 16);
+    a = arch_of("llama", YARN ", \"mscale\": 0, \"beta_fast\": 0}");
+    assert_true(a.rope[0].mscale == 0 && a.rope[0].beta_fast == 32.0f);
+    a = arch_of("llama", "\"max_position_embeddings\": 1e15");
+    assert_int_equal(a.max_positions, 1 << 24);
+    a = arch_of("llama", "\"max_position_embeddings\": null"); /* as in the first Llama's files */
+    assert_int_equal(a.max_positions, 2048);
+    a = arch_of("gemma3_text", "\"max_position_embeddings\": null");
+    assert_int_equal(a.max_positions, 131072);
+    a = arch_of("llama", "\"rope_theta\": 1e11");
+    assert_true(a.rope[0].theta == 1e11f);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -222,25 +287,33 @@ static void refusals(void **state)
         {"qwen3_moe", "", ROSE_E_UNSUPPORTED, "llama, mistral, qwen2, qwen3, smollm3, gemma3_text"},
         {"qwen3", "\"num_experts\": 128", ROSE_E_UNSUPPORTED, "'num_experts' is 128"},
         {"llama", "\"quantization_config\": {\"quant_method\": \"gptq\"}", ROSE_E_UNSUPPORTED,
-         "quantization_config"},
+         "quantization_config: the weights are quantized by GPTQ (gptq), which"},
+        {"llama", "\"quantization_config\": {\"quant_method\": \"new\"}", ROSE_E_UNSUPPORTED,
+         "quantized by another program (new), which"},
+        {"llama", "\"quantization_config\": {\"bits\": 4}", ROSE_E_UNSUPPORTED,
+         "by a method that it does not name"},
+        {"llama",
+         "\"quantization_config\": {\"quant_algo\": \"FP8\", \"producer\": {\"name\": "
+         "\"modelopt\"}}",
+         ROSE_E_UNSUPPORTED, "by NVIDIA ModelOpt (modelopt, FP8), which"},
+        {"llama", "\"quantization_config\": {\"quant_method\": \"modelopt_fp4\"}",
+         ROSE_E_UNSUPPORTED, "by NVIDIA ModelOpt"},
+        {"llama", "\"quantization\": {\"group_size\": 64, \"bits\": 4}", ROSE_E_UNSUPPORTED,
+         "quantization: the weights are quantized by MLX"},
         {"llama", "\"hidden_act\": \"mish\"", ROSE_E_UNSUPPORTED, "mish"},
         {"llama", "\"num_key_value_heads\": 3", ROSE_E_FORMAT, "num_key_value_heads 3"},
         {"llama", "\"num_attention_heads\": 5, \"num_key_value_heads\": 5", ROSE_E_FORMAT,
          "head_dim"},
         {"llama", "\"head_dim\": 7", ROSE_E_UNSUPPORTED, "head_dim 7"},
-        {"llama", "\"partial_rotary_factor\": 0.5", ROSE_E_UNSUPPORTED, "partial_rotary_factor"},
+        {"llama", YARN ", \"partial_rotary_factor\": 0.5}", ROSE_E_UNSUPPORTED,
+         "partial_rotary_factor"},
         {"llama", "\"rope_scaling\": 4", ROSE_E_FORMAT, "'rope_scaling'"},
         {"llama", "\"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}", ROSE_E_UNSUPPORTED,
          "rope_type 'mrope'"},
-        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"mrope_section\": [1]}",
-         ROSE_E_UNSUPPORTED, "rope_scaling: 'mrope_section'"},
         {"llama", "\"rope_scaling\": {\"type\": \"linear\"}", ROSE_E_FORMAT, "'factor' is missing"},
-        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}", ROSE_E_FORMAT,
-         "'factor' is 0.5"},
-        {"llama",
-         "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 4, "
-         "\"high_freq_factor\": 4}",
-         ROSE_E_FORMAT, "high_freq_factor 4"},
+        {"llama", "\"rope_scaling\": {\"type\": \"yarn\"}", ROSE_E_FORMAT, "'factor' is missing"},
+        {"llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e-9}", ROSE_E_FORMAT,
+         "'factor' is 1e-09"},
         {"llama", "\"rope_parameters\": {\"full_attention\": {}}", ROSE_E_UNSUPPORTED,
          "'full_attention'"},
         {"llama", "\"rope_theta\": -1", ROSE_E_FORMAT, "'rope_theta' is -1"},
@@ -464,6 +537,7 @@ int main(void)
         cmocka_unit_test(smollm3),
         cmocka_unit_test(gemma3),
         cmocka_unit_test(phi3),
+        cmocka_unit_test(rope_warnings),
         cmocka_unit_test(refusals),
         cmocka_unit_test(tensors_of_each_family),
         cmocka_unit_test(a_missing_tensor_is_named),

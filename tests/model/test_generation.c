@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include "log_capture.h"
 #include "model/generation.h"
 #include "model/pooling.h"
 
@@ -45,30 +46,71 @@ static void values(void **state)
     assert_int_equal(rose_generation_read(&g, "/nowhere/at/all.json", &err), ROSE_E_NOTFOUND);
 }
 
-/* the file, a part of the message */
-static const char *const bad[][2] = {
-    {"{\"temperature\": -0.5}", "temperature is -0.5, expected 0 to 100"},
-    {"{\"top_p\": 0}", "top_p is 0, expected above 0"},
-    {"{\"top_p\": 1.5}", "top_p is 1.5"},
-    {"{\"top_k\": 2.5}", "top_k is 2.5, expected an integer"},
-    {"{\"top_k\": -2}", "top_k is -2"},
-    {"{\"min_p\": \"x\"}", "min_p is the string \"x\", expected a number"},
-    {"{\"repetition_penalty\": 0}", "repetition_penalty is 0, expected"},
-    {"{\"max_new_tokens\": 0}", "max_new_tokens is 0"},
-    {"[]", "not an object"},
+/* the file, the defaults, a part of what is logged */
+static const char *const odd[][3] = {
+    {"{\"temperature\": -0.5}", "temperature 0",
+     "temperature is -0.5, expected 0 to 100: 0 counts"},
+    {"{\"temperature\": 1e30}", "temperature 100", "temperature is 1e+30"},
+    {"{\"temperature\": \"0.7\"}", "",
+     "temperature is the string \"0.7\", expected 0 to 100: it is"},
+    {"{\"temperature\": true}", "", "temperature is true"},
+    {"{\"top_p\": 0}", "top_p 1e-30", "top_p is 0, expected above 0"},
+    {"{\"top_p\": 1.5}", "top_p 1", "top_p is 1.5"},
+    {"{\"top_k\": 2.5}", "top_k 2", "top_k is 2.5, expected an integer"},
+    {"{\"top_k\": -2}", "top_k 0", "top_k is -2"},
+    {"{\"top_k\": 1e12}", "top_k 2147483647", "top_k is 1e+12"},
+    {"{\"min_p\": \"x\"}", "", "min_p is the string \"x\", expected 0 to 1: it is ignored"},
+    {"{\"min_p\": 7, \"top_p\": 0.5}", "top_p 0.5, min_p 1", "min_p is 7"},
+    {"{\"repetition_penalty\": 0}", "", "repetition_penalty is 0, expected 0.01 to 100: it is ign"},
+    {"{\"repetition_penalty\": 1000}", "repetition_penalty 100", "repetition_penalty is 1000"},
+    {"{\"max_new_tokens\": 0}", "", "max_new_tokens is 0"},
+    {"{\"max_new_tokens\": 3e9}", "max_new_tokens 2147483647", "max_new_tokens is 3e+09"},
+    {"{\"do_sample\": false}", "temperature 0", ""},
+    {"{\"do_sample\": false, \"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 5, \"min_p\": 0.1, "
+     "\"repetition_penalty\": 1.1}",
+     "temperature 0, repetition_penalty 1.1", "do_sample is false, so temperature, top_p"},
+    {"{\"max_length\": 4096, \"num_beams\": 1, \"no_repeat_ngram_size\": 3, \"typical_p\": 1.0, "
+     "\"use_cache\": false, \"bad_words_ids\": [[3]], \"pad_token_id\": 5}",
+     "", "not applied: max_length, no_repeat_ngram_size, bad_words_ids\n"},
+    {"[]", "", ""}, /* rose_model_open has the warning */
+    {"{\"top_k\": ", "", ""},
 };
 
-static void bad_values(void **state)
+static void odd_values(void **state)
 {
+    char text[ROSE_GENERATION_TEXT];
     (void)state;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         rose_generation g = {.has = 1};
         rose_err err = {""};
-        assert_int_equal(read_text(bad[i][0], &g, &err), ROSE_E_FORMAT);
-        if (strstr(err.msg, bad[i][1]) == NULL) fail_msg("%s", err.msg);
-        assert_non_null(strstr(err.msg, "generation_config.json"));
-        assert_int_equal(g.has, 0);
+        log_begin();
+        const rose_status st = read_text(odd[i][0], &g, &err);
+        char *log = log_end();
+        assert_int_equal(st, ROSE_OK);
+        assert_string_equal(err.msg, "");
+        rose_generation_text(&g, text);
+        assert_string_equal(text, odd[i][1]);
+        if (odd[i][2][0] == '\0' ? log[0] != '\0' : log_count(log, odd[i][2]) != 1)
+            fail_msg("%s: %s", odd[i][0], log);
+        if (log[0] != '\0') assert_int_equal(log_count(log, "generation_config.json: "), 1);
+        free(log);
     }
+}
+
+/* A file that a person names is not just advice: it must be one. */
+static void broken_file_by_name(void **state)
+{
+    (void)state;
+    temp_dir d;
+    rose_generation g;
+    rose_err err = {""};
+    char path[600];
+    temp_make(&d);
+    temp_write(&d, "mine.json", "{", 1);
+    snprintf(path, sizeof path, "%s/mine.json", d.path);
+    assert_int_equal(rose_generation_choose(&g, d.path, path, &err), ROSE_E_FORMAT);
+    assert_non_null(strstr(err.msg, "mine.json"));
+    temp_remove(&d);
 }
 
 static void put_number(rose_buf *b, const char *key, uint32_t type, const void *value)
@@ -147,7 +189,12 @@ static const pooled poolings[] = {
     {.task = "rerank", .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .ranks = true}},
     {.config = "{\"architectures\":[\"Qwen3ForSequenceClassification\"],"
                "\"tie_word_embeddings\":false}",
-     .wrong = "no head for the answers"},
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .own_head = true}},
+    {.config = "{\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true, .own_head = true}},
+    {.config = "{\"architectures\":[\"LlamaForSequenceClassification\"]}",
+     .task = "embed",
+     .want = {.pool = ROSE_POOL_LAST, .normalizes = true}},
     {.config = "{\"matryoshka_dimensions\":[0]}", .wrong = "matryoshka_dimensions[0]"},
     {.config = "{\"matryoshka_dimensions\":7}", .wrong = "not a list"},
     {.modules = "{}", .wrong = "not a list of modules"},
@@ -241,8 +288,12 @@ static void gguf_pooling(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values),  cmocka_unit_test(bad_values), cmocka_unit_test(gguf_keys),
-        cmocka_unit_test(pooling), cmocka_unit_test(dimensions), cmocka_unit_test(gguf_pooling)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values),
+                                       cmocka_unit_test(odd_values),
+                                       cmocka_unit_test(broken_file_by_name),
+                                       cmocka_unit_test(gguf_keys),
+                                       cmocka_unit_test(pooling),
+                                       cmocka_unit_test(dimensions),
+                                       cmocka_unit_test(gguf_pooling)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -345,6 +345,19 @@ static void scalings(void **state)
     assert_int_equal(m->arch.max_positions, 4 * GG_CONTEXT);
     assert_true(m->arch.rope[0].beta_fast == 32.0f && m->arch.rope[0].truncate);
     rose_model_close(m);
+    w = gg_model("qwen3", F32); /* what the converter makes of attn_factor; a base above 1e10 */
+    gw_string(w, "qwen3.rope.scaling.type", "yarn");
+    gg_f32(w, "qwen3", "rope.scaling.factor", 4.0f);
+    gg_f32(w, "qwen3", "rope.scaling.yarn_attn_factor", 0.878f);
+    gg_f32(w, "qwen3", "rope.scaling.yarn_ext_factor", 1.0f);
+    gg_f32(w, "qwen3", "rope.scaling.attn_factor", 1.0f);
+    gg_f32(w, "qwen3", "rope.freq_base", 1e11f);
+    m = open_model(w);
+    assert_true(m->arch.rope[0].attention_factor == 0 && m->arch.rope[0].theta == 1e11f);
+    rose_model_close(m);
+    w = gg_model("qwen3", F32);
+    gg_f32(w, "qwen3", "rope.scaling.yarn_ext_factor", 0.5f);
+    refused(w, ROSE_E_UNSUPPORTED, "qwen3.rope.scaling.yarn_ext_factor", "0.5");
     w = gg_model("qwen2", F32);
     gw_string(w, "qwen2.rope.scaling.type", "yarn");
     refused(w, ROSE_E_FORMAT, "qwen2.rope.scaling.factor", "missing");
