@@ -15,30 +15,43 @@ static tpl_value no_member(rose_tpl *t, tpl_value v, const tpl_text *name)
                           (int)(name->n > 60 ? 60 : name->n), name->s);
 }
 
-/* Members of `loop`. */
-static bool loop_member(rose_tpl *t, const tpl_loop *l, const tpl_text *name, tpl_value *out)
+/* Members of `loop` that are numbers. Three of them depend on the number of all items. */
+static bool loop_number(rose_tpl *t, tpl_loop *l, const tpl_text *name, tpl_value *out)
 {
+    static const char *const totals[] = {"revindex", "revindex0", "length"};
+    size_t n = l->n;
+    for (size_t i = 0; i < sizeof totals / sizeof *totals; i++)
+        if (rose_tpl_text_is(name, totals[i])) n = rose_tpl_loop_find(t, l, SIZE_MAX);
     const struct {
         const char *name;
         size_t value;
-    } numbers[] = {{"index", l->at + 1},       {"index0", l->at},
-                   {"revindex", l->n - l->at}, {"revindex0", l->n - l->at - 1},
-                   {"length", l->n},           {"depth", l->depth0 + 1},
+    } numbers[] = {{"index", l->at + 1},         {"index0", l->at}, {"revindex", n - l->at},
+                   {"revindex0", n - l->at - 1}, {"length", n},     {"depth", l->depth0 + 1},
                    {"depth0", l->depth0}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         *out = rose_tpl_int((int64_t)numbers[i].value, TPL_TEMPLATE);
         if (rose_tpl_text_is(name, numbers[i].name)) return true;
     }
+    return false;
+}
+
+/* Members of `loop`. */
+static bool loop_member(rose_tpl *t, tpl_loop *l, const tpl_text *name, tpl_value *out)
+{
+    if (loop_number(t, l, name, out)) return true;
     *out = rose_tpl_bool(l->at == 0);
     if (rose_tpl_text_is(name, "first")) return true;
-    *out = rose_tpl_bool(l->at + 1 == l->n);
-    if (rose_tpl_text_is(name, "last")) return true;
     if (rose_tpl_text_is(name, "previtem")) {
         *out = l->at > 0 ? l->items[l->at - 1] : rose_tpl_undef(t, "there is no previous item");
         return true;
     }
-    if (!rose_tpl_text_is(name, "nextitem")) return false;
-    *out = l->at + 1 < l->n ? l->items[l->at + 1] : rose_tpl_undef(t, "there is no next item");
+    const bool last = rose_tpl_text_is(name, "last");
+    if (!last && !rose_tpl_text_is(name, "nextitem")) return false;
+    const bool more = rose_tpl_loop_find(t, l, l->at + 2) > l->at + 1;
+    if (last)
+        *out = rose_tpl_bool(!more);
+    else
+        *out = more ? l->items[l->at + 1] : rose_tpl_undef(t, "there is no next item");
     return true;
 }
 

@@ -48,22 +48,6 @@ static tpl_value text_of(rose_tpl *t, const tpl_list *body)
 
 /* ---- for ---- */
 
-/* The items for which the condition of the loop holds. */
-static tpl_value *selected(rose_tpl *t, const tpl_node *n, tpl_value *items, size_t *count)
-{
-    tpl_value *out = rose_tpl_array(t, *count, sizeof *out);
-    tpl_scope *scope = t->scope;
-    size_t kept = 0;
-    for (size_t i = 0; i < *count; i++) {
-        t->scope = rose_tpl_scope_new(t, scope);
-        rose_tpl_assign(t, n->a, items[i]);
-        if (rose_tpl_truth(rose_tpl_eval(t, n->c))) out[kept++] = items[i];
-    }
-    t->scope = scope;
-    *count = kept;
-    return out;
-}
-
 static tpl_scope *iteration_scope(rose_tpl *t, tpl_scope *used, tpl_scope *parent)
 {
     if (used == NULL || used->captured) return rose_tpl_scope_new(t, parent);
@@ -71,12 +55,38 @@ static tpl_scope *iteration_scope(rose_tpl *t, tpl_scope *used, tpl_scope *paren
     return used;
 }
 
+/* Whether the condition of the loop holds for an item. */
+static bool is_selected(rose_tpl *t, tpl_loop *loop, tpl_value item)
+{
+    tpl_scope *scope = t->scope;
+    loop->test_scope = iteration_scope(t, loop->test_scope, loop->outer);
+    t->scope = loop->test_scope;
+    rose_tpl_assign(t, loop->node->a, item);
+    const bool holds = rose_tpl_truth(rose_tpl_eval(t, loop->node->c));
+    t->scope = scope;
+    return holds;
+}
+
+size_t rose_tpl_loop_find(rose_tpl *t, tpl_loop *loop, size_t n)
+{
+    if (loop->testing && loop->n < n)
+        rose_tpl_fail(t, "the condition of a loop asks for the items of its loop");
+    loop->testing = true;
+    while (loop->n < n && loop->next < loop->n_raw) {
+        const tpl_value item = loop->raw[loop->next++];
+        rose_tpl_step(t, 0);
+        if (is_selected(t, loop, item)) loop->items[loop->n++] = item;
+    }
+    loop->testing = false;
+    return loop->n;
+}
+
 static void run_loop(rose_tpl *t, const tpl_node *n, tpl_loop *loop)
 {
     tpl_scope *outer = t->scope, *scope = NULL;
     tpl_value self = {.kind = TPL_LOOP, .u.loop = loop};
     const tpl_text *name = rose_tpl_text(t, "loop", 4, TPL_TEMPLATE);
-    for (; loop->at < loop->n; loop->at++) {
+    for (; rose_tpl_loop_find(t, loop, loop->at + 1) > loop->at; loop->at++) {
         scope = iteration_scope(t, scope, outer);
         t->scope = scope;
         rose_tpl_step(t, 0);
@@ -90,10 +100,15 @@ static void run_loop(rose_tpl *t, const tpl_node *n, tpl_loop *loop)
 static void exec_for(rose_tpl *t, const tpl_node *n)
 {
     tpl_loop *loop = rose_tpl_take(t, sizeof *loop);
-    tpl_value *items = rose_tpl_items(t, rose_tpl_eval(t, n->b), &loop->n);
+    tpl_value *items = rose_tpl_items(t, rose_tpl_eval(t, n->b), &loop->n_raw);
     t->line = n->line;
-    if (n->c != NULL) items = selected(t, n, items, &loop->n);
-    loop->items = items;
+    loop->raw = loop->items = items;
+    loop->node = n;
+    loop->outer = t->scope;
+    if (n->c != NULL)
+        loop->items = rose_tpl_array(t, loop->n_raw, sizeof *items);
+    else
+        loop->n = loop->next = loop->n_raw;
     run_loop(t, n, loop);
     if (loop->n > 0 || n->list2.n == 0) return;
     tpl_scope *outer = t->scope;

@@ -184,7 +184,8 @@ static void put_plain(tpl_buf *b, tpl_value v)
 static void put_loop(tpl_buf *b, tpl_value v)
 {
     char text[64];
-    snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.u.loop->at + 1, v.u.loop->n);
+    snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.u.loop->at + 1,
+             rose_tpl_loop_find(b->t, v.u.loop, SIZE_MAX));
     rose_tpl_puts(b, text, v.mark);
 }
 

@@ -63,9 +63,17 @@ typedef struct tpl_dict {
     size_t n, cap;
 } tpl_dict;
 
+/* A loop with a condition tests an item when the loop comes to it, or when a member of `loop` asks
+ * for later items, as jinja2 does. */
 typedef struct tpl_loop {
-    const tpl_value *items;
+    const tpl_value *raw; /* [n_raw] before the condition */
+    tpl_value *items;     /* [n] that passed the condition; [n_raw] are allocated */
+    size_t n_raw, next;   /* raw[next] is tested next */
     size_t n, at;
+    const struct tpl_node *node; /* the statement */
+    struct tpl_scope *outer;     /* scope of the statement */
+    struct tpl_scope *test_scope;
+    bool testing; /* the condition is being evaluated */
     uint32_t depth0;
     bool changed_set;
     tpl_value *changed; /* the arguments of the last loop.changed(...) */
@@ -410,6 +418,9 @@ void rose_tpl_eval_args(rose_tpl *t, const tpl_node *n, tpl_args *out);
 tpl_value rose_tpl_apply_filters(rose_tpl *t, const tpl_node *chain, tpl_value v);
 typedef enum tpl_flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } tpl_flow;
 tpl_flow rose_tpl_exec(rose_tpl *t, const tpl_list *body);
+/* Tests items of a loop until n of them have passed its condition or none is left; returns how many
+ * have passed. */
+size_t rose_tpl_loop_find(rose_tpl *t, tpl_loop *loop, size_t n);
 tpl_scope *rose_tpl_scope_new(rose_tpl *t, tpl_scope *parent);
 void rose_tpl_scope_set(rose_tpl *t, tpl_scope *s, const tpl_text *name, tpl_value v);
 const tpl_value *rose_tpl_scope_get(rose_tpl *t, const tpl_scope *s, const tpl_text *name);

@@ -295,7 +295,7 @@ size_t rose_tpl_length(rose_tpl *t, tpl_value v)
     if (v.kind == TPL_UNDEF) return 0;
     if (v.kind == TPL_STR) return rose_tpl_chars(t, v.u.str);
     if (v.kind == TPL_DICT) return v.u.dict->n;
-    if (v.kind == TPL_LOOP) return v.u.loop->n;
+    if (v.kind == TPL_LOOP) return rose_tpl_loop_find(t, v.u.loop, SIZE_MAX);
     if (!rose_tpl_is_seq(v) || v.kind == TPL_GEN)
         rose_tpl_fail(t, "%s has no length", rose_tpl_kind_name(v));
     return v.u.seq->n;

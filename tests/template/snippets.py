@@ -131,7 +131,7 @@ class Gen:
     def block(self, depth):
         e = lambda: self.expr(1)
         b = lambda: "".join(self.space() + self.statement(depth - 1) for _ in range(self.r.randint(1, 2))) + self.space()
-        k = self.r.randint(0, 13)
+        k = self.r.randint(0, 14)
         if k == 0:
             return self.tag(f"if {e()}") + b() + self.tag(f"elif {e()}") + b() + self.tag("else") + b() + self.tag("endif")
         if k == 1:
@@ -158,6 +158,9 @@ class Gen:
             return self.tag("filter upper") + b() + self.tag("endfilter")
         if k == 12:
             return self.tag("generation") + b() + self.tag("endgeneration")
+        if k == 13:
+            return (self.tag("set ns = namespace(c=0)") + self.tag(f"for i in l if ns.c < {self.pick('1', '3', 'i + 2')}") + self.tag("set ns.c = ns.c + i") + b()
+                    + self.out(self.pick("i", "loop.last ~ i", "loop.nextitem ~ i", "i ~ loop.length")) + self.tag("endfor") + self.out("ns.c"))
         return self.tag("set a, b2 = " + self.pick("1, 2", "[3, 4]", "'xy'", "1", "l")) + self.out("a ~ b2 ~ loop")
 
     def statement(self, depth):

@@ -155,6 +155,60 @@ static void test_marks(void **state)
     }
 }
 
+/* The condition of a loop is tested when the loop comes to the item, or when a member of `loop`
+ * asks for later items. The texts are those of jinja2 3.1.6; each template begins with namespace
+ * ns. */
+static const char *const loop_cases[][2] = {
+    {"{% for i in range(6) if ns.n < 2 %}{% set ns.n = ns.n + 1 %}{{ i }}{% endfor %}", "01"},
+    {"{% for c in 'abcab' if c not in ns.r %}{% set ns.r = ns.r + [c] %}{{ c }}{% endfor %"
+     "}",
+     "abc"},
+    {"{% for i in range(6) if ns.n < 2 %}{% set ns.n = ns.n + 1 %}{{ i }}{{ loop.last }} {"
+     "% endfor %}",
+     "0False 1True "},
+    {"{% for i in range(6) if ns.n < 2 %}{{ loop.length }}{% set ns.n = ns.n + 1 %}{{ i }}"
+     "{{ loop.last }} {% endfor %}",
+     "60False 61False 62False 63False 64False 65True "},
+    {"{% for i in range(6) if ns.n < 2 %}{% set ns.n = ns.n + 1 %}{{ i }}{{ loop.nextitem "
+     "}}{{ loop.previtem }} {% endfor %}",
+     "01 10 "},
+    {"{% for i in range(6) if i is odd and ns.n < 4 %}{% set ns.n = ns.n + i %}{{ i }}{{ l"
+     "oop.revindex }}{{ loop.revindex0 }} {% endfor %}",
+     "132 321 510 "},
+    {"{% for i in range(6) if ns.n < 3 %}{% set ns.n = ns.n + 1 %}{{ loop }}{{ loop|length"
+     " }}{{ loop.first }} {% endfor %}",
+     "<LoopContext 1/6>6True <LoopContext 2/6>6False <LoopContext 3/6>6False <LoopContext "
+     "4/6>6False <LoopContext 5/6>6False <LoopContext 6/6>6False "},
+    {"{% for i in range(4) if 6 // (3 - i) > 0 %}{{ i }}{% if i == 2 %}{% break %}{% endif"
+     " %}{% endfor %}",
+     "012"},
+    {"{% for i in range(3) if ns.n > 0 %}{{ i }}{% else %}none{% endfor %}", "none"},
+    {"{% set k = 1 %}{% for i in range(4) if i < k %}{% set k = 9 %}{{ i }}{{ k }}{% endfo"
+     "r %}{{ k }}",
+     "091"},
+    {"{% for a in range(2) %}{% for b in range(4) if b > loop.index0 and ns.n < 5 %}{% set"
+     " ns.n = ns.n + 1 %}{{ a }}{{ b }} {% endfor %}{% endfor %}",
+     "01 02 03 12 13 "},
+    {"{% for i in range(5) if i != 1 %}{{ loop.index }}{{ i }}{% if loop.last %}.{% endif "
+     "%}{% continue %}{% endfor %}",
+     "10223344."},
+};
+
+static void test_loop_conditions(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof loop_cases / sizeof *loop_cases; i++) {
+        char template[512];
+        snprintf(template, sizeof template, "{%% set ns = namespace(n=0, r=[]) %%}%s",
+                 loop_cases[i][0]);
+        result r = render(template);
+        if (r.st != ROSE_OK) fail_msg("%s: %s", loop_cases[i][0], r.err.msg);
+        if (strcmp(r.text.bytes, loop_cases[i][1]) != 0)
+            fail_msg("%s: %s, not %s", loop_cases[i][0], r.text.bytes, loop_cases[i][1]);
+        release(&r);
+    }
+}
+
 /* A role that OpenAI's API knows is template text, any other role is message text. */
 static void test_roles(void **state)
 {
@@ -198,6 +252,9 @@ static const struct {
     {"{{ 'x' * 99999999 }}", ROSE_E_INVAL, "writes a text of more than"},
     {"{{ [1] * 99999999 }}", ROSE_E_INVAL, "memory"},
     {"{{ 9223372036854775807 + 1 }}", ROSE_E_INVAL, "64 bits"},
+    {"{% set ns = namespace() %}{% for i in 'ab' if not ns.l or ns.l.last %}{% set ns.l = loop %}"
+     "{% endfor %}",
+     ROSE_E_INVAL, "asks for the items of its loop"},
 };
 
 static void test_errors(void **state)
@@ -285,8 +342,9 @@ static void test_continue(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marks),   cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_errors),  cmocka_unit_test(test_many_variables),
-        cmocka_unit_test(test_nesting), cmocka_unit_test(test_continue)};
+        cmocka_unit_test(test_marks),          cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_errors),         cmocka_unit_test(test_many_variables),
+        cmocka_unit_test(test_nesting),        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_loop_conditions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
