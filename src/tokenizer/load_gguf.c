@@ -144,7 +144,7 @@ static rose_status load_pre(gguf_tokens *k, const rose_pre **pre)
                          "%s: tokenizer.ggml.pre \"%s\" is not supported", k->g->label, name);
     t->ignore_merges = (*pre)->ignore_merges;
     if ((*pre)->is_nfc) t->norms[t->n_norms++] = (rose_norm){.kind = ROSE_NORM_NFC};
-    for (int i = 0; i < 4 && (*pre)->patterns[i] != NULL && st == ROSE_OK; i++) {
+    for (int i = 0; i < ROSE_PRE_PATTERNS && (*pre)->patterns[i] != NULL && st == ROSE_OK; i++) {
         rose_stage *s = &t->stages[t->n_stages++];
         s->kind = ROSE_STAGE_SPLIT;
         st = rose_pattern_compile(&s->code, (*pre)->patterns[i], strlen((*pre)->patterns[i]), false,
@@ -186,9 +186,8 @@ static rose_status load_gpt2(gguf_tokens *k)
     for (size_t i = 0; i < k->n && st == ROSE_OK; i++)
         st = rose_vocab_add_text(&k->t->vocab, (uint32_t)i, k->all[i].text, k->all[i].len, k->err);
     if (st == ROSE_OK) st = read_merges(k);
-    /* Older files of Llama 3 and Mistral lack add_bos_token. llama.cpp then adds BOS for the same
-     * values of tokenizer.ggml.pre for which it ignores merges. */
-    if (st == ROSE_OK) st = read_template(k, pre->ignore_merges);
+    /* Older files of Llama 3 and Mistral lack add_bos_token. */
+    if (st == ROSE_OK) st = read_template(k, pre->add_bos);
     if (st != ROSE_OK) return st;
     rose_added_spec *specs = calloc(k->n + 1, sizeof *specs);
     if (specs == NULL) return bad(k, ROSE_E_NOMEM, "out of memory");

@@ -7,17 +7,10 @@
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/unicode.h"
 
-/* GPT-2's pattern, and the one of Llama 3 and Qwen 2 around its \p{N}{1,3}. */
-#define GPT2_PATTERN                                                                               \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* The pattern of Llama 3 and Qwen 2 around \p{N}{1,3}. */
 #define CASELESS_PATTERN(digits)                                                                   \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-/* Mistral's tekken. */
-#define TEKKEN_PATTERN                                                                             \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"    \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"   \
-    "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static inline unsigned class_at(const uint8_t *p, unsigned *k)
 {
@@ -192,44 +185,11 @@ rose_scan rose_scan_of_pattern(const char *pattern, size_t len)
     static const struct {
         const char *pattern;
         rose_scan scan;
-    } known[] = {{GPT2_PATTERN, rose_scan_gpt2},
+    } known[] = {{ROSE_GPT2_PATTERN, rose_scan_gpt2},
                  {CASELESS_PATTERN("\\p{N}{1,3}"), rose_scan_llama3},
                  {CASELESS_PATTERN("\\p{N}"), rose_scan_qwen2}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strlen(known[i].pattern) == len && memcmp(known[i].pattern, pattern, len) == 0)
             return known[i].scan;
-    return NULL;
-}
-
-/* Names that llama.cpp's converter writes into tokenizer.ggml.pre. */
-static const rose_pre pres[] = {
-    {"default",
-     NULL,
-     {"[\\p{P}$+<=>^~|]+", GPT2_PATTERN, "\\p{N}+", "[0-9][0-9][0-9]"},
-     false,
-     false},
-    {"gpt-2", rose_scan_gpt2, {NULL}, false, false},
-    {"phi-2", rose_scan_gpt2, {NULL}, false, false},
-    {"olmo", rose_scan_gpt2, {NULL}, false, false},
-    {"mpt", rose_scan_gpt2, {NULL}, false, false},
-    {"llama-bpe", rose_scan_llama3, {NULL}, true, false},
-    {"llama3", rose_scan_llama3, {NULL}, true, false},
-    {"llama-v3", rose_scan_llama3, {NULL}, true, false},
-    {"smaug-bpe", rose_scan_llama3, {NULL}, false, false},
-    {"dbrx", rose_scan_llama3, {NULL}, false, false},
-    {"qwen2", rose_scan_qwen2, {NULL}, false, true},
-    {"deepseek-r1-qwen", rose_scan_qwen2, {NULL}, false, true},
-    {"stablelm2", rose_scan_qwen2, {NULL}, false, false},
-    {"smollm", rose_scan_smollm, {NULL}, false, false},
-    {"starcoder", rose_scan_smollm, {NULL}, false, false},
-    {"refact", rose_scan_smollm, {NULL}, false, false},
-    {"codeshell", rose_scan_smollm, {NULL}, false, false},
-    {"tekken", NULL, {TEKKEN_PATTERN}, true, false},
-};
-
-const rose_pre *rose_pre_find(const char *name)
-{
-    for (size_t i = 0; i < sizeof pres / sizeof pres[0]; i++)
-        if (strcmp(pres[i].name, name) == 0) return &pres[i];
     return NULL;
 }

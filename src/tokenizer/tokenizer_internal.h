@@ -286,12 +286,17 @@ size_t rose_scan_mark(const uint8_t *p, size_t n);
 size_t rose_scan_marks(const uint8_t *p, size_t n);
 /* The scanner of exactly this pattern, or NULL. */
 rose_scan rose_scan_of_pattern(const char *pattern, size_t len);
-/* What a value of tokenizer.ggml.pre stands for. */
+#define ROSE_GPT2_PATTERN                                                                          \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* What values of tokenizer.ggml.pre stand for (pres.c). */
+enum { ROSE_PRE_PATTERNS = 6 };
 typedef struct rose_pre {
-    const char *name;
-    rose_scan scan;             /* NULL: `patterns` */
-    const char *patterns[4];    /* splits in sequence, up to the first NULL */
-    bool ignore_merges, is_nfc; /* what the family's tokenizer.json says */
+    const char *names;                       /* values of the key, with spaces between them */
+    rose_scan scan;                          /* NULL: `patterns` */
+    const char *patterns[ROSE_PRE_PATTERNS]; /* splits in sequence, up to the first NULL */
+    bool ignore_merges;                      /* a piece in the vocabulary is taken whole */
+    bool add_bos; /* BOS goes first in a file without tokenizer.ggml.add_bos_token */
+    bool is_nfc;
 } rose_pre;
 const rose_pre *rose_pre_find(const char *name); /* NULL: unknown */
 

@@ -1,6 +1,8 @@
 /* Tokenizers in the metadata of GGUF files: both models, what is missing or contradicts itself. */
 #include "tokenizer/tok_fixture.h"
 
+#include "base/file.h"
+
 enum { T_U32 = 4, T_I32 = 5, T_F32 = 6, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
 
 typedef struct writer {
@@ -230,8 +232,10 @@ static void refused(void **state)
     assert_refused(&w, ROSE_E_UNSUPPORTED, "bert");
     text(&w, "model", "gpt2");
     assert_refused(&w, ROSE_E_FORMAT, "no tokenizer.ggml.tokens");
-    write_bpe(&w, "jais-2");
-    assert_refused(&w, ROSE_E_UNSUPPORTED, "jais-2");
+    write_bpe(&w, "kimi-k2");
+    assert_refused(&w, ROSE_E_UNSUPPORTED, "kimi-k2");
+    write_bpe(&w, "phi-2 olmo");
+    assert_refused(&w, ROSE_E_UNSUPPORTED, "phi-2 olmo");
     text(&w, "model", "gpt2");
     texts(&w, "tokens", bpe_words, N_BPE);
     assert_refused(&w, ROSE_E_FORMAT, "no tokenizer.ggml.merges");
@@ -254,13 +258,131 @@ static void refused(void **state)
     assert_refused(&w, ROSE_E_FORMAT, "eos_token_id is 8");
 }
 
+/* ---- tokenizer.ggml.pre against llama.cpp: tests/golden/pres.txt ---- */
+
+enum { MAX_WORDS = 1024, MAX_TEXT = 512 };
+
+typedef struct golden {
+    rose_buf file; /* owned; each line ends with a NUL */
+    const char *tokens[MAX_WORDS], *merges[MAX_WORDS];
+    size_t n_tokens, n_merges, n_texts;
+    const char *first; /* the first text's line */
+} golden;
+
+static const char *next_line(const golden *g, const char *line)
+{
+    line += strlen(line) + 1;
+    return line < g->file.data + g->file.len ? line : NULL;
+}
+
+static void read_golden(golden *g)
+{
+    char path[512];
+    rose_err err;
+    const char *root = getenv("ROSE_ROOT");
+    snprintf(path, sizeof path, "%s/tests/golden/pres.txt", root != NULL ? root : ".");
+    if (rose_file_read(&g->file, path, 1 << 20, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < g->file.len; i++)
+        if (g->file.data[i] == '\n') g->file.data[i] = '\0';
+    for (const char *l = g->file.data; l != NULL; l = next_line(g, l)) {
+        assert_true(g->n_tokens < MAX_WORDS && g->n_merges < MAX_WORDS);
+        if (strncmp(l, "t ", 2) == 0) g->tokens[g->n_tokens++] = l + 2;
+        if (strncmp(l, "m ", 2) == 0) g->merges[g->n_merges++] = l + 2;
+        if (strncmp(l, "x ", 2) == 0 && g->n_texts++ == 0) g->first = l;
+    }
+    assert_true(g->n_tokens > 256 && g->n_texts > 30);
+}
+
+/* The ids of a line "name name: id id" if one of its names is this one, else NULL. */
+static const char *ids_of(const char *line, const char *name)
+{
+    const char *colon = strstr(line, ": ");
+    const size_t n = strlen(name);
+    for (const char *p = line; p != NULL && p < colon; p = strchr(p, ' ')) {
+        p += *p == ' ';
+        if (strncmp(p, name, n) == 0 && (p[n] == ' ' || p[n] == ':')) return colon + 2;
+    }
+    return NULL;
+}
+
+static size_t from_hex(char *out, const char *hex)
+{
+    size_t n = 0;
+    for (; hex[0] != '\0' && n < MAX_TEXT; hex += 2) {
+        const char pair[3] = {hex[0], hex[1], '\0'};
+        out[n++] = (char)strtoul(pair, NULL, 16);
+    }
+    return n;
+}
+
+static void assert_line(rose_encoder *e, const char *name, const char *hex, const char *want)
+{
+    char bytes[MAX_TEXT];
+    const size_t n = from_hex(bytes, hex);
+    rose_ids ids = {0};
+    rose_err err;
+    rose_buf got = {0};
+    assert_int_equal(rose_encode(e, bytes, n, 0, &ids, &err), ROSE_OK);
+    for (size_t i = 0; i < ids.len; i++)
+        assert_int_equal(rose_buf_addf(&got, i > 0 ? " %u" : "%u", ids.data[i]), ROSE_OK);
+    if (strcmp(rose_buf_str(&got), want) != 0)
+        fail_msg("%s: \"%.*s\": %s, llama.cpp: %s", name, (int)n, bytes, got.data, want);
+    rose_buf_free(&got);
+    rose_ids_free(&ids);
+}
+
+static void assert_pre(const golden *g, const char *name)
+{
+    writer w = {0};
+    rose_tokenizer *t = NULL;
+    rose_encoder *e = NULL;
+    rose_err err;
+    const char *hex = NULL, *ids;
+    size_t n_texts = 0;
+    text(&w, "model", "gpt2");
+    text(&w, "pre", name);
+    texts(&w, "tokens", g->tokens, g->n_tokens);
+    texts(&w, "merges", g->merges, g->n_merges);
+    if (open_written(&w, &t, &err) != ROSE_OK) fail_msg("%s: %s", name, err.msg);
+    assert_int_equal(rose_encoder_create(&e, t, &err), ROSE_OK);
+    for (const char *l = g->first; l != NULL; l = next_line(g, l)) {
+        if (strncmp(l, "x ", 2) == 0) {
+            hex = l + 2;
+        } else if ((ids = ids_of(l, name)) != NULL) {
+            assert_line(e, name, hex, ids);
+            n_texts++;
+        }
+    }
+    assert_int_equal(n_texts, g->n_texts);
+    rose_encoder_destroy(e);
+    rose_tokenizer_close(t);
+}
+
+static void like_llama_cpp(void **state)
+{
+    golden g = {.n_texts = 0};
+    size_t n_names = 0;
+    (void)state;
+    read_golden(&g);
+    for (const char *l = next_line(&g, g.first); strncmp(l, "x ", 2) != 0; l = next_line(&g, l)) {
+        const char *colon = strstr(l, ": ");
+        for (const char *p = l; p < colon; n_names++) {
+            char name[64];
+            const size_t n = strcspn(p, " :");
+            snprintf(name, sizeof name, "%.*s", (int)n, p);
+            assert_pre(&g, name);
+            p += n + 1;
+        }
+    }
+    assert_true(n_names > 50);
+    rose_buf_free(&g.file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spm),
-        cmocka_unit_test(byte_level),
-        cmocka_unit_test(not_utf8),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(spm),     cmocka_unit_test(byte_level),     cmocka_unit_test(not_utf8),
+        cmocka_unit_test(refused), cmocka_unit_test(like_llama_cpp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
