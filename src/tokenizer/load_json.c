@@ -272,36 +272,39 @@ static rose_status read_added(rose_added_spec *s, const rose_json *o, const char
                            .single_word = rose_json_bool(o, "single_word", false, &ok),
                            .normalized = rose_json_bool(o, "normalized", true, &ok),
                            .has_id = true,
-                           .id_may_differ = true,
+                           .by_place = true,
                            .id = (uint32_t)rose_json_int(id)};
     return ok ? ROSE_OK : rose_json_bad(err, path, "added_tokens: a flag is not a boolean");
 }
 
+/* The tokens of tokenizer.json, then those that only the files beside it name. */
 static rose_status load_added_list(rose_tokenizer *t, const rose_json *list, const char *path,
-                                   rose_err *err)
+                                   rose_token_files *f)
 {
-    size_t n = rose_json_count(list);
-    rose_added_spec *specs = NULL;
-    rose_status st = ROSE_OK;
-
-    if (list != NULL && !rose_json_is_array(list))
-        return rose_json_bad(err, path, "added_tokens is not a list");
-    if (n > 0 && (specs = calloc(n, sizeof *specs)) == NULL)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
+    const size_t n = rose_json_count(list);
+    if (list != NULL && !rose_json_is_null(list) && !rose_json_is_array(list))
+        return rose_json_bad(f->err, path, "added_tokens is not a list");
+    rose_status st = rose_token_files_begin(f, n);
     for (size_t i = 0; i < n && st == ROSE_OK; i++)
-        st = read_added(&specs[i], rose_json_at(list, i), path, err);
-    if (st == ROSE_OK) st = rose_load_added(t, specs, n, err);
-    free(specs);
-    return st;
+        st = read_added(&f->specs[i], rose_json_at(list, i), path, f->err);
+    if (st == ROSE_OK) st = rose_token_files_read(f, NULL);
+    return st == ROSE_OK ? rose_load_added(t, f->specs, f->n_specs, f->err) : st;
 }
 
-rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *path, rose_err *err)
+rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *dir, const char *path,
+                                     rose_err *err)
 {
     rose_json *root = NULL;
+    rose_token_files f = {.dir = dir};
     rose_status st = read_file(t, path, &root, err);
     if (st == ROSE_OK) st = rose_load_parts(t, root, path, err);
     if (st == ROSE_OK) st = load_model(t, rose_json_get(root, "model"), path, err);
-    if (st == ROSE_OK) st = load_added_list(t, rose_json_get(root, "added_tokens"), path, err);
+    if (st == ROSE_OK) st = rose_token_files_open(&f, dir, err);
+    f.lenient = true;
+    if (st == ROSE_OK) st = load_added_list(t, rose_json_get(root, "added_tokens"), path, &f);
+    if (st == ROSE_OK) st = rose_load_finish(t, err);
+    if (st == ROSE_OK) rose_token_files_log(&f, t, "tokenizer.json");
+    rose_token_files_close(&f);
     rose_json_decref(root);
-    return st == ROSE_OK ? rose_load_finish(t, err) : st;
+    return st;
 }

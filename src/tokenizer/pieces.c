@@ -140,8 +140,13 @@ static rose_status add_tokens(piece_set *s, const rose_added_spec *more, size_t 
                                                    .normalized = user && !p->raw,
                                                    .rstrip = p->rstrip};
     }
-    for (size_t i = 0; i < n_more; i++)
-        s->specs[s->n_specs++] = more[i];
+    for (size_t i = 0; i < n_more; i++) {
+        const uint32_t id = rose_vocab_find(&s->t->vocab, more[i].text, more[i].len);
+        const int32_t type = id != ROSE_NO_ID ? s->pieces[id].type : ROSE_PIECE_NORMAL;
+        if (type < ROSE_PIECE_UNKNOWN ||
+            type > ROSE_PIECE_USER_DEFINED) /* else it is in the list */
+            s->specs[s->n_specs++] = more[i];
+    }
     return rose_load_added(s->t, s->specs, s->n_specs, s->err);
 }
 

@@ -200,70 +200,31 @@ static rose_status check_model(const model_file *f)
 
 /* ---- tokenizer_config.json ---- */
 
-static int by_id(const void *x, const void *y)
-{
-    const rose_added_spec *a = x, *b = y;
-    return a->id < b->id ? -1 : a->id > b->id;
-}
-
-/* Tokens of added_tokens_decoder that are no pieces, by id; texts borrowed from config. */
-static rose_status read_added(const model_file *f, const rose_json *config, rose_added_spec **specs,
-                              size_t *n)
-{
-    rose_json *table = rose_json_get(config, "added_tokens_decoder");
-    const char *key;
-    rose_json *v;
-    *n = 0;
-    if ((*specs = calloc(rose_json_size(table) + 1, sizeof **specs)) == NULL)
-        return rose_fail(f->err, ROSE_E_NOMEM, "%s: out of memory", f->path);
-    rose_json_each (table, key, v) {
-        const rose_json *text = rose_json_get(v, "content");
-        char *end;
-        const unsigned long id = strtoul(key, &end, 10);
-        if (*key < '0' || *key > '9' || *end != '\0' || id >= ROSE_MAX_ID ||
-            !rose_json_is_string(text))
-            return bad(f, "tokenizer_config.json: added_tokens_decoder is malformed");
-        if (id < f->n_pieces) continue;
-        (*specs)[(*n)++] =
-            (rose_added_spec){.text = rose_json_text(text),
-                              .len = rose_json_text_len(text),
-                              .special = rose_json_is_true(rose_json_get(v, "special")),
-                              .lstrip = rose_json_is_true(rose_json_get(v, "lstrip")),
-                              .rstrip = rose_json_is_true(rose_json_get(v, "rstrip")),
-                              .single_word = rose_json_is_true(rose_json_get(v, "single_word")),
-                              .normalized = rose_json_is_true(rose_json_get(v, "normalized")),
-                              .has_id = true,
-                              .id = (uint32_t)id};
-    }
-    if (*n > 0) qsort(*specs, *n, sizeof **specs, by_id);
-    return ROSE_OK;
-}
-
 /* The tokenizer of a file that was read. */
-static rose_status build(rose_tokenizer *t, model_file *f, const rose_json *config)
+static rose_status build(rose_tokenizer *t, model_file *f, rose_token_files *files)
 {
-    rose_added_spec *specs = NULL;
-    size_t n_specs = 0;
-    const rose_json *add_bos = rose_json_get(config, "add_bos_token");
-    const bool legacy = rose_json_is_true(rose_json_get(config, "legacy"));
+    const rose_json *add_bos = rose_json_get(files->config, "add_bos_token");
+    const rose_json *add_eos = rose_json_get(files->config, "add_eos_token");
+    const bool legacy = rose_json_is_true(rose_json_get(files->config, "legacy"));
     rose_prepend prefix = ROSE_PREPEND_NEVER;
     if (f->dummy_prefix) prefix = legacy ? ROSE_PREPEND_ALWAYS : ROSE_PREPEND_FIRST;
-    rose_status st = read_added(f, config, &specs, &n_specs);
+    rose_status st = rose_token_files_begin(files, 0);
+    if (st == ROSE_OK) st = rose_token_files_read(files, NULL);
     if (st == ROSE_OK)
-        st = rose_load_pieces(t, f->pieces, f->n_pieces, prefix, specs, n_specs, f->path, f->err);
+        st = rose_load_pieces(t, f->pieces, f->n_pieces, prefix, files->specs, files->n_specs,
+                              f->path, f->err);
     if (st == ROSE_OK && t->unk_id == ROSE_NO_ID) st = bad(f, "no piece has type UNKNOWN");
     if (st == ROSE_OK && f->bos >= 0 && !rose_json_is_false(add_bos))
         t->prefix[t->n_prefix++] = (uint32_t)f->bos;
-    if (st == ROSE_OK && f->eos >= 0 && rose_json_is_true(rose_json_get(config, "add_eos_token")))
+    if (st == ROSE_OK && f->eos >= 0 && rose_json_is_true(add_eos))
         t->suffix[t->n_suffix++] = (uint32_t)f->eos;
-    free(specs);
     return st;
 }
 
 rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err *err)
 {
     rose_buf path = {0}, text = {0};
-    rose_json *config = NULL;
+    rose_token_files files = {.dir = dir};
     model_file f = {.model_type = 1, /* the defaults of sentencepiece_model.proto */
                     .bos = 1,
                     .eos = 2,
@@ -275,13 +236,14 @@ rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err
     if (rose_buf_addf(&path, "%s/tokenizer.model", dir) != ROSE_OK || rose_buf_str(&path) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
     f.path = path.data;
-    if (st == ROSE_OK) st = rose_load_optional_json(&config, dir, "tokenizer_config.json", err);
+    if (st == ROSE_OK) st = rose_token_files_open(&files, dir, err);
+    files.lenient = true;
     if (st == ROSE_OK) st = rose_file_read(&text, path.data, MAX_BYTES, err);
     if (st == ROSE_OK) st = read_model(&f, &text);
     if (st == ROSE_OK) st = check_model(&f);
-    if (st == ROSE_OK) st = build(t, &f, config);
+    if (st == ROSE_OK) st = build(t, &f, &files);
     free(f.pieces);
-    rose_json_decref(config);
+    rose_token_files_close(&files);
     rose_buf_free(&text);
     rose_buf_free(&path);
     return st;

@@ -1,11 +1,11 @@
 /* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files and checks the result.
  *
  * The files of this room: load_json.c and load_parts.c (tokenizer.json; json_scan.c reads it),
- * load_files.c (vocab.json + merges.txt), sentencepiece.c (tokenizer.model), load_gguf.c, pieces.c
- * (both of these), load_common.c (all); vocab.c (token store), added.c (added tokens in text),
- * normalize.c, pretok.c, scan.c and pattern.c (pieces), bpe.c (merges, word cache), whole.c (words
- * of one token), encode.c, decode.c; unicode*.c (character classes). Bytes that are not UTF-8: see
- * encode.c and decode.c. */
+ * load_files.c (vocab.json + merges.txt), load_config.c (tokens of the small files beside them),
+ * sentencepiece.c (tokenizer.model), load_gguf.c, pieces.c (both of these), load_common.c (all);
+ * vocab.c (token store), added.c (added tokens in text), normalize.c, pretok.c, scan.c and
+ * pattern.c (pieces), bpe.c (merges, word cache), whole.c (words of one token), encode.c, decode.c;
+ * unicode*.c (character classes). Bytes that are not UTF-8: see encode.c and decode.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +83,7 @@ rose_status rose_tokenizer_open(rose_tokenizer **out, const char *model_dir, ros
     else if ((st = rose_folder_check(model_dir, err)) != ROSE_OK)
         ;
     else if (has_file(model_dir, "tokenizer.json", &path))
-        st = rose_load_tokenizer_json(*out, path.data, err);
+        st = rose_load_tokenizer_json(*out, model_dir, path.data, err);
     else if (has_file(model_dir, "tokenizer.model", &path))
         st = rose_load_sentencepiece(*out, model_dir, err);
     else

@@ -361,7 +361,9 @@ struct rose_tokenizer {
 
 /* ---- loading: each fills a zeroed tokenizer; the caller frees it on failure ---- */
 
-rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *path, rose_err *err);
+/* path: the file; dir: the folder that it is in. */
+rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *dir, const char *path,
+                                     rose_err *err);
 rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err *err);
 /* tokenizer.model of sentencepiece, with the tokenizer_config.json beside it (sentencepiece.c). */
 rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err *err);
@@ -411,9 +413,33 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    bool id_may_differ; /* as `tokenizers` reads its own file: the place gives the id, not `id` */
-    uint32_t id; /* in the file; without id_may_differ it must equal the id that the place gives */
+    uint32_t
+        id; /* the added token's id in the file, which must equal the id that its place gives */
+    bool by_place; /* as `tokenizers` reads its own file: another id is a warning, the place counts
+                    */
 } rose_added_spec;
+
+/* Tokens that tokenizer_config.json, special_tokens_map.json and added_tokens.json name
+ * (load_config.c). Open, begin with n known tokens and fill specs[0..n), read, use `specs`, close.
+ */
+typedef struct rose_token_files {
+    const char *dir;                         /* borrowed */
+    rose_json *config, *special_map, *added; /* owned; NULL: no such file */
+    const rose_json *decoder;                /* of config; NULL: none */
+    bool lenient;           /* ids of the files are only compared with the places of the tokens */
+    rose_added_spec *specs; /* owned; texts borrowed from the JSON values, or the caller's */
+    size_t n_specs, cap_specs;
+    rose_added_spec **sorted; /* owned; the known tokens by text */
+    size_t n_known;           /* specs[0..n_known) were known before */
+    rose_err *err;
+} rose_token_files;
+rose_status rose_token_files_open(rose_token_files *f, const char *dir, rose_err *err);
+rose_status rose_token_files_begin(rose_token_files *f, size_t n);
+/* fallback: bos, eos and unk where no file names them, or NULL. */
+rose_status rose_token_files_read(rose_token_files *f, const rose_json *fallback);
+/* Says which tokens of the tokenizer only these files name. */
+void rose_token_files_log(const rose_token_files *f, const rose_tokenizer *t, const char *file);
+void rose_token_files_close(rose_token_files *f); /* accepts a zeroed struct */
 
 /* Add tokens in order, then build the two sets. After the last model token and merge. */
 rose_status rose_load_added(rose_tokenizer *t, const rose_added_spec *specs, size_t n,

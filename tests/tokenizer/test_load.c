@@ -443,6 +443,104 @@ static void bad_vocab_and_merges(void **state)
     }
 }
 
+/* ---- the small files beside tokenizer.json ---- */
+
+/* The files, a text, its ids as transformers 5.24 gives them. The vocabulary has ids 0 to 2. */
+static const struct {
+    const char *added, *config, *special_map, *added_json, *text;
+    uint32_t want[8];
+    size_t n;
+} named_cases[] = {
+    {"[]",
+     "{\"added_tokens_decoder\":{\"4\":{\"content\":\"<e>\",\"special\":true},\"3\":{\"content\":"
+     "\"<s>\",\"special\":true}},\"eos_token\":\"<e>\"}",
+     NULL,
+     NULL,
+     "<s>a<e>",
+     {3, 0, 4},
+     3},
+    {"[]",
+     "{\"additional_special_tokens\":[\"<s>\",{\"content\":\"<e>\"}]}",
+     NULL,
+     NULL,
+     "<e>a<s>",
+     {4, 0, 3},
+     3},
+    {"[]",
+     "{\"extra_special_tokens\":[\"<s>\"],\"image_token\":\"<i>\",\"pad_token\":\"<p>\"}",
+     NULL,
+     NULL,
+     "<s><i><p>",
+     {5, 4, 3},
+     3},
+    {"[]", "{\"extra_special_tokens\":{\"image_token\":\"<i>\"}}", NULL, NULL, "<i>", {3}, 1},
+    {"[{\"id\":3,\"content\":\"<s>\",\"special\":true,\"normalized\":false}]",
+     "{\"eos_token\":\"<e>\",\"pad_token\":\"<s>\"}",
+     NULL,
+     NULL,
+     "<s><e>",
+     {3, 4},
+     2},
+    /* flags of the decoder replace those of tokenizer.json; a token of the vocabulary keeps its id
+     */
+    {"[{\"id\":3,\"content\":\"<s>\",\"special\":true,\"normalized\":false}]",
+     "{\"added_tokens_decoder\":{\"3\":{\"content\":\"<s>\",\"special\":true,\"lstrip\":true},"
+     "\"1\":"
+     "{\"content\":\"b\"}}}",
+     NULL,
+     NULL,
+     "a  <s>ba",
+     {0, 3, 1, 0},
+     4},
+    {"[]",
+     "{\"eos_token\":\"<x>\"}",
+     "{\"eos_token\":{\"content\":\"<e>\"}}",
+     "{\"<s>\":3}",
+     "<s><e>",
+     {3, 4},
+     2},
+    /* what is malformed beside a tokenizer.json is only a warning, and so is another id */
+    {"[]",
+     "{\"bos_token\":3,\"added_tokens_decoder\":{\"x\":{},\"9\":{\"content\":\"<s>\"}}}",
+     NULL,
+     NULL,
+     "a<s>",
+     {0, 3},
+     2},
+};
+
+static void named_beside(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof named_cases / sizeof named_cases[0]; i++) {
+        temp_dir d;
+        rose_tokenizer *t = NULL;
+        rose_encoder *e = NULL;
+        rose_ids ids = {0};
+        rose_err err = {""};
+        const char *const texts[] = {named_cases[i].config, named_cases[i].special_map,
+                                     named_cases[i].added_json};
+        static const char *const files[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                            "added_tokens.json"};
+        temp_make(&d);
+        write_parts(&d, &(parts){.added = named_cases[i].added,
+                                 .vocab = "{\"a\":0,\"b\":1,\"ab\":2}",
+                                 .merges = "[\"a b\"]"});
+        for (int k = 0; k < 3; k++)
+            if (texts[k] != NULL) temp_write(&d, files[k], texts[k], strlen(texts[k]));
+        if (rose_tokenizer_open(&t, d.path, &err) != ROSE_OK) fail_msg("case %zu: %s", i, err.msg);
+        assert_int_equal(rose_encoder_create(&e, t, &err), ROSE_OK);
+        const char *text = named_cases[i].text;
+        assert_int_equal(rose_encode(e, text, strlen(text), 0, &ids, &err), ROSE_OK);
+        if (ids.len != named_cases[i].n || memcmp(ids.data, named_cases[i].want, 4 * ids.len) != 0)
+            fail_msg("case %zu: %zu ids, first %u", i, ids.len, ids.data[0]);
+        rose_ids_free(&ids);
+        rose_encoder_destroy(e);
+        rose_tokenizer_close(t);
+        temp_remove(&d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +550,7 @@ int main(void)
         cmocka_unit_test(merges_in_a_circle),   cmocka_unit_test(damaged_files),
         cmocka_unit_test(no_such_folder),       cmocka_unit_test(vocab_and_merges),
         cmocka_unit_test(bad_vocab_and_merges),
+        cmocka_unit_test(named_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
