@@ -124,6 +124,21 @@ uint32_t rose_gguf_u32_at(const rose_gguf_value *v, uint64_t i); /* U32, I32 (it
 float rose_gguf_f32_at(const rose_gguf_value *v, uint64_t i);
 bool rose_gguf_bool_at(const rose_gguf_value *v, uint64_t i);
 
+/* gguf_tokens.c: a token by its text, where its type (tokenizer.ggml.token_type) may be wrong.
+ * Tokens that end a text are control tokens, too. */
+typedef enum rose_gguf_token_kind {
+    ROSE_GGUF_PLAIN, /* as the type says */
+    ROSE_GGUF_CONTROLS,
+    ROSE_GGUF_ENDS_TEXT
+} rose_gguf_token_kind;
+enum { ROSE_GGUF_CONTROL = 3, ROSE_GGUF_USER_DEFINED = 4 }; /* values of token_type */
+rose_gguf_token_kind rose_gguf_token_kind_of(rose_gguf_str text, int32_t type);
+bool rose_gguf_str_is(rose_gguf_str s, const char *text);
+
+/* The id of a token under a key. Absent: true, *id unchanged. No token has the value (it is
+ * negative, n_ids or more, or no number): false, *id unchanged; the caller warns. */
+bool rose_gguf_get_id(const rose_gguf *g, const char *key, uint64_t n_ids, uint32_t *id);
+
 /* Walks the strings of an array: *at starts as 0 and moves on. False after the last one. */
 bool rose_gguf_next_string(const rose_gguf_value *v, size_t *at, rose_gguf_str *out);
 

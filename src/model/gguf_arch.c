@@ -263,42 +263,68 @@ static rose_status read_numbers(const rose_gguf_reader *r, const rose_gguf_famil
     return st;
 }
 
+/* Calls that change what other texts mean in the lists of llama.cpp. */
+typedef struct turn_ends {
+    bool has_return, has_call, has_flush, has_plain_s;
+    uint64_t end, s; /* ids of <|end|> and </s>; UINT64_MAX: none */
+} turn_ends;
+
+static void note_turn_end(turn_ends *e, rose_gguf_str s, uint64_t id)
+{
+    e->has_return |= rose_gguf_str_is(s, "<|return|>");
+    e->has_call |= rose_gguf_str_is(s, "<|call|>") || rose_gguf_str_is(s, "<|calls|>");
+    e->has_flush |= rose_gguf_str_is(s, "<|flush|>");
+    e->has_plain_s |= rose_gguf_str_is(s, "<|tool_response>");
+    if (rose_gguf_str_is(s, "<|end|>")) e->end = id;
+    if (rose_gguf_str_is(s, "</s>")) e->s = id;
+}
+
 /* A file names one end-of-text id, but a chat model may end its turn with another token, which only
- * its text tells; llama.cpp looks for the same texts. */
+ * its text tells. llama.cpp looks for the same texts. In gpt-oss and Solar <|end|> ends only a
+ * channel, and in Gemma 4 </s> is text. */
 static rose_status find_turn_ends(const rose_gguf *g, rose_arch *a, rose_err *err)
 {
-    static const char *const texts[] = {"<|im_end|>", "<|eot_id|>",    "<|eom_id|>",
-                                        "<|end|>",    "<end_of_turn>", "<|endoftext|>"};
-    const rose_gguf_value *v = NULL;
+    const rose_gguf_value *v = NULL, *types = NULL;
+    turn_ends e = {.end = UINT64_MAX, .s = UINT64_MAX};
     rose_gguf_str s;
-    uint64_t id = 0;
-    const rose_status st =
-        rose_gguf_get_array(g, "tokenizer.ggml.tokens", ROSE_GGUF_STRING, &v, err);
+    rose_status st = rose_gguf_get_array(g, "tokenizer.ggml.tokens", ROSE_GGUF_STRING, &v, err);
+    if (st == ROSE_OK)
+        st = rose_gguf_get_array(g, "tokenizer.ggml.token_type", ROSE_GGUF_I32, &types, err);
     if (st != ROSE_OK || v == NULL) return st;
-    for (size_t at = 0; rose_gguf_next_string(v, &at, &s); id++)
-        for (size_t i = 0; s.n > 0 && s.s[0] == '<' && i < sizeof texts / sizeof texts[0]; i++)
-            if (strlen(texts[i]) == s.n && memcmp(texts[i], s.s, s.n) == 0)
-                rose_arch_add_eos(a, id);
+    size_t at = 0;
+    for (uint64_t id = 0; rose_gguf_next_string(v, &at, &s); id++) {
+        const bool typed = types != NULL && id < types->n;
+        const int32_t type = typed ? (int32_t)rose_gguf_u32_at(types, id) : 0;
+        if (rose_gguf_token_kind_of(s, type) != ROSE_GGUF_ENDS_TEXT) continue;
+        note_turn_end(&e, s, id);
+        if (id != e.end && id != e.s) rose_arch_add_eos(a, id);
+    }
+    if (!(e.has_call && (e.has_return || e.has_flush))) rose_arch_add_eos(a, e.end);
+    if (!e.has_plain_s) rose_arch_add_eos(a, e.s);
     return ROSE_OK;
 }
 
 static rose_status read_ids(const rose_gguf *g, rose_arch *a, rose_err *err)
 {
-    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                       "tokenizer.ggml.eom_token_id"};
+    static const char *const keys[] = {
+        "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
+        "tokenizer.ggml.eom_token_id",     "tokenizer.ggml.fim_pad_token_id",
+        "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"};
     uint32_t bos = UINT32_MAX;
-    rose_status st = rose_gguf_get_u32(g, "tokenizer.ggml.bos_token_id", &bos, err);
+    if (!rose_gguf_get_id(g, "tokenizer.ggml.bos_token_id", a->vocab_size, &bos))
+        rose_log(ROSE_LOG_WARN, "model",
+                 "%s: tokenizer.ggml.bos_token_id is outside the vocabulary of %u tokens: ignored",
+                 g->label, a->vocab_size);
     a->bos_id = bos < a->vocab_size ? (int64_t)bos : -1;
-    for (size_t i = 0; st == ROSE_OK && i < sizeof keys / sizeof keys[0]; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         uint32_t id = UINT32_MAX;
-        st = rose_gguf_get_u32(g, keys[i], &id, err);
-        if (st == ROSE_OK && id != UINT32_MAX && id >= a->vocab_size)
+        if (!rose_gguf_get_id(g, keys[i], a->vocab_size, &id))
             rose_log(ROSE_LOG_WARN, "model",
-                     "%s: %s %u is outside the vocabulary of %u tokens: it never ends a text",
-                     g->label, keys[i], id, a->vocab_size);
+                     "%s: %s is outside the vocabulary of %u tokens: it never ends a text",
+                     g->label, keys[i], a->vocab_size);
         rose_arch_add_eos(a, id);
     }
-    return st == ROSE_OK ? find_turn_ends(g, a, err) : st;
+    return find_turn_ends(g, a, err);
 }
 
 static void describe_family(const rose_gguf_family *f, rose_arch *a)

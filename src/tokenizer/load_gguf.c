@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/unicode.h"
 
@@ -19,11 +20,6 @@ typedef struct gguf_tokens {
 static rose_status bad(const gguf_tokens *k, rose_status st, const char *what)
 {
     return rose_fail(k->err, st, "%s: %s", k->g->label, what);
-}
-
-static bool is_text(rose_gguf_str s, const char *text)
-{
-    return s.n == strlen(text) && memcmp(s.s, text, s.n) == 0;
 }
 
 /* Texts, scores and types of all tokens. */
@@ -61,28 +57,58 @@ static rose_status read_tokens(gguf_tokens *k)
     return ROSE_OK;
 }
 
-/* The id under a key, or ROSE_NO_ID. */
-static rose_status read_id(const gguf_tokens *k, const char *key, uint32_t *id)
+/* Tokens that some converters typed as text, although the model was trained with them as control
+ * tokens: they become control tokens. llama.cpp does the same. */
+static void mend_types(gguf_tokens *k)
 {
-    *id = ROSE_NO_ID;
-    rose_status st = rose_gguf_get_u32(k->g, key, id, k->err);
-    if (st != ROSE_OK || *id == ROSE_NO_ID || *id < k->n) return st;
-    return rose_fail(k->err, ROSE_E_FORMAT, "%s: %s is %u, which no token has", k->g->label, key,
-                     *id);
+    char names[160] = "";
+    size_t at = 0, n = 0;
+    for (size_t i = 0; i < k->n; i++) {
+        rose_piece_spec *p = &k->all[i];
+        const rose_gguf_str text = {p->text, p->len};
+        if (p->type == ROSE_PIECE_CONTROL ||
+            rose_gguf_token_kind_of(text, p->type) == ROSE_GGUF_PLAIN)
+            continue;
+        p->type = ROSE_PIECE_CONTROL;
+        const int m = snprintf(names + at, sizeof names - at, "%s%.*s (%zu)", n > 0 ? ", " : "",
+                               (int)p->len, p->text, i);
+        if (m > 0 && at + (size_t)m < sizeof names)
+            at += (size_t)m;
+        else
+            names[at] = '\0';
+        n++;
+    }
+    if (n > 0 && rose_gguf_get(k->g, "tokenizer.ggml.token_type") != NULL)
+        rose_log(ROSE_LOG_WARN, "tokenizer",
+                 "%s: the file types %zu control token%s as text: %s; taken as control tokens",
+                 k->g->label, n, n == 1 ? "" : "s", names);
 }
 
-/* BOS and EOS around a text, as the file asks for. */
-static rose_status read_template(const gguf_tokens *k, bool bos_by_default)
+/* The id under a key. Without a sound one it is dflt if that token has the type, else ROSE_NO_ID.
+ * The model has warned of bos and eos (model/gguf_arch.c). */
+static uint32_t read_id(const gguf_tokens *k, const char *key, uint32_t dflt, int32_t type)
+{
+    uint32_t id = dflt < k->n && k->all[dflt].type == type ? dflt : ROSE_NO_ID;
+    if (!rose_gguf_get_id(k->g, key, k->n, &id))
+        rose_log(ROSE_LOG_DEBUG, "tokenizer", "%s: %s is an id that no token has: ignored",
+                 k->g->label, key);
+    return id;
+}
+
+/* BOS and EOS around a text, as the file asks for. SentencePiece's own ids are the defaults of
+ * model "llama", as in llama.cpp. */
+static rose_status read_template(const gguf_tokens *k, bool bos_by_default, bool is_spm)
 {
     rose_tokenizer *t = k->t;
     bool add_bos = bos_by_default, add_eos = false;
-    uint32_t bos, eos;
     rose_status st = rose_gguf_get_bool(k->g, "tokenizer.ggml.add_bos_token", &add_bos, k->err);
     if (st == ROSE_OK)
         st = rose_gguf_get_bool(k->g, "tokenizer.ggml.add_eos_token", &add_eos, k->err);
-    if (st == ROSE_OK) st = read_id(k, "tokenizer.ggml.bos_token_id", &bos);
-    if (st == ROSE_OK) st = read_id(k, "tokenizer.ggml.eos_token_id", &eos);
     if (st != ROSE_OK) return st;
+    const uint32_t bos =
+        read_id(k, "tokenizer.ggml.bos_token_id", is_spm ? 1 : ROSE_NO_ID, ROSE_PIECE_CONTROL);
+    const uint32_t eos =
+        read_id(k, "tokenizer.ggml.eos_token_id", is_spm ? 2 : ROSE_NO_ID, ROSE_PIECE_CONTROL);
     if (add_bos && bos != ROSE_NO_ID) t->prefix[t->n_prefix++] = bos;
     if (add_eos && eos != ROSE_NO_ID) t->suffix[t->n_suffix++] = eos;
     return ROSE_OK;
@@ -95,12 +121,13 @@ static rose_status strip_after(gguf_tokens *k)
     static const char *const without[] = {"<unk>", "<s>", "<|endoftext|>"};
     rose_gguf_str arch = {0};
     rose_status st = rose_gguf_get_string(k->g, "general.architecture", &arch, k->err);
-    if (st != ROSE_OK || !is_text(arch, "phi3")) return st;
+    if (st != ROSE_OK || !rose_gguf_str_is(arch, "phi3")) return st;
     for (size_t i = 0; i < k->n; i++) {
         rose_piece_spec *p = &k->all[i];
         p->rstrip = true;
         for (size_t w = 0; w < sizeof without / sizeof *without; w++)
-            p->rstrip = p->rstrip && !is_text((rose_gguf_str){p->text, p->len}, without[w]);
+            p->rstrip =
+                p->rstrip && !rose_gguf_str_is((rose_gguf_str){p->text, p->len}, without[w]);
     }
     return ROSE_OK;
 }
@@ -119,8 +146,8 @@ static rose_status load_llama(gguf_tokens *k)
 {
     bool prefix = true;
     rose_status st = rose_gguf_get_bool(k->g, "tokenizer.ggml.add_space_prefix", &prefix, k->err);
-    if (st == ROSE_OK) st = read_template(k, true);
-    if (st == ROSE_OK) st = read_id(k, "tokenizer.ggml.unknown_token_id", &k->t->unk_id);
+    if (st == ROSE_OK) st = read_template(k, true, true);
+    k->t->unk_id = read_id(k, "tokenizer.ggml.unknown_token_id", 0, ROSE_PIECE_UNKNOWN);
     if (st == ROSE_OK) st = strip_after(k);
     match_raw(k);
     if (st != ROSE_OK) return st;
@@ -141,7 +168,10 @@ static rose_status load_pre(gguf_tokens *k, const rose_pre **pre)
     snprintf(name, sizeof name, "%.*s", (int)(text.n < 63 ? text.n : 63), text.s);
     if ((*pre = rose_pre_find(name)) == NULL)
         return rose_fail(k->err, ROSE_E_UNSUPPORTED,
-                         "%s: tokenizer.ggml.pre \"%s\" is not supported", k->g->label, name);
+                         "%s: tokenizer.ggml.pre \"%s\" is not supported: the way this tokenizer "
+                         "splits text is not known; a Hugging Face folder of the model has it in "
+                         "tokenizer.json",
+                         k->g->label, name);
     t->ignore_merges = (*pre)->ignore_merges;
     if ((*pre)->is_nfc) t->norms[t->n_norms++] = (rose_norm){.kind = ROSE_NORM_NFC};
     for (int i = 0; i < ROSE_PRE_PATTERNS && (*pre)->patterns[i] != NULL && st == ROSE_OK; i++) {
@@ -187,7 +217,7 @@ static rose_status load_gpt2(gguf_tokens *k)
         st = rose_vocab_add_text(&k->t->vocab, (uint32_t)i, k->all[i].text, k->all[i].len, k->err);
     if (st == ROSE_OK) st = read_merges(k);
     /* Older files of Llama 3 and Mistral lack add_bos_token. */
-    if (st == ROSE_OK) st = read_template(k, pre->add_bos);
+    if (st == ROSE_OK) st = read_template(k, pre->add_bos, false);
     if (st != ROSE_OK) return st;
     rose_added_spec *specs = calloc(k->n + 1, sizeof *specs);
     if (specs == NULL) return bad(k, ROSE_E_NOMEM, "out of memory");
@@ -211,9 +241,10 @@ rose_status rose_load_gguf(rose_tokenizer *t, const rose_gguf *file, rose_err *e
         st = bad(&k, ROSE_E_FORMAT, "no tokenizer.ggml.model: the file has no tokenizer");
     if (st == ROSE_OK) st = read_tokens(&k);
     if (st == ROSE_OK) {
-        if (is_text(model, "llama"))
+        mend_types(&k);
+        if (rose_gguf_str_is(model, "llama"))
             st = load_llama(&k);
-        else if (is_text(model, "gpt2"))
+        else if (rose_gguf_str_is(model, "gpt2"))
             st = load_gpt2(&k);
         else
             st = rose_fail(err, ROSE_E_UNSUPPORTED,

@@ -396,6 +396,51 @@ static void turn_ends(void **state)
     rose_model_close(m);
 }
 
+/* The ids that end a text in a model with these tokens, eos_token_id far outside. */
+static void assert_ends(const char *const *words, const int32_t *types, size_t n,
+                        const uint32_t *want, size_t n_want)
+{
+    gw *w = gg_model("llama", F32);
+    gw_u32(w, "tokenizer.ggml.eos_token_id", 99999);
+    gw_array(w, "tokenizer.ggml.tokens", ROSE_GGUF_STRING, n);
+    for (size_t i = 0; i < n; i++)
+        gw_string_raw(&w->pairs, words[i]);
+    if (types != NULL) {
+        gw_array(w, "tokenizer.ggml.token_type", ROSE_GGUF_I32, n);
+        gw_bytes(&w->pairs, types, n * sizeof *types);
+    }
+    rose_model *m = open_model(w);
+    assert_int_equal(m->arch.n_eos, n_want);
+    for (size_t i = 0; i < n_want; i++)
+        assert_true(rose_arch_is_eos(&m->arch, want[i]));
+    rose_model_close(m);
+}
+
+/* The tokens that llama.cpp knows as ends, and the models in which one of them is none. */
+static void known_ends(void **state)
+{
+    static const char *const plain[] = {"<EOT>",
+                                        "a",
+                                        "[EOS]",
+                                        "<|file_sep|>",
+                                        "<fim_prefix>",
+                                        "<\xef\xbd\x9c"
+                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+    static const char *const channels[] = {"<|return|>", "<|call|>", "<|end|>"};
+    static const char *const calls[] = {"<|end|>", "<|calls|>", "<|flush|>"};
+    static const char *const gemma[] = {"<|tool_response>", "</s>", "<eos>"};
+    static const char *const html[] = {"</s>", "<end_of_turn>"};
+    static const int32_t user_defined[] = {4, 1};
+    (void)state;
+    assert_ends(plain, NULL, 6, (const uint32_t[]){0, 2, 3, 5}, 4);
+    assert_ends(channels, NULL, 3, (const uint32_t[]){0, 1}, 2);
+    assert_ends(channels + 1, NULL, 2, (const uint32_t[]){0, 1}, 2);
+    assert_ends(calls, NULL, 3, (const uint32_t[]){1, 2}, 2);
+    assert_ends(gemma, NULL, 3, (const uint32_t[]){0, 2}, 2);
+    assert_ends(html, user_defined, 2, (const uint32_t[]){1}, 1);
+    assert_ends(html, NULL, 2, (const uint32_t[]){0, 1}, 2);
+}
+
 /* ---- block types ---- */
 
 static void blocks(void **state)
@@ -682,9 +727,9 @@ int main(void)
         cmocka_unit_test(llama),       cmocka_unit_test(qwen),           cmocka_unit_test(smollm3),
         cmocka_unit_test(gemma3),      cmocka_unit_test(phi3),           cmocka_unit_test(gpt2),
         cmocka_unit_test(permutation), cmocka_unit_test(llama3_factors), cmocka_unit_test(scalings),
-        cmocka_unit_test(turn_ends),   cmocka_unit_test(blocks),         cmocka_unit_test(inspect),
-        cmocka_unit_test(refusals),    cmocka_unit_test(split),          cmocka_unit_test(folders),
-        cmocka_unit_test(real_file),
+        cmocka_unit_test(turn_ends),   cmocka_unit_test(known_ends),     cmocka_unit_test(blocks),
+        cmocka_unit_test(inspect),     cmocka_unit_test(refusals),       cmocka_unit_test(split),
+        cmocka_unit_test(folders),     cmocka_unit_test(real_file),
     };
     return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }
