@@ -183,17 +183,39 @@ static rose_status open_single(rose_weights *w, const char *dir, rose_err *err)
     return st == ROSE_OK ? rose_weights_index(w, dir, err) : st;
 }
 
-/* No weight file was found: say which file would have been opened, and what to do about the
- * older format. */
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = join(dir, name);
+    const bool has = path != NULL && rose_file_exists(path);
+    free(path);
+    return has;
+}
+
+/* No weight file was found: say which file would have been opened, and what to do about another
+ * format. */
 static rose_status nothing_found(const char *dir, rose_err *err)
 {
+    static const char *const quantized[] = {"quantize_config.json", "quant_config.json",
+                                            "hf_quant_config.json"};
     char label[256];
-    char *old = join(dir, "pytorch_model.bin");
-    bool has_old = old != NULL && rose_file_exists(old);
-    free(old);
     rose_path_label(label, dir);
+    for (size_t i = 0; i < sizeof quantized / sizeof quantized[0]; i++)
+        if (has_file(dir, quantized[i]))
+            return rose_fail(
+                err, ROSE_E_UNSUPPORTED,
+                "%s: neither " ONE_FILE " nor " INDEX_FILE "; %s shows that the weights "
+                "are quantized (%s), which is not supported; use the model's folder in "
+                "BF16 or F16, or a GGUF file of it",
+                label, quantized[i],
+                i == 0   ? "GPTQ"
+                : i == 1 ? "AWQ"
+                         : "modelopt");
     return rose_fail(err, ROSE_E_NOTFOUND, "%s: neither " ONE_FILE " nor " INDEX_FILE "%s", label,
-                     has_old ? "; pytorch_model.bin must first be converted to safetensors" : "");
+                     has_file(dir, "pytorch_model.bin")
+                         ? "; pytorch_model.bin must first be converted to safetensors"
+                     : has_file(dir, "weights.npz")
+                         ? "; weights.npz is a format of MLX: use the model's folder in safetensors"
+                         : "");
 }
 
 rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err)
@@ -220,6 +242,7 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
             err->msg[0] = '\0'; /* of the attempt above */
         if (st == ROSE_OK) st = open_sharded(w, dir, &index, err);
     }
+    if (st == ROSE_OK) st = rose_weights_check_packed(w, err);
     if (st != ROSE_OK) goto done;
     *out = w;
     w = NULL;

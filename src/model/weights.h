@@ -52,6 +52,10 @@ rose_st_tensor *rose_weights_find(const rose_weights *w, const char *name); /* N
 /* The metadata of a GGUF model; NULL for safetensors. */
 const rose_gguf *rose_weights_gguf(const rose_weights *w);
 
+/* Refuses quantized weights in safetensors files, by the names of the tensors (packed.c). Errors:
+ * UNSUPPORTED. */
+rose_status rose_weights_check_packed(const rose_weights *w, rose_err *err);
+
 /* The file that holds t, for messages. */
 const char *rose_weights_label(const rose_weights *w, const rose_st_tensor *t);
 

@@ -540,6 +540,38 @@ static void random_corruption_never_crashes(void **state)
         rose_buf_free(&good[i]);
 }
 
+/* Folders of quantized weights whose config.json does not say so: the format by name. */
+static void names_quantized_weights(void **state)
+{
+    static const char *const cases[][2] = {
+        {"h.0.attn.c_attn.scales", "MLX"},
+        {"h.0.attn.c_attn.qzeros", "GPTQ or AWQ"},
+        {"h.0.attn.c_attn.g_idx", "(GPTQ)"},
+        {"h.0.attn.c_attn.weight_scale_2", "modelopt"},
+        {"h.0.mlp.c_fc.SCB", "bitsandbytes"},
+        {"h.0.mlp.c_fc.weight_packed", "compressed-tensors"},
+        {"h.0.mlp.c_fc.weight_scale_inv", "FP8"},
+    };
+    static const char *const files[][2] = {{"quantize_config.json", "GPTQ"},
+                                           {"quant_config.json", "AWQ"},
+                                           {"hf_quant_config.json", "modelopt"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        item items[MAX_ITEMS];
+        size_t n = tiny_items(items, "", false);
+        add_item(items, &n, "", cases[i][0], 2, 2);
+        put_tiny(scratch);
+        put_items(scratch, "model.safetensors", items, n);
+        expect_refused(scratch, ROSE_E_UNSUPPORTED, cases[i][0], cases[i][1]);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        put_tiny(scratch);
+        drop_file(scratch, "model.safetensors");
+        put_text(scratch, files[i][0], "{}");
+        expect_refused(scratch, ROSE_E_UNSUPPORTED, files[i][0], files[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,6 +589,7 @@ int main(void)
         cmocka_unit_test(refuses_false_indexes),
         cmocka_unit_test(takes_the_last_of_two),
         cmocka_unit_test(refuses_false_shards),
+        cmocka_unit_test(names_quantized_weights),
         cmocka_unit_test(random_corruption_never_crashes),
     };
     return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
