@@ -22,6 +22,12 @@ enum { ROSE_API_KEY_BYTES = 256, ROSE_API_MAX_KEYS = 1024, ROSE_API_MAX_KEY_FILE
 rose_status rose_api_keys_read(rose_api_keys **out, const rose_opt_list *list, const char *file,
                                const char *env, rose_err *err);
 
+/* Reads the variables of vLLM and llama.cpp, for a server that has no keys of its own; both may be
+ * NULL, and hold several keys with commas between them. *out is NULL if they hold none. Errors:
+ * INVAL, NOMEM. */
+rose_status rose_api_keys_read_others(rose_api_keys **out, const char *vllm, const char *llama,
+                                      rose_err *err);
+
 /* Tells whether the len bytes at `given` are one of the keys. The time depends on len and on the
  * number of keys, but not on their bytes and lengths, nor on which one fits. */
 bool rose_api_keys_hold(const rose_api_keys *k, const char *given, size_t len);

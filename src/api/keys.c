@@ -2,6 +2,7 @@
  * is refused when its headers are complete, before its body is read. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -134,6 +135,35 @@ rose_status rose_api_keys_read(rose_api_keys **out, const rose_opt_list *list, c
     if (st == ROSE_OK && env != NULL)
         st = add_key(k, env, strlen(env), "the environment variable ROSEINFER_API_KEY", err);
     if (st == ROSE_OK)
+        *out = k;
+    else
+        rose_api_keys_free(k);
+    return st;
+}
+
+/* Keys of a variable; commas separate them. An empty one counts as not set, as for its server. */
+static rose_status add_variable(rose_api_keys *k, const char *name, const char *text, rose_err *err)
+{
+    char where[64];
+    rose_status st = ROSE_OK;
+    snprintf(where, sizeof where, "the environment variable %s", name);
+    for (const char *p = text; p != NULL && st == ROSE_OK; p = strchr(p, ',')) {
+        p += *p == ',';
+        const size_t n = strcspn(p, ",");
+        if (n > 0) st = add_key(k, p, n, where, err);
+    }
+    return st;
+}
+
+rose_status rose_api_keys_read_others(rose_api_keys **out, const char *vllm, const char *llama,
+                                      rose_err *err)
+{
+    rose_api_keys *k = calloc(1, sizeof *k);
+    *out = NULL;
+    if (k == NULL) return rose_fail(err, ROSE_E_NOMEM, "API keys: out of memory");
+    rose_status st = add_variable(k, "VLLM_API_KEY", vllm, err);
+    if (st == ROSE_OK) st = add_variable(k, "LLAMA_API_KEY", llama, err);
+    if (st == ROSE_OK && k->n > 0)
         *out = k;
     else
         rose_api_keys_free(k);

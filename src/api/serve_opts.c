@@ -70,7 +70,8 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "api-key", &f->api_keys, "KEY",
             "key that requests must send as 'Authorization: Bearer KEY'. The option may be "
             "repeated. Other users of the machine see it in ps; --api-key-file and the "
-            "environment variable ROSEINFER_API_KEY hide it",
+            "environment variable ROSEINFER_API_KEY hide it. Without any of them, VLLM_API_KEY "
+            "and LLAMA_API_KEY count",
             .unset = "none: the server is open", .secret = true, .env_apart = true),
         ROSE_ROW_LIST("allowed-origins", &f->http.allowed_origins, "ORIGIN",
                       "web pages that may use the server from a browser, as https://example.org. "

@@ -111,16 +111,37 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     return ROSE_OK;
 }
 
+/* A value of another server's variable, or NULL: not set, or empty. */
+static const char *other_key(const char *name)
+{
+    const char *text = getenv(name);
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/* People set the variables of the server that they used before. Keys of our own take precedence. */
 static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
 {
-    const rose_status st = rose_api_keys_read(&s->keys, &f->api_keys, f->api_key_file,
-                                              getenv("ROSEINFER_API_KEY"), err);
+    const char *vllm = other_key("VLLM_API_KEY"), *llama = other_key("LLAMA_API_KEY");
+    const char *names = vllm == NULL
+                            ? "LLAMA_API_KEY"
+                            : (llama == NULL ? "VLLM_API_KEY" : "VLLM_API_KEY and LLAMA_API_KEY");
+    rose_status st = rose_api_keys_read(&s->keys, &f->api_keys, f->api_key_file,
+                                        getenv("ROSEINFER_API_KEY"), err);
+    const bool own = s->keys != NULL, others = vllm != NULL || llama != NULL;
+    if (st == ROSE_OK && !own) st = rose_api_keys_read_others(&s->keys, vllm, llama, err);
     f->api.keys = s->keys;
+    if (st != ROSE_OK) return st;
+    if (own && others)
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "the keys in %s have no effect, because --api-key, --api-key-file or "
+                 "ROSEINFER_API_KEY is set",
+                 names);
     if (s->keys != NULL)
         rose_log(ROSE_LOG_INFO, "serve",
-                 "API keys: %u; all paths but /, /health and /ready need one",
-                 rose_api_keys_count(s->keys));
-    return st;
+                 "API keys: %u, from %s; all paths but /, /health and /ready need one",
+                 rose_api_keys_count(s->keys),
+                 own ? "--api-key, --api-key-file or ROSEINFER_API_KEY" : names);
+    return ROSE_OK;
 }
 
 static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)

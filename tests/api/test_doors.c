@@ -120,6 +120,25 @@ static void test_files(void **state)
     free(big);
 }
 
+/* Variables of other servers. */
+static void test_other_places(void **state)
+{
+    (void)state;
+    rose_api_keys *k;
+    rose_err err = {{0}};
+    assert_int_equal(rose_api_keys_read_others(&k, NULL, NULL, &err), ROSE_OK);
+    assert_null(k); /* open */
+    assert_int_equal(rose_api_keys_read_others(&k, "", ",", &err), ROSE_OK);
+    assert_null(k);
+    assert_int_equal(rose_api_keys_read_others(&k, "v", "a,,b", &err), ROSE_OK);
+    assert_int_equal(rose_api_keys_count(k), 3);
+    assert_true(holds(k, "v") && holds(k, "a") && holds(k, "b") && !holds(k, "a,,b"));
+    rose_api_keys_free(k);
+    assert_int_equal(rose_api_keys_read_others(&k, NULL, "a b", &err), ROSE_E_INVAL);
+    assert_null(k);
+    assert_non_null(strstr(err.msg, "variable LLAMA_API_KEY: byte 2 of the key"));
+}
+
 static void test_places(void **state)
 {
     (void)state;
@@ -197,8 +216,9 @@ static int remove_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_compare),
-                                       cmocka_unit_test(test_bearer), cmocka_unit_test(test_files),
-                                       cmocka_unit_test(test_places), cmocka_unit_test(test_trace)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compare), cmocka_unit_test(test_bearer),
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_other_places),
+        cmocka_unit_test(test_places),  cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests_name("doors", tests, open_file, remove_file);
 }

@@ -221,6 +221,28 @@ def test_bad_keys():
     check("an empty ROSEINFER_API_KEY is refused", rc == 1 and "ROSEINFER_API_KEY: the key is empty" in err, (rc, err))
 
 
+def test_other_variables():
+    """VLLM_API_KEY and LLAMA_API_KEY close a server that has no key of its own."""
+    def start(env, *args):
+        os.environ.update(env)
+        try:
+            return Server(*args)
+        finally:
+            for name in env:
+                del os.environ[name]
+
+    for env, args, good, bad, said in (
+            ({"VLLM_API_KEY": "of-vllm"}, (), ("of-vllm",), ("x",), "from VLLM_API_KEY;"),
+            ({"LLAMA_API_KEY": "l1,l2", "VLLM_API_KEY": "v"}, (), ("l1", "l2", "v"), ("l1,l2",), "VLLM_API_KEY and LLAMA_API_KEY;"),
+            ({"VLLM_API_KEY": "v"}, ("--api-key", "own"), ("own",), ("v",), "VLLM_API_KEY have no effect")):
+        s = start(env, *args)
+        for key, want in [(k, 200) for k in good] + [(k, 401) for k in bad]:
+            rc = get(s, "/v1/models", f"Authorization: Bearer {key}")[0]
+            check(f"{sorted(env)}: {key}", rc == want, rc)
+        check(f"{sorted(env)}: the log says where the keys are from", any(said in line for line in s.log), s.log)
+        s.stop()
+
+
 def lines(r):
     """The headers of a reply; a header that occurs twice has both values."""
     out = {}
@@ -787,7 +809,7 @@ def test_tls():
             check(f"tls: {' '.join(o.replace(d, '') for o in options)}", rc == 1 and want in err, (rc, err))
 
 
-TESTS = [test_keys, test_bad_keys, test_origins, test_uds, test_access_log, test_tls, test_tls_reload, test_tls_terminal]
+TESTS = [test_keys, test_bad_keys, test_other_variables, test_origins, test_uds, test_access_log, test_tls, test_tls_reload, test_tls_terminal]
 
 
 def main():
