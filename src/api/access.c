@@ -2,7 +2,8 @@
  *
  * I/O threads append lines to a buffer in memory. A separate thread writes all waiting lines with
  * one write(), so a slow disk or a full pipe delays no request. Lines that do not fit into the
- * buffer are lost, and the server's log says how many.
+ * buffer, or that the disk does not take, are lost. The server's log says so when it begins and
+ * when it ends, and how many at most once a minute: a full disk must not fill the log, too.
  *
  * A line never has a body, a query, a key, or a header that was not checked. */
 #include <errno.h>
@@ -28,6 +29,7 @@ enum {
     MAX_PATH = 1024,       /* bytes of a request's path in a line */
     PIPE_PIECE = 4096,     /* bytes that a pipe takes without blocking once poll() says POLLOUT */
     POLL_MS = 100,
+    TELL_S = 60,   /* between two lines of the log about lost lines */
     STOP_MS = 1000 /* the longest that a full pipe may delay the end of the program */
 };
 
@@ -40,9 +42,14 @@ struct rose_access_log {
     pthread_mutex_t lock; /* guards the members below, except `out` */
     pthread_cond_t more;
     rose_buf in;   /* lines that wait */
-    uint64_t lost; /* lines that were not written */
+    uint64_t lost; /* lines that were not written and that the log has not counted */
     bool stopping;
-    rose_buf out; /* lines that are being written; used by the writing thread only */
+    /* of the writing thread only */
+    rose_buf out;     /* lines that are being written */
+    bool failing;     /* the last write failed, and the log says so */
+    bool lacks_end;   /* a failed write left a part of a line in the file */
+    bool cannot_open; /* the path could not be opened again, and the log says so */
+    uint64_t tell_ns; /* when lost lines may be counted in the log again */
 };
 
 /* ---- writing ---- */
@@ -61,12 +68,15 @@ static void follow(rose_access_log *l)
     if (stat(l->path, &now) == 0 && now.st_dev == ours.st_dev && now.st_ino == ours.st_ino) return;
     const int fd = open_path(l->path);
     if (fd < 0) {
-        rose_log(ROSE_LOG_WARN, "api", "access log %s: %s; the lines go to the old file", l->path,
-                 strerror(errno));
+        if (!l->cannot_open)
+            rose_log(ROSE_LOG_WARN, "api", "access log %s: %s; the lines go to the old file",
+                     l->path, strerror(errno));
+        l->cannot_open = true;
         return;
     }
     close(l->fd);
     l->fd = fd;
+    l->cannot_open = l->lacks_end = false;
 }
 
 static bool is_stopping(rose_access_log *l)
@@ -97,11 +107,54 @@ static uint64_t count_lines(const char *s, size_t n)
     return lines;
 }
 
+/* Counts lost lines in the server's log, at most once in TELL_S seconds unless `now`. */
+static void tell_lost(rose_access_log *l, bool now)
+{
+    uint64_t lost = 0;
+    const uint64_t t = rose_now_ns();
+    pthread_mutex_lock(&l->lock);
+    if (now || t >= l->tell_ns) {
+        lost = l->lost;
+        l->lost = 0;
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (lost == 0) return;
+    l->tell_ns = t + TELL_S * UINT64_C(1000000000);
+    rose_log(ROSE_LOG_WARN, "api", "access log: %" PRIu64 " line%s lost", lost,
+             lost == 1 ? " was" : "s were");
+}
+
+/* The write failed: say so once, until a write succeeds. */
+static void begin_failing(rose_access_log *l, int why)
+{
+    if (!l->failing)
+        rose_log(ROSE_LOG_WARN, "api",
+                 "access log: %s; lines are lost until it can be written again, and this is said "
+                 "once",
+                 strerror(why));
+    l->failing = true;
+}
+
+static void end_failing(rose_access_log *l)
+{
+    if (!l->failing) return;
+    l->failing = false;
+    rose_log(ROSE_LOG_INFO, "api", "access log: it is written again");
+    tell_lost(l, true);
+}
+
+/* Ends the line of which an earlier write wrote only a part. */
+static void end_line(rose_access_log *l)
+{
+    if (l->lacks_end && l->is_file && write(l->fd, "\n", 1) == 1) l->lacks_end = false;
+}
+
 /* Writes `out`. Returns how many lines were lost. */
 static uint64_t write_out(rose_access_log *l)
 {
     const char *data = l->out.data;
     size_t at = 0;
+    end_line(l);
     while (at < l->out.len) {
         size_t n = l->out.len - at;
         if (!l->is_file) {
@@ -111,10 +164,14 @@ static uint64_t write_out(rose_access_log *l)
         const ssize_t wrote = write(l->fd, data + at, n);
         if (wrote > 0) at += (size_t)wrote;
         if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
-            rose_log(ROSE_LOG_WARN, "api", "access log: %s; lines are lost", strerror(errno));
+            begin_failing(l, errno);
             break;
         }
     }
+    if (at == l->out.len)
+        end_failing(l);
+    else
+        l->lacks_end = l->lacks_end || (at > 0 && data[at - 1] != '\n');
     return count_lines(data + at, l->out.len - at);
 }
 
@@ -128,14 +185,11 @@ static void *write_main(void *arg)
             pthread_cond_wait(&l->more, &l->lock);
         if (l->in.len == 0) break;
         const rose_buf lines = l->in;
-        const uint64_t lost = l->lost;
         l->in = l->out;
         l->in.len = 0;
         l->out = lines;
-        l->lost = 0;
         pthread_mutex_unlock(&l->lock);
-        if (lost > 0)
-            rose_log(ROSE_LOG_WARN, "api", "access log: %" PRIu64 " lines were lost", lost);
+        tell_lost(l, false);
         follow(l);
         const uint64_t failed = write_out(l);
         pthread_mutex_lock(&l->lock);
@@ -196,8 +250,7 @@ void rose_access_log_close(rose_access_log *l)
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->thread, NULL);
     }
-    if (l->lost > 0)
-        rose_log(ROSE_LOG_WARN, "api", "access log: %" PRIu64 " lines were lost", l->lost);
+    tell_lost(l, true);
     if (l->fd > STDERR_FILENO) close(l->fd);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->more);

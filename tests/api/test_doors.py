@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import ssl
@@ -565,11 +566,24 @@ def test_log_stuck(d):
     check("access log on stdout", len(lines_out) > 0 and {x["client"] for x in lines_out} == {"unix"} and p.returncode == 0, lines_out)
 
 
+def test_log_full():
+    """A full disk, which /dev/full is: the server's log says so once, and how many lines were lost at the end."""
+    s = Server("--access-log", "/dev/full")
+    for _ in range(60):
+        s.get("/health")
+        time.sleep(0.005)
+    check("full disk: exits 0", s.stop() == 0)
+    said = [line for line in s.log if "access log" in line]
+    check("full disk: said once", sum("No space left" in line for line in said) == 1 and len(said) <= 3, said)
+    check("full disk: the lost lines are counted", sum(int(n) for n in re.findall(r": (\d+) lines? w", " ".join(said))) >= 60, said)
+
+
 def test_access_log():
     with tempfile.TemporaryDirectory() as d:
         test_log_lines(d)
         test_log_files(d)
         test_log_stuck(d)
+    test_log_full()
 
 
 def make_certificate(d, name="server", password=None):
