@@ -13,7 +13,7 @@ from ctypes import byref, c_size_t, c_uint32, c_void_p
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from . import _native as n
-from .params import Logprob, Prompt, SamplingParams, StreamPiece, _ids, native_params
+from .params import Logprob, Prompt, SamplingParams, StreamPiece, _as_text, _ids, _unsigned, native_params
 
 # A call that waits comes back so often, to see Ctrl-C and close.
 WAIT_MS = 100
@@ -117,8 +117,14 @@ class Engine:
         c = n.Options(size=ctypes.sizeof(n.Options))
         for name, value in options.items():
             if value is not None:
-                setattr(c, name, value.encode() if isinstance(value, str) else value)
-        n.check(n.library().open(byref(self._handle), os.fsencode(model), byref(c), err), err)
+                with n.checked(name):  # ctypes would take an integer for a pointer to a text
+                    is_text = dict(n.Options._fields_)[name] is ctypes.c_char_p
+                    setattr(c, name, _as_text(value, name) if is_text else value)
+        with n.checked("model"):
+            path = os.fsencode(model)
+            if b"\0" in path:
+                raise ValueError("the path has a NUL character")
+        n.check(n.library().open(byref(self._handle), path, byref(c), err), err)
 
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
@@ -186,7 +192,7 @@ class Engine:
             params = native_params(handle, p, seed, add_special, wakeup)
         if ids is not None:
             return self._submit(lib.submit_ids, params, stops(p), _ids(ids, "prompt"), len(ids))
-        data = text.encode()
+        data = _utf8(text, "prompt")
         return self._submit(lib.submit_text, params, stops(p), data, len(data))
 
     def submit_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any], p: Optional[SamplingParams],
@@ -200,12 +206,12 @@ class Engine:
         lib, (text, ids) = n.library(), split_prompt(prompt)
         params = n.EmbedParams()
         lib.embed_params_init(byref(params), ctypes.sizeof(params))
-        params.dimensions, params.wakeup = dimensions, wakeup
+        params.dimensions, params.wakeup = _unsigned(dimensions, 32, "dimensions"), wakeup
         if normalize is not None:
-            params.normalize = normalize
+            params.normalize = bool(normalize)
         if ids is not None:
             return self._submit(lib.submit_embed_ids, params, [], _ids(ids, "prompt"), len(ids))
-        data = text.encode()
+        data = _utf8(text, "prompt")
         return self._submit(lib.submit_embed_text, params, [], data, len(data))
 
     def fact(self, name: str) -> int:
@@ -233,7 +239,7 @@ class Engine:
             n.library().free(ids)
 
     def tokenize(self, text: str) -> List[int]:
-        data = text.encode()
+        data = _utf8(text, "text")
         return self._to_ids(n.library().tokenize, data, len(data))
 
     def tokenize_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> List[int]:
@@ -252,7 +258,17 @@ class Engine:
 
 def chat_json(messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> Any:
     given = {k: v for k, v in options.items() if v is not None}
-    return json.dumps(list(messages)).encode(), json.dumps(given).encode() if given else None
+    with n.checked("messages"):
+        if isinstance(messages, (str, dict)):
+            raise TypeError(f"a list of messages is needed, not {type(messages).__name__}")
+        data = json.dumps(list(messages)).encode()
+    with n.checked("tools, documents or chat_template_kwargs"):
+        return data, json.dumps(given).encode() if given else None
+
+
+def _utf8(text: str, name: str) -> bytes:
+    with n.checked(name):
+        return text.encode()
 
 
 def stops(p: Optional[SamplingParams]) -> List[str]:
@@ -264,7 +280,8 @@ def split_prompt(prompt: Prompt) -> Any:
     """(text, None) or (None, ids)."""
     if isinstance(prompt, dict):
         if "prompt_token_ids" in prompt:
-            return None, list(prompt["prompt_token_ids"])
+            with n.checked("prompt_token_ids"):
+                return None, list(prompt["prompt_token_ids"])
         prompt = prompt.get("prompt", ())
     if isinstance(prompt, str):
         return prompt, None

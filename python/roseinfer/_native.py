@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import contextmanager
 from ctypes import (POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p)
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 API_MAJOR = 1
 ERR_BYTES = 512
@@ -57,6 +58,17 @@ class ClosedError(RoseError):
 
 _ERRORS = {-1: InvalidArgumentError, -2: OutOfMemoryError, -3: ModelError, -4: QueueFullError, -5: EngineFailedError,
            -6: InternalError}
+
+
+@contextmanager
+def checked(what: str) -> Iterator[None]:
+    """Errors that Python raises for a value of the wrong kind become an InvalidArgumentError that names it."""
+    try:
+        yield
+    except RoseError:
+        raise
+    except (TypeError, ValueError, OverflowError, AttributeError, KeyError, RecursionError, ctypes.ArgumentError) as e:
+        raise InvalidArgumentError(f"{what}: {e}") from e
 
 
 class Options(Structure):

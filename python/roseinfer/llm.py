@@ -5,13 +5,15 @@ import itertools
 import time
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from operator import index
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _native as n
 from ._engine import WAIT_MS, Engine, Request, split_prompt
 from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, Prompt, RequestOutput,
-                     SamplingParams, StreamPiece, _unsigned, choice_seed, random_seed)
+                     SamplingParams, StreamPiece, _unsigned, choice_seed, native_params, random_seed)
 
+MAX_N = 16384  # results of one prompt
 Job = Tuple[int, Callable[[], Request]]  # the number of its prompt, and what submits it
 OneOrMore = Union[None, SamplingParams, Sequence[SamplingParams]]
 
@@ -34,6 +36,8 @@ def engine_options(dtype: Optional[str] = None, *, device: Optional[str] = None,
                "max_num_queued_reqs": max_num_queued_reqs}
     for name, value in numbers.items():
         _unsigned(value, 32, name)
+    with n.checked("pin_threads or enable_prefix_caching"):
+        pin_threads, enable_prefix_caching = bool(pin_threads), bool(enable_prefix_caching)
     return dict(threads=threads, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
                 max_batched_tokens=max_num_batched_tokens, kv_pages=num_kv_pages, max_queued=max_num_queued_reqs,
                 dtype=dtype, device=device, quantization=quantization, isa=isa, pin_threads=int(pin_threads),
@@ -43,25 +47,41 @@ def engine_options(dtype: Optional[str] = None, *, device: Optional[str] = None,
 
 def as_list(prompts: Any) -> List[Any]:
     """A list of prompts; a text, a dict and a list of ids are one prompt."""
-    one = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
-    return [prompts] if one else list(prompts)
+    with n.checked("prompts"):
+        one = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        return [prompts] if one else list(prompts)
+
+
+def text_of(prompt: Any) -> Optional[str]:
+    """The text of a prompt, None for ids and for what is no prompt."""
+    try:
+        return split_prompt(prompt)[0]
+    except n.InvalidArgumentError:
+        return None
 
 
 def params_for(params: OneOrMore, count: int) -> List[Optional[SamplingParams]]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
-    if len(params) != count:
-        raise n.InvalidArgumentError(f"{len(params)} sampling parameters for {count} prompts; give one, or one for each")
-    return list(params)
+    with n.checked("sampling_params"):
+        all_params = list(params)
+    if len(all_params) != count:
+        raise n.InvalidArgumentError(f"{len(all_params)} sampling parameters for {count} prompts; give one, or one for each")
+    for p in all_params:
+        if p is not None and not isinstance(p, SamplingParams):
+            raise n.InvalidArgumentError(f"sampling_params: {type(p).__name__} instead of SamplingParams")
+    return all_params
 
 
 def seeds_for(p: Optional[SamplingParams]) -> List[int]:
     """One for each choice."""
-    seed = p.seed if p is not None and p.seed is not None else random_seed()
-    count = p.n if p is not None else 1
-    if count < 1:
-        raise n.InvalidArgumentError(f"n: {count} is out of range; it is 1 or more")
-    return [choice_seed(seed, i) for i in range(count)]
+    if p is None:
+        return [random_seed()]
+    with n.checked("seed"):
+        seed = index(p.seed) if p.seed is not None else random_seed()
+    if not 1 <= _unsigned(p.n, 64, "n") <= MAX_N:
+        raise n.InvalidArgumentError(f"n: {p.n} is out of range; it is 1 to {MAX_N}")
+    return [choice_seed(seed, i) for i in range(p.n)]
 
 
 class Model:
@@ -132,33 +152,37 @@ class LLM(Model):
             self._engine.close()
 
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]], sampling_params: OneOrMore = None, *,
-                 add_special_tokens: bool = True) -> List[RequestOutput]:
+                 add_special_tokens: bool = True, raise_errors: bool = False) -> List[RequestOutput]:
         """Continues each prompt; the results come in the order of the prompts.
 
-        All prompts run at the same time, as many as the engine's queue takes. An error of one ends all of them and is
-        raised. add_special_tokens: the tokenizer adds its BOS token, if it has one."""
+        All prompts run at the same time, as many as the engine's queue takes. A prompt that fails has the exception in the
+        `error` of its output, and the others go on; raise_errors=True ends all of them and raises it. Wrong sampling
+        parameters and a failed engine are always raised. add_special_tokens: the tokenizer adds its BOS token, if it has
+        one."""
         all_prompts = as_list(prompts)
         params = params_for(sampling_params, len(all_prompts))
 
         def submit(i: int, seed: int) -> Request:
             return self._engine.submit(all_prompts[i], params[i], seed, add_special_tokens, False)
 
-        return self._run([split_prompt(p)[0] for p in all_prompts], params, submit)
+        return self._run([text_of(p) for p in all_prompts], params, submit, raise_errors)
 
     def chat(self, messages: Union[Sequence[Message], Sequence[Sequence[Message]]], sampling_params: OneOrMore = None, *,
              tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
              chat_template_kwargs: Optional[Dict[str, Any]] = None, add_generation_prompt: bool = True,
-             continue_final_message: bool = False) -> List[RequestOutput]:
-        """Replies to a conversation, or to each of a list of conversations, by the model's chat template.
+             continue_final_message: bool = False, raise_errors: bool = False) -> List[RequestOutput]:
+        """Replies to a conversation, or to each of a list of conversations, by the model's chat template. Errors: as
+        generate.
 
         A message is a dict of OpenAI's form, such as {"role": "user", "content": "Hi"}. continue_final_message continues
         the last message and needs add_generation_prompt=False."""
-        one = len(messages) > 0 and isinstance(messages[0], dict)
-        chats: List[Any] = [messages] if one else list(messages)
+        with n.checked("messages"):
+            one = len(messages) > 0 and isinstance(messages[0], dict)
+            chats: List[Any] = [messages] if one else list(messages)
         params = params_for(sampling_params, len(chats))
         options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message)
         return self._run([None] * len(chats), params,
-                         lambda i, seed: self._engine.submit_chat(chats[i], options, params[i], seed, False))
+                         lambda i, seed: self._engine.submit_chat(chats[i], options, params[i], seed, False), raise_errors)
 
     def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None, *,
                add_special_tokens: bool = True) -> Stream:
@@ -175,29 +199,47 @@ class LLM(Model):
         return Stream(self._engine.submit_chat(messages, options, sampling_params, one_seed(sampling_params), False))
 
     def embed(self, prompts: Union[Prompt, Sequence[Prompt]], *, normalize: Optional[bool] = None,
-              dimensions: int = 0) -> List[EmbeddingRequestOutput]:
+              dimensions: int = 0, raise_errors: bool = False) -> List[EmbeddingRequestOutput]:
         """The vector of each text. normalize: to length 1; None is as the model's files say. dimensions: keep the first
-        values only, where the model allows it; 0 keeps all."""
+        values only, where the model allows it; 0 keeps all. Errors: as generate."""
         all_prompts = as_list(prompts)
-        results: List[Optional[EmbeddingRequestOutput]] = [None] * len(all_prompts)
+        results = [EmbeddingRequestOutput(self._name(), EmbeddingOutput([])) for _ in all_prompts]
 
         def take(i: int, r: Request) -> None:
             for _ in r.pieces():
                 pass
-            results[i] = EmbeddingRequestOutput(self._name(), EmbeddingOutput(r.embedding()),
-                                                r.tokens()["n_prompt_tokens"])
+            results[i].outputs.embedding = r.embedding()
+            results[i].n_prompt_tokens = r.tokens()["n_prompt_tokens"]
 
-        run_all([(i, partial(self._engine.submit_embed, p, normalize, dimensions, False))
-                 for i, p in enumerate(all_prompts)], take)
-        return [r for r in results if r is not None]
+        def fail(i: int, e: n.RoseError) -> None:
+            if raise_errors or not is_of_prompt(e):
+                raise e
+            self._probe(lambda: self._engine.submit_embed([0], normalize, dimensions, False))
+            results[i].error = e
+
+        run_all(((i, partial(self._engine.submit_embed, p, normalize, dimensions, False))
+                 for i, p in enumerate(all_prompts)), take, fail)
+        return results
 
     def _name(self) -> str:
         return str(next(self._numbers))
 
+    @staticmethod
+    def _probe(submit: Callable[[], Request]) -> None:
+        """Raises the error of a request if its parameters are wrong, whatever the prompt: submits the shortest prompt."""
+        try:
+            submit().close()
+        except n.QueueFullError:
+            pass
+
     def _run(self, texts: List[Optional[str]], params: List[Optional[SamplingParams]],
-             submit: Callable[[int, int], Request]) -> List[RequestOutput]:
+             submit: Callable[[int, int], Request], raise_errors: bool) -> List[RequestOutput]:
         results = [RequestOutput(self._name(), text, []) for text in texts]
-        jobs: List[Job] = [(i, partial(submit, i, seed)) for i, p in enumerate(params) for seed in seeds_for(p)]
+        sound: List[Optional[SamplingParams]] = []  # parameters that were found to be right
+        for p in {id(p): p for p in params}.values():  # what is wrong in Python's eyes, before any work
+            seeds_for(p)
+            with self._engine.use() as handle:
+                native_params(handle, p, 0, False, False)
 
         def take(i: int, r: Request) -> None:
             output = CompletionOutput(len(results[i].outputs))
@@ -208,21 +250,40 @@ class LLM(Model):
                 for name, value in r.tokens().items():
                     setattr(results[i], name, value)
 
-        run_all(jobs, take)
+        def fail(i: int, e: n.RoseError) -> None:
+            if raise_errors or not is_of_prompt(e):
+                raise e
+            if not any(p is params[i] for p in sound):
+                self._probe(lambda: self._engine.submit([0], params[i], 0, False, False))
+                sound.append(params[i])
+            results[i].error = results[i].error or e
+
+        run_all(((i, partial(submit, i, seed)) for i, p in enumerate(params) for seed in seeds_for(p)), take, fail)
         return results
 
 
-def run_all(jobs: Sequence[Job], take: Callable[[int, Request], None]) -> None:
-    """Submits each job and takes its result, in order. When the queue is full, the oldest request is taken first."""
+def is_of_prompt(e: n.RoseError) -> bool:
+    """Whether an error concerns one prompt, and not the engine with all of them."""
+    return isinstance(e, (n.InvalidArgumentError, n.RequestFailedError))
+
+
+def run_all(jobs: Iterable[Job], take: Callable[[int, Request], None], fail: Callable[[int, n.RoseError], None]) -> None:
+    """Submits each job and takes its result, in order. When the queue is full, the oldest request is taken first. fail
+    gets the error of a job, and the job's further choices are left out unless it raises."""
     running: Deque[Tuple[int, Request]] = deque()  # number of the prompt
+    failed = -1  # the last prompt that could not be submitted
 
     def take_oldest() -> None:
-        take(*running[0])
+        i, r = running[0]
+        try:
+            take(i, r)
+        except n.RoseError as e:
+            fail(i, e)
         running.popleft()[1].close()
 
     try:
         for i, submit in jobs:
-            while True:
+            while i != failed:
                 try:
                     running.append((i, submit()))
                     break
@@ -231,9 +292,14 @@ def run_all(jobs: Sequence[Job], take: Callable[[int, Request], None]) -> None:
                         take_oldest()
                     else:  # requests of other threads fill the queue
                         time.sleep(WAIT_MS / 1000)
+                except n.RoseError as e:
+                    failed = i
+                    fail(i, e)
         while running:
             take_oldest()
     finally:
+        for _, r in running:  # all are cancelled before the first close, which waits for the end of a step
+            r.cancel()
         for _, r in running:
             r.close()
 

@@ -6,6 +6,7 @@ import json
 import os
 from ctypes import c_char_p, c_float, c_uint32
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _native as n
@@ -55,9 +56,12 @@ class StructuredOutputsParams:
 
 def _as_text(text: str, name: str) -> bytes:
     """A text that C can end with a NUL."""
+    if not isinstance(text, str):
+        raise n.InvalidArgumentError(f"{name}: a text is needed, not {type(text).__name__}")
     if "\0" in text:
         raise n.InvalidArgumentError(f"{name}: the text has a NUL character, which the C library cannot take here")
-    return text.encode()
+    with n.checked(name):
+        return text.encode()
 
 
 def _as_json(value: Schema) -> bytes:
@@ -116,21 +120,37 @@ def random_seed() -> int:
 
 
 def _ids(values: Sequence[int], name: str) -> Any:
-    for v in values:
+    with n.checked(name):
+        ids = [index(v) for v in values]
+    for v in ids:
         if not 0 <= v < 1 << 32:
             raise n.InvalidArgumentError(f"{name}: {v} is not a token id")
-    return (c_uint32 * len(values))(*values)
+    return (c_uint32 * len(ids))(*ids)
 
 
 def _unsigned(value: int, bits: int, name: str) -> int:
     """ctypes would cut a number that is too large without a word."""
+    with n.checked(name):
+        value = index(value)
     if not 0 <= value < 1 << bits:
         raise n.InvalidArgumentError(f"{name}: {value} is out of range; it is 0 to {(1 << bits) - 1}")
     return value
 
 
+def _real(value: float, name: str) -> float:
+    with n.checked(name):
+        if isinstance(value, (str, bytes, bool)):
+            raise TypeError(f"a number is needed, not {type(value).__name__}")
+        return float(value)
+
+
 def native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
     """The C struct. It refers to arrays that ctypes keeps as long as the struct."""
+    with n.checked("SamplingParams"):
+        return _native_params(handle, p, seed, add_special, wakeup)
+
+
+def _native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
     c = n.Params()
     n.library().params_init(c, ctypes.sizeof(n.Params), handle if p is None else None)
     c.seed, c.wakeup, c.add_special = seed, wakeup, add_special
@@ -138,15 +158,19 @@ def native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_speci
     if p is None:
         return c
     c.max_tokens = (1 << 31) - 1 if p.max_tokens is None else _unsigned(p.max_tokens, 32, "max_tokens")
-    c.temperature, c.top_p, c.min_p = p.temperature, p.top_p, p.min_p
+    c.temperature, c.top_p = _real(p.temperature, "temperature"), _real(p.top_p, "top_p")
+    c.min_p = _real(p.min_p, "min_p")
     c.top_k = 0 if p.top_k == -1 else _unsigned(p.top_k, 32, "top_k")
-    c.ignore_eos, c.include_stop, c.skip_special = p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens
+    c.ignore_eos, c.include_stop = bool(p.ignore_eos), bool(p.include_stop_str_in_output)
+    c.skip_special = bool(p.skip_special_tokens)
     c.min_tokens = _unsigned(p.min_tokens, 32, "min_tokens")
-    c.presence_penalty, c.frequency_penalty = p.presence_penalty, p.frequency_penalty
-    c.repetition_penalty = p.repetition_penalty
-    if not -(1 << 31) <= p.priority < 1 << 31:
+    c.presence_penalty = _real(p.presence_penalty, "presence_penalty")
+    c.frequency_penalty = _real(p.frequency_penalty, "frequency_penalty")
+    c.repetition_penalty = _real(p.repetition_penalty, "repetition_penalty")
+    with n.checked("priority"):
+        c.priority = index(p.priority)
+    if c.priority != p.priority:
         raise n.InvalidArgumentError(f"priority: {p.priority} is out of range")
-    c.priority = p.priority
     if p.logprobs is not None:
         c.logprobs, c.top_logprobs = 1, _unsigned(p.logprobs, 32, "logprobs")
     if p.cache_salt is not None:
@@ -218,7 +242,8 @@ class CompletionOutput:
 @dataclass
 class RequestOutput:
     """The results of a prompt. prompt: its text, None if it came as ids or as messages. n_prompt_tokens: with those that
-    the tokenizer and the chat template add. num_cached_tokens: how many of them were in the prefix cache."""
+    the tokenizer and the chat template add. num_cached_tokens: how many of them were in the prefix cache. error: why the
+    prompt has no result, or not all of its results, else None."""
 
     request_id: str
     prompt: Optional[str]
@@ -226,6 +251,7 @@ class RequestOutput:
     n_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     finished: bool = True
+    error: Optional[n.RoseError] = None
 
 
 @dataclass
@@ -235,9 +261,10 @@ class EmbeddingOutput:
 
 @dataclass
 class EmbeddingRequestOutput:
-    """The vector of a text: `outputs.embedding`."""
+    """The vector of a text: `outputs.embedding`. error: why there is none (it is then empty), else None."""
 
     request_id: str
     outputs: EmbeddingOutput
     n_prompt_tokens: int = 0
     finished: bool = True
+    error: Optional[n.RoseError] = None

@@ -172,9 +172,9 @@ def test_errors(llm):
                          ("max_tokens", 0), ("max_tokens", -1), ("n", 0), ("stop", ""), ("stop_token_ids", [-1])]:
         text = raised(roseinfer.InvalidArgumentError, lambda: llm.generate(PROMPT, SamplingParams(**{field: value})))
         check(f"{field}={value!r} is refused", text and " instead: " not in text, text)
-    refuses("an empty prompt", roseinfer.InvalidArgumentError, "prompt", lambda: llm.generate([[]]))
-    refuses("a prompt of another type", roseinfer.InvalidArgumentError, "float", lambda: llm.generate([1.5]))
-    refuses("an unknown id", roseinfer.InvalidArgumentError, "", lambda: llm.generate([[1 << 31]]))
+    refuses("an empty prompt", roseinfer.InvalidArgumentError, "prompt", lambda: llm.generate([[]], raise_errors=True))
+    refuses("a prompt of another type", roseinfer.InvalidArgumentError, "float", lambda: llm.generate([1.5], raise_errors=True))
+    refuses("an unknown id", roseinfer.InvalidArgumentError, "", lambda: llm.generate([[1 << 31]], raise_errors=True))
     refuses("a schema that is none", roseinfer.InvalidArgumentError, "",
             lambda: llm.generate(PROMPT, SamplingParams(structured_outputs=StructuredOutputsParams(json="{"))))
     refuses("two structures", roseinfer.InvalidArgumentError, "2 members", lambda: llm.generate(
@@ -182,11 +182,89 @@ def test_errors(llm):
     refuses("a stream of two", roseinfer.InvalidArgumentError, "n:", lambda: llm.stream(PROMPT, SamplingParams(n=2)))
     refuses("too few parameters", roseinfer.InvalidArgumentError, "2 prompts",
             lambda: llm.generate(PROMPTS[:2], [SamplingParams()]))
-    refuses("a chat without a role", roseinfer.InvalidArgumentError, "", lambda: llm.chat([{"content": "x"}]))
+    refuses("a chat without a role", roseinfer.InvalidArgumentError, "", lambda: llm.chat([{"content": "x"}], raise_errors=True))
     check("every error is a RoseError, and some are Python's own", issubclass(roseinfer.InvalidArgumentError, ValueError) and
           issubclass(roseinfer.OutOfMemoryError, MemoryError) and
           all(issubclass(getattr(roseinfer, e), roseinfer.RoseError) for e in roseinfer.__all__ if e.endswith("Error")))
     check("nothing is left", not llm._engine._requests, llm._engine._requests)
+
+
+WRONG = [("temperature", "hot"), ("temperature", None), ("temperature", math.nan), ("top_p", [1]), ("top_k", 1.5), ("top_k", -7), ("min_p", "x"),
+         ("n", "2"), ("n", 2.0), ("n", 1 << 40), ("n", -1), ("seed", "s"), ("max_tokens", "9"), ("max_tokens", 1 << 40), ("min_tokens", None),
+         ("stop", 5), ("stop", [5]), ("stop", ["\ud800"]), ("stop_token_ids", ["a"]), ("stop_token_ids", 5), ("logit_bias", [1]),
+         ("logit_bias", {"a": 1}), ("logit_bias", {1: "a"}), ("allowed_token_ids", [1.5]), ("bad_token_ids", [5]), ("bad_token_ids", [["a"]]),
+         ("logprobs", "1"), ("priority", "a"), ("priority", 1 << 40), ("cache_salt", 5), ("presence_penalty", "x"),
+         ("structured_outputs", "json"), ("structured_outputs", StructuredOutputsParams(choice=5)),
+         ("structured_outputs", StructuredOutputsParams(json={"a": {1, 2}}))]
+
+
+def test_wrong_values(llm):
+    """Values of a wrong type or range are errors of the library, whatever Python or ctypes would raise, and begin no work."""
+    for field, value in WRONG:
+        text = raised(roseinfer.InvalidArgumentError, lambda: llm.generate([PROMPT] * 2, SamplingParams(**{field: value})))
+        check(f"{field}={value!r}"[:60] + " is an InvalidArgumentError", text and " instead: " not in text, text or "nothing was raised")
+    for what, call in (("prompts", lambda: llm.generate(5)), ("sampling_params", lambda: llm.generate(PROMPT, 5)), ("sampling_params", lambda: llm.generate([PROMPT], [5])),
+                       ("messages", lambda: llm.chat(5)), ("", lambda: llm.chat([{"role": "user", "content": "x"}], chat_template_kwargs={"a": {1}})),
+                       ("text", lambda: llm.tokenize("\ud800")), ("ids", lambda: llm.detokenize(["a"])), ("dimensions", lambda: llm.embed(PROMPT, dimensions=-1)),
+                       ("dtype", lambda: LLM(MODEL, dtype=5)), ("threads", lambda: LLM(MODEL, threads="2")), ("model", lambda: LLM(5))):
+        refuses(f"a wrong value of {what}", roseinfer.InvalidArgumentError, what, call)
+    check("nothing is left after wrong values", not llm._engine._requests, llm._engine._requests)
+
+
+def test_one_bad_prompt(llm):
+    """One bad prompt gives one error, in its own output; the others have the results that they have alone."""
+    greedy = SamplingParams(temperature=0, max_tokens=8)
+    alone = [output(r).text for r in llm.generate(PROMPTS, greedy)]
+    for bad in ([], 1.5, [1 << 31], "\ud800", {"x": 1}, None, "long " * 100000, ["a"]):
+        got = llm.generate(PROMPTS[:2] + [bad] + PROMPTS[2:], greedy)
+        good = [r for i, r in enumerate(got) if i != 2]
+        check(f"a bad prompt {bad!r}"[:60], [output(r).text for r in good] == alone and all(r.error is None for r in good) and not got[2].outputs
+              and isinstance(got[2].error, roseinfer.InvalidArgumentError), [(r.error, r.outputs) for r in got])
+        text = raised(roseinfer.InvalidArgumentError, lambda: llm.generate(PROMPTS[:2] + [bad], greedy, raise_errors=True))
+        check("the same, raised", text == str(got[2].error), text)
+    got = llm.generate([[], PROMPT], SamplingParams(temperature=0, max_tokens=8, n=3))
+    check("n results or one error", len(got[1].outputs) == 3 and not got[0].outputs and got[0].error is not None, got)
+    hello = [{"role": "user", "content": "Hello"}]
+    for bad in ([{"content": "x"}], 5, [{"role": "user", "content": {1}}]):
+        got = llm.chat([hello, bad, hello], greedy)
+        check(f"a bad chat {bad}", output(got[0]).text == output(got[2]).text and isinstance(got[1].error, roseinfer.InvalidArgumentError), got)
+    got = llm.embed([PROMPT, [], PROMPT])
+    check("a bad text of embed", len(got[0].outputs.embedding) == llm.embedding_size and got[0].outputs == got[2].outputs
+          and not got[1].outputs.embedding and isinstance(got[1].error, roseinfer.InvalidArgumentError) and got[0].error is None, got[1])
+    refuses("a bad text of embed, raised", roseinfer.InvalidArgumentError, "", lambda: llm.embed([PROMPT, []], raise_errors=True))
+    refuses("wrong parameters that the library finds", roseinfer.InvalidArgumentError, "temperature", lambda: llm.generate([PROMPT, []], SamplingParams(temperature=-1.0)))
+    check("nothing is left after bad prompts", not llm._engine._requests, llm._engine._requests)
+
+
+CTRL_C = """
+import signal, sys, threading, time, os
+import roseinfer
+llm = roseinfer.LLM(sys.argv[1], device="cpu", threads=2)
+def press():
+    time.sleep(0.5)
+    pressed.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+pressed = []
+thread = threading.Thread(target=press)
+thread.start()
+try:
+    llm.generate(["Once upon a time"] * 200, roseinfer.SamplingParams(max_tokens=400, n=20, ignore_eos=True))
+    print("no interrupt")
+except KeyboardInterrupt:
+    took = time.monotonic() - pressed[0]
+    print("interrupted", len(llm._engine._requests), took)
+llm.generate("Once", roseinfer.SamplingParams(max_tokens=2))
+llm.close()
+print("closed")
+"""
+
+
+def test_ctrl_c():
+    """Ctrl-C ends a batch and frees its requests; the engine goes on. The time is printed, not judged."""
+    p = subprocess.run([sys.executable, "-c", CTRL_C, MODEL], env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}, timeout=120, capture_output=True,
+                       text=True, check=False)
+    check("Ctrl-C in a batch", p.stdout.startswith("interrupted 0 ") and p.stdout.endswith("closed\n") and p.returncode == 0, (p.stdout, p.stderr))
+    print(p.stdout.splitlines()[:1])
 
 
 def test_small(options):
@@ -362,7 +440,10 @@ def main():
             test_server(llm, s)
         test_forms(llm)
         test_errors(llm)
+        test_wrong_values(llm)
+        test_one_bad_prompt(llm)
         test_asyncio(options, llm)
+    test_ctrl_c()
     test_small(options)
     test_threads(options)
     return results()
