@@ -3,7 +3,7 @@
  * I/O threads append lines to a buffer in memory. A separate thread writes all waiting lines with
  * one write(), so a slow disk or a full pipe delays no request. Lines that do not fit into the
  * buffer, or that the disk does not take, are lost. The server's log says so when it begins and
- * when it ends, and how many at most once a minute: a full disk must not fill the log, too.
+ * when it ends, and how many at most once a minute: a full disk must not also fill the log.
  *
  * A line never has a body, a query, a key, or a header that was not checked. */
 #include <errno.h>

@@ -125,13 +125,13 @@ float rose_gguf_f32_at(const rose_gguf_value *v, uint64_t i);
 bool rose_gguf_bool_at(const rose_gguf_value *v, uint64_t i);
 
 /* gguf_tokens.c: a token by its text, where its type (tokenizer.ggml.token_type) may be wrong.
- * Tokens that end a text are control tokens, too. */
+ * Tokens that end a text are also control tokens. */
 typedef enum rose_gguf_token_kind {
     ROSE_GGUF_PLAIN, /* as the type says */
     ROSE_GGUF_CONTROLS,
     ROSE_GGUF_ENDS_TEXT
 } rose_gguf_token_kind;
-enum { ROSE_GGUF_CONTROL = 3, ROSE_GGUF_USER_DEFINED = 4 }; /* values of token_type */
+enum { ROSE_GGUF_USER_DEFINED = 4 }; /* a value of token_type */
 rose_gguf_token_kind rose_gguf_token_kind_of(rose_gguf_str text, int32_t type);
 bool rose_gguf_str_is(rose_gguf_str s, const char *text);
 
