@@ -65,7 +65,7 @@ static const rose_pre pres[] = {
      .patterns = {"[\r\n]", DEEPSEEK_WORDS,
                   "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"
                   "\\x{3001}-\\x{3002}]+",
-                  "\\s+(?![\\s\\S])", /* at the end of the piece */
+                  "(?<!\\s)\\s++(?![\\s\\S])", /* \s+$, in linear time */
                   DEEPSEEK_OTHERS, "\\p{N}+"}},
     {.names = "deepseek-coder",
      .patterns = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", DEEPSEEK_OTHERS, "\\p{N}"}},
