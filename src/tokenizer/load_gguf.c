@@ -90,8 +90,8 @@ static uint32_t read_id(const gguf_tokens *k, const char *key, uint32_t dflt, in
 {
     uint32_t id = dflt < k->n && k->all[dflt].type == type ? dflt : ROSE_NO_ID;
     if (!rose_gguf_get_id(k->g, key, k->n, &id))
-        rose_log(ROSE_LOG_DEBUG, "tokenizer", "%s: %s is an id that no token has: ignored",
-                 k->g->label, key);
+        rose_log(type == ROSE_PIECE_UNKNOWN ? ROSE_LOG_WARN : ROSE_LOG_DEBUG, "tokenizer",
+                 "%s: %s is an id that no token has: ignored", k->g->label, key);
     return id;
 }
 

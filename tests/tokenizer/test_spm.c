@@ -323,11 +323,33 @@ static void damaged(void **state)
     rose_buf_free(&b);
 }
 
+/* Tokens that tokenizer_config.json names: after the last piece, in the order of transformers. A
+ * piece that is also named keeps its id. */
+static void named_tokens(void **state)
+{
+    static const char config[] =
+        "{\"added_tokens_decoder\":{\"1\":{\"content\":\"<s>\",\"special\":true},\"99\":{"
+        "\"content\":"
+        "\"<im>\",\"special\":true}},\"pad_token\":\"</s>\",\"additional_special_tokens\":[\"<y>\","
+        "\"aa\"]}";
+    uint32_t id;
+    (void)state;
+    rose_tokenizer *t = open_small(&(settings){0}, config);
+    const uint32_t n = sizeof small / sizeof small[0];
+    assert_true(rose_tokenizer_find(t, "<im>", 4, &id) && id == n);
+    assert_true(rose_tokenizer_find(t, "<y>", 3, &id) && id == n + 1);
+    assert_int_equal(rose_tokenizer_vocab_size(t), n + 2);
+    assert_true(rose_tokenizer_is_special(t, n) && rose_tokenizer_is_special(t, 17));
+    assert_ids(t, "<im><y><s></s>", 0, IDS(n, n + 1, 1, 2));
+    rose_tokenizer_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_by_hand),     cmocka_unit_test(decoding), cmocka_unit_test(continuing),
-        cmocka_unit_test(refused_by_name), cmocka_unit_test(damaged),
+        cmocka_unit_test(ids_by_hand), cmocka_unit_test(decoding),
+        cmocka_unit_test(continuing),  cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(damaged),     cmocka_unit_test(named_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
