@@ -549,8 +549,7 @@ int main(void)
         cmocka_unit_test(order_and_escapes),    cmocka_unit_test(refuses_contradictions),
         cmocka_unit_test(merges_in_a_circle),   cmocka_unit_test(damaged_files),
         cmocka_unit_test(no_such_folder),       cmocka_unit_test(vocab_and_merges),
-        cmocka_unit_test(bad_vocab_and_merges),
-        cmocka_unit_test(named_beside),
+        cmocka_unit_test(bad_vocab_and_merges), cmocka_unit_test(named_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
