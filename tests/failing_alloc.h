@@ -19,7 +19,7 @@
 #define HAVE_OWN_ALLOCATOR 1
 #endif
 #endif
-#ifdef ROSE_ALLOC_GUARD /* the debug build routes these names elsewhere */
+#ifdef ROSE_ALLOC_GUARD /* the checked build routes these names elsewhere */
 #define HAVE_OWN_ALLOCATOR 1
 #endif
 

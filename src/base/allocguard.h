@@ -2,7 +2,7 @@
  * malloc, calloc, realloc, free or aligned_alloc of the calling thread aborts with a message. So
  * does a call that allocates or frees on the GPU (backend/cuda/guard.c).
  *
- * It works in the debug build, where the linker routes these calls through this file (--wrap).
+ * It works in the checked build, where the linker routes these calls through this file (--wrap).
  * In other builds it is empty. */
 #ifndef ROSE_BASE_ALLOCGUARD_H
 #define ROSE_BASE_ALLOCGUARD_H

@@ -417,7 +417,7 @@ static void await_masks(rose_engine *e)
 }
 
 /* Builds the step and gives it to the backend. From here to delivery nothing allocates, which
- * the debug build enforces. */
+ * the checked build enforces. */
 static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t plan_ns, rose_err *err)
 {
     rose_flight *f = &e->flights[e->n_flights];

@@ -265,7 +265,7 @@ void rose_sched_finish(rose_sched *s, uint32_t i)
     rose_seq *q = &s->seqs[i];
     switch ((rose_seq_state)q->state) {
     case ROSE_SEQ_FREE:
-        assert(!"finish of a free handle");
+        assert(false && "finish of a free handle");
         return;
     case ROSE_SEQ_WAITING:
         rose_waitq_remove(&s->waiting, i);

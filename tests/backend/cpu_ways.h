@@ -8,7 +8,21 @@
 
 #include "backend/cpu/kernels_internal.h"
 
+/* The slow builds show that no way touches wrong memory or breaks an assertion: few models, types
+ * and sizes do. The release build compares the bits of all of them. */
+#ifdef ROSE_DEBUG
+enum { FEW = 1 };
+#else
+enum { FEW = 0 };
+#endif
+
 enum { N_PROMPT = 37, N_TOKENS = 53 };
+
+/* The sequences of check_among. A test of many models needs fewer: what a long batch adds is up to
+ * the kernels, which are the same for all. */
+#ifndef N_OTHERS
+#define N_OTHERS (FEW ? 15 : 63)
+#endif
 
 static const char *const g_isas[] = {"scalar", "avx2", "avx512", "amx"};
 static const char *g_level = "auto"; /* what the checks run */
@@ -70,8 +84,8 @@ static inline void check_alone(const rose_model *m, rose_compute dtype, const ch
 static inline void check_chunks(const rose_model *m, rose_compute dtype, const fx_seq *want,
                                 const char *name)
 {
-    static const uint32_t chunks[] = {1, 3, 16, 17, N_PROMPT};
-    for (int i = 0; i < 5; i++)
+    static const uint32_t chunks[] = {3, 17, 1, 16, N_PROMPT};
+    for (int i = 0; i < (FEW ? 2 : 5); i++)
         check_alone(m, dtype, g_level, 1, chunks[i], want, name);
 }
 
@@ -79,7 +93,7 @@ static inline void check_threads(const rose_model *m, rose_compute dtype, const 
                                  const char *name)
 {
     check_alone(m, dtype, g_level, 2, 17, want, name);
-    check_alone(m, dtype, g_level, 3, 19, want, name);
+    if (!FEW) check_alone(m, dtype, g_level, 3, 19, want, name);
 }
 
 static inline void check_isas(const rose_model *m, rose_compute dtype, const fx_seq *want,
@@ -89,12 +103,11 @@ static inline void check_isas(const rose_model *m, rose_compute dtype, const fx_
         check_alone(m, dtype, g_isas[i], 2, 20, want, name);
 }
 
-/* 63 others of 1 .. 60 tokens start at random steps with random chunks, finish and give their pages
- * back while the sequence under test is prefilled in chunks and then decoded. */
+/* N_OTHERS others of 1 .. 60 tokens start at random steps with random chunks, finish and give their
+ * pages back while the sequence under test is prefilled in chunks and then decoded. */
 static inline void check_among(const rose_model *m, rose_compute dtype, const fx_seq *want,
                                const char *name)
 {
-    enum { N_OTHERS = 63 };
     fx_random r = {.seed = fx_seed() + 5};
     fx_backend f = fx_open(m, dtype, g_level, 2, 3);
     fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS), others[N_OTHERS];

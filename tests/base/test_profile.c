@@ -281,7 +281,7 @@ static void *scribble(void *arg)
     rose_prof_thread(name);
     while (!atomic_load_explicit(&g_end, memory_order_relaxed)) {
         rose_prof_span s = rose_prof_begin("work");
-        rose_alloc_guard_begin("recording"); /* in the debug build: no allocation */
+        rose_alloc_guard_begin("recording"); /* in the checked build: no allocation */
         rose_prof_flow(ROSE_PROF_FLOW_STEP, id);
         rose_prof_counter("n", n++);
         rose_alloc_guard_end();

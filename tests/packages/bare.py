@@ -9,6 +9,12 @@ from checks import skip
 BASE = os.environ.get("ROSE_BARE_BASE", "/var/tmp/bare.base")
 
 
+def may_mount():
+    """Whether this process can mount in namespaces of its own."""
+    return subprocess.run(["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
 class BareRoot:
     """The folder `path`, removed at the end; `with BareRoot("container") as root`."""
 
@@ -22,8 +28,7 @@ class BareRoot:
         if os.getuid() != 0 or missing:
             skip(name, "a bare root needs " + (", ".join(missing) if missing else "root"))
             return None
-        if subprocess.run(["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        if not may_mount():
             skip(name, "a bare root needs the right to mount")
             return None
         if not os.path.exists(os.path.join(BASE, "etc", "debian_version")) and not self.make_base():

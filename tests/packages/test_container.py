@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""packaging/Dockerfile without docker: `test_container.py MODEL [ARG=VALUE...]`, in the root of the source tree; closes with
-`N passed, N failed`.
+"""packaging/Dockerfile without docker: `test_container.py MODEL [--build] [ARG=VALUE...]`, in the root of the source tree after
+`make`; closes with `N passed, N failed`.
 
-The steps are read from the Dockerfile. Those of the builder stage run in a bare Debian. The final stage is a folder that
-holds the Debian packages of the distroless base and what the stage copies; its command runs there by chroot as its user, is
-probed by the stage's HEALTHCHECK, and serves a stream. Needs root and the network. CUDA=1 CUDA_ARCHS=90a builds the CUDA
-image, which takes minutes; it must serve without a GPU, too."""
+The steps are read from the Dockerfile. Of the builder stage the last step runs here: it gathers the program that `make` has
+built. With --build all its steps run in a bare Debian, which takes minutes. The final stage is a folder that holds the Debian
+packages of the distroless base and what the stage copies; its command runs there by chroot as its user, is probed by the
+stage's HEALTHCHECK, and serves a stream. Needs root and the network. --build CUDA=1 CUDA_ARCHS=90a builds the CUDA image,
+which takes more minutes; it must serve without a GPU, too."""
 import fcntl
 import json
 import os
@@ -17,11 +18,12 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
-from bare import BareRoot
-from checks import check, results
+from bare import BareRoot, may_mount
+from checks import check, results, skip
 
 MODEL = os.path.abspath(sys.argv[1])
 DOCKERFILE = "packaging/Dockerfile"
@@ -78,9 +80,22 @@ def builder_script(steps, given):
             out.append(f"echo {shlex.quote('RUN ' + rest)}; sh -c {shlex.quote(rest)}")
         else:
             raise ValueError(f"the test does not know {word} in the builder stage; teach it")
-    out.append(f"mkdir /base /debs && cd /debs && apt-get download -q {BASE_PACKAGES} >&2")
-    out.append('for f in *.deb; do dpkg-deb -x "$f" /base; done')
-    return "\n".join(out)
+    return "\n".join(out + [base_script("/base")])
+
+
+def base_script(folder):
+    """A shell script that unpacks the packages of the distroless base into a new folder."""
+    return f"""mkdir {folder} {folder}.debs && cd {folder}.debs
+chmod 755 {folder} {folder}.debs
+apt-get download -q {BASE_PACKAGES} >&2
+for f in *.deb; do dpkg-deb -x "$f" {folder}; done"""
+
+
+def gather_script(steps, out):
+    """The last step of the builder stage, with a folder of ours in place of its /out; it runs in the source tree."""
+    word, rest = steps[-1]
+    assert word == "RUN" and rest.startswith("install ") and "/out/" in rest, rest
+    return "set -eu\n" + rest.replace("/out/", out + "/")
 
 
 def final_stage(steps):
@@ -162,38 +177,65 @@ def serve(image, stage):
 
 
 def main():
-    given = dict(a.split("=", 1) for a in sys.argv[2:])
+    given = dict(a.split("=", 1) for a in sys.argv[2:] if a != "--build")
     before, (builder, last) = stages(DOCKERFILE)
     check("the builder is Debian 12", builder[0] == "debian:12-slim AS build", builder[0])
     check("the final stage is distroless", last[0] == "${BASE}" and before["BASE"] == BASE_IMAGE, (last[0], before))
     stage = final_stage(last[1])
     check("the user is that of the base", stage["USER"] == f"{NONROOT}:{NONROOT}", stage["USER"])
     source, target = re.fullmatch(r"--from=build (/\S+)/ (/)", stage["COPY"]).groups()
+    return built(builder[1], given, source, target, stage) if "--build" in sys.argv else gathered(builder[1], target, stage)
+
+
+def built(steps, given, source, target, stage):
+    """All steps of the builder stage in a bare Debian, then the image of what they made."""
     with BareRoot("container") as root:
-        p = root.run(["sh", "-c", builder_script(builder[1], given)])
+        p = root.run(["sh", "-c", builder_script(steps, given)])
         if p is None:
             return results()
         out = p.stdout.decode("utf-8", "replace")
-        if not check("the steps of the builder stage", p.returncode == 0, out[-3000:]):
-            return results()
-        print("\n".join(re.findall(r"^RUN .*$", out, re.M)))
-        image, copied = root.path + "/base", root.path + source
-        added = files(copied)
-        check("the final stage copies the program and licences only",
-              {f for f in added if not f.startswith("usr/share/doc/roseinfer/")} == {"usr/bin/roseinfer"}, added)
-        shutil.copytree(copied, image + target, dirs_exist_ok=True, symlinks=True)
-        shutil.copytree(MODEL, image + "/model")
-        for folder in ("proc", "dev", "tmp"):
-            os.makedirs(f"{image}/{folder}", exist_ok=True)
-        # Mounts, processes and network end with this process.
-        child = subprocess.run(["unshare", "--mount", "--propagation", "private", "--pid", "--net", "--fork", "--kill-child",
-                                sys.executable, __file__, MODEL, "--serve", image], stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT)
-        said = child.stdout.decode("utf-8", "replace")
-        print(said, end="")
-        m = re.search(r"^(\d+) passed, (\d+) failed$", said, re.M)
-        check("the container's command", child.returncode == 0 and m and int(m.group(1)) >= 8, said[-3000:])
+        if check("the steps of the builder stage", p.returncode == 0, out[-3000:]):
+            print("\n".join(re.findall(r"^RUN .*$", out, re.M)))
+            try_image(root.path + "/base", root.path + source, target, stage)
     return results()
+
+
+def gathered(steps, target, stage):
+    """The image of the program that is built here."""
+    with open("/etc/os-release", encoding="utf-8") as f:
+        debian_12 = 'VERSION_ID="12"' in f.read().split("\n")
+    if os.getuid() != 0 or not debian_12 or not may_mount():
+        skip("the image", "it needs root, the right to mount, and Debian 12, whose packages it is made of")
+        return results()
+    with tempfile.TemporaryDirectory(prefix="rose-container-", dir="/var/tmp") as work:
+        os.chmod(work, 0o755)
+        p = subprocess.run(["sh", "-euc", base_script(work + "/base")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if p.returncode != 0:
+            skip("the image", "apt-get download failed: " + p.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            return results()
+        p = subprocess.run(["sh", "-c", gather_script(steps, work + "/out")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if check("the last step of the builder stage", p.returncode == 0, p.stdout.decode("utf-8", "replace")):
+            try_image(work + "/base", work + "/out", target, stage)
+    return results()
+
+
+def try_image(image, copied, target, stage):
+    """The files of the base in `image`, what the final stage copies in `copied`: puts them together and serves."""
+    added = files(copied)
+    check("the final stage copies the program and licences only",
+          {f for f in added if not f.startswith("usr/share/doc/roseinfer/")} == {"usr/bin/roseinfer"}, added)
+    shutil.copytree(copied, image + target, dirs_exist_ok=True, symlinks=True)
+    shutil.copytree(MODEL, image + "/model")
+    for folder in ("proc", "dev", "tmp"):
+        os.makedirs(f"{image}/{folder}", exist_ok=True)
+    # Mounts, processes and network end with this process.
+    child = subprocess.run(["unshare", "--mount", "--propagation", "private", "--pid", "--net", "--fork", "--kill-child",
+                            sys.executable, __file__, MODEL, "--serve", image], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
+    said = child.stdout.decode("utf-8", "replace")
+    print(said, end="")
+    m = re.search(r"^(\d+) passed, (\d+) failed$", said, re.M)
+    check("the container's command", child.returncode == 0 and m and int(m.group(1)) >= 8, said[-3000:])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""`make install` and `make uninstall` into a folder: what is there, that it runs, and that nothing stays. Run in the root of
-the source tree; closes with `N passed, N failed`."""
+"""`make install` and `make uninstall` into a folder: what is there, that the program runs, that the examples compile against
+the library and give the program's text, and that nothing stays. Run in the root of the source tree; closes with
+`N passed, N failed`."""
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -9,9 +11,14 @@ import tempfile
 from checks import check, results
 
 PREFIX = "/opt/rose"
+MODEL = "models/rose-tiny"
+PROMPT, OTHER = "Once upon a time", "The king"
 WANTED = ["bin/roseinfer", "bin/roseinfer-bench", "include/roseinfer.h", "lib/libroseinfer.a", "lib/libroseinfer.so",
-          "lib/pkgconfig/roseinfer.pc", "share/man/man1/roseinfer.1", "share/bash-completion/completions/roseinfer",
-          "share/zsh/site-functions/_roseinfer"]
+          "lib/pkgconfig/roseinfer.pc", "share/man/man1/roseinfer.1", "share/man/man1/roseinfer-bench.1",
+          "share/bash-completion/completions/roseinfer", "share/zsh/site-functions/_roseinfer",
+          "share/roseinfer/drivers/driver.py", "share/roseinfer/drivers/vllm.py"]
+C = ["gcc", "-Wall", "-Wextra", "-Werror", "-std=c11"]
+CXX = ["g++", "-Wall", "-Wextra", "-Werror", "-std=c++17"]
 
 
 def make(target, dest):
@@ -24,21 +31,63 @@ def tree(folder):
                   for at, folders, files in os.walk(folder) for name in folders + files)
 
 
-with tempfile.TemporaryDirectory() as dest:
+def output(name, *command, **env):
+    """What the command prints; a check fails if it does."""
+    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **env))
+    check(name, p.returncode == 0, (command, p.stdout[-2000:], p.stderr[-2000:]))
+    return p.stdout.decode("utf-8", "replace").rstrip("\n")
+
+
+def pkg_config(root, *options):
+    """The file's prefix is where the library will be; for this test it is where the library is."""
+    text = output("pkg-config " + " ".join(options), "pkg-config", f"--define-variable=prefix={root}", *options, "roseinfer",
+                  PKG_CONFIG_PATH=root + "/lib/pkgconfig")
+    return shlex.split(text)
+
+
+def test_library(root, tmp):
+    """The library as a user gets it."""
+    flags, lib = pkg_config(root, "--cflags", "--libs"), {"LD_LIBRARY_PATH": root + "/lib"}
+    want = output("the installed program generates", root + "/bin/roseinfer", "generate", MODEL, "-p", PROMPT, "--max-tokens", "32",
+                  "--temperature", "0", "--no-echo")
+    check("it writes something", want)
+
+    output("the example compiles", *C, "examples/generate.c", "-o", tmp + "/shared", *flags)
+    check("the shared library's text", output("the example runs", tmp + "/shared", MODEL, PROMPT, **lib) == want)
+    check("the example needs the shared library", "libroseinfer.so.1" in output("ldd", "ldd", tmp + "/shared"))
+
+    static = [f for f in pkg_config(root, "--static", "--libs") if f != "-lroseinfer"]
+    output("the static example compiles", *C, "examples/generate.c", "-o", tmp + "/static", f"-I{root}/include",
+           root + "/lib/libroseinfer.a", *static)
+    check("the static library's text", output("the static example runs", tmp + "/static", MODEL, PROMPT) == want)
+
+    output("the example in C++ compiles", *CXX, "examples/many.cc", "-o", tmp + "/many", *flags)
+    many = output("the example in C++ runs", tmp + "/many", MODEL, PROMPT, OTHER, PROMPT, **lib)
+    check("many requests in one poll loop", many.split("\n")[0] == want and many.split("\n")[2] == want, many)
+    python = output("the example in Python runs", sys.executable, "examples/stream.py", MODEL, PROMPT, OTHER, PROMPT,
+                    ROSEINFER_LIBRARY=root + "/lib/libroseinfer.so.1")
+    check("asyncio on the wake-up descriptor", python == many, python)
+
+    names = [line.split()[2] for line in output("nm", "nm", "-D", "--defined-only", root + "/lib/libroseinfer.so").split("\n")]
+    check("only rose_lib_* is exported", names and all(x.startswith("rose_lib_") for x in names), names)
+
+
+with tempfile.TemporaryDirectory() as dest, tempfile.TemporaryDirectory() as work:
     p = make("install", dest)
     check("make install", p.returncode == 0, p.stdout.decode()[-2000:])
+    inside = dest + PREFIX
     for path in WANTED:
-        check(f"installed: {path}", os.path.exists(dest + PREFIX + "/" + path), tree(dest))
-    p = subprocess.run([dest + PREFIX + "/bin/roseinfer", "--version"], stdout=subprocess.PIPE)
+        check(f"installed: {path}", os.path.exists(f"{inside}/{path}") and os.path.getsize(f"{inside}/{path}") > 0, tree(dest))
+    p = subprocess.run([inside + "/bin/roseinfer", "--version"], stdout=subprocess.PIPE)
     check("the installed program runs", p.returncode == 0 and p.stdout.startswith(b"roseinfer "), p)
-    with open(dest + PREFIX + "/lib/pkgconfig/roseinfer.pc") as f:
+    with open(inside + "/lib/pkgconfig/roseinfer.pc") as f:
         check("roseinfer.pc has the prefix and not DESTDIR", f"prefix={PREFIX}\n" in f.read())
-    others = dest + PREFIX + "/bin/another-program"
+    test_library(inside, work)
+    others = inside + "/bin/another-program"
     with open(others, "w"):
         pass
     p = make("uninstall", dest)
     check("make uninstall", p.returncode == 0, p.stdout.decode()[-2000:])
-    inside = dest + PREFIX
     check("only what others installed stays", tree(inside) == ["bin", "bin/another-program"], tree(inside))
     os.remove(others)
     make("install", dest)

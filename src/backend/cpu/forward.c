@@ -10,7 +10,7 @@
  * After the K and V of the last layer, only the rows whose logits are needed continue. They are
  * gathered in blocks, so a chunk of a prompt skips most of the last layer.
  *
- * A step allocates nothing (the debug build guards this) and checks nothing, because
+ * A step allocates nothing (the checked build guards this) and checks nothing, because
  * cpu_backend.c has checked the batch. */
 #include "backend/cpu/cpu_internal.h"
 

@@ -1,4 +1,4 @@
-/* backend/cuda/guard.c - the allocation guard of the debug build (base/allocguard.h) for the CUDA
+/* backend/cuda/guard.c - the allocation guard of the checked build (base/allocguard.h) for the CUDA
  * runtime. A call that allocates or frees device memory, pinned memory, a graph or an event during
  * a step aborts. The linker sends these calls through this file (WRAP_FNS in the Makefile). */
 #include "base/allocguard.h"
