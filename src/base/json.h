@@ -35,9 +35,9 @@ typedef enum rose_json_kind {
     ROSE_JSON_NULL
 } rose_json_kind;
 
-/* The head of every value; what follows it is private to base/json*.c. */
+/* The head of every value; what follows it is private to base/json*.c, and may hold pointers. */
 typedef struct rose_json {
-    uint32_t refs;
+    _Alignas(8) uint32_t refs;
     uint8_t kind;  /* a rose_json_kind */
     uint8_t flags; /* private */
 } rose_json;
@@ -216,16 +216,14 @@ typedef struct rose_json_limits {
     size_t values;     /* elements and members beyond the first of their container (no limit) */
 } rose_json_limits;
 
+/* The limits, as a parse names the one that ended it. */
+enum { ROSE_JSON_NO_LIMIT, ROSE_JSON_DEPTH, ROSE_JSON_CONTAINERS, ROSE_JSON_VALUES };
+
 typedef struct rose_json_error {
     int line, column; /* from 1; column counts characters */
     int position;     /* bytes up to here */
-    enum {
-        ROSE_JSON_NO_LIMIT,
-        ROSE_JSON_DEPTH,
-        ROSE_JSON_CONTAINERS,
-        ROSE_JSON_VALUES
-    } limit;        /* the limit that ended the parse; the text itself may be correct */
-    char text[160]; /* what is wrong, one line of ASCII */
+    int limit;        /* the ROSE_JSON_... limit that ended the parse; the text may be correct */
+    char text[160];   /* what is wrong, one line of ASCII */
 } rose_json_error;
 
 /* Parses n bytes (no NUL needed at the end) into *out, a new reference. limits: or NULL. On failure

@@ -122,7 +122,7 @@ int rose_cmd_inspect(int argc, char **argv)
         rose_buf_free(&path);
         return rose_die(&err);
     }
-    const rose_backend_ops *ops;
+    const rose_backend_ops *ops = NULL;
     st = check_texts(model, &m->arch, &err);
     rose_buf_free(&path);
     if (st == ROSE_OK) st = rose_backend_pick_for(&ops, flags.device, m, &err);

@@ -35,8 +35,8 @@ static const char *const wanted[] = {
     [FORM_STRING] = "must be a string",
     [FORM_STRINGS] = "must be a list of strings",
     [FORM_LIST] = "must be a list",
-    [FORM_TYPE] = "no known type: it must be one of null, boolean, integer, number, string, array "
-                  "and object, or a list of them",
+    [FORM_TYPE] = ("no known type: it must be one of null, boolean, integer, number, string, "
+                   "array and object, or a list of them"),
     [FORM_SCHEMA] = "a schema must be an object or boolean",
     [FORM_SCHEMAS] = "must be a list of at least one schema",
     [FORM_ITEMS] = "must be a schema or a list of schemas",

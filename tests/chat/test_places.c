@@ -21,8 +21,8 @@ static rose_json *conversation(const char *roles)
                            : c == 'T'           ? "tool"
                            : c == 'F'           ? "function"
                                                 : "assistant";
-        char text[32];
-        snprintf(text, sizeof text, c == 'E' || c == 'C' ? "" : "%c%zu.", c, i);
+        char text[32] = "";
+        if (c != 'E' && c != 'C') snprintf(text, sizeof text, "%c%zu.", c, i);
         rose_json *m = rose_json_pack("{s:s,s:s}", "role", role, "content", text);
         if (c == 'C')
             rose_json_set_new(m, "tool_calls",

@@ -67,8 +67,8 @@ static void quantifiers(void **state)
                                           "a*{2}",
                                           "a???",
                                           "a+?{2,}",
-                                          "(a)*?"
-                                          "?"};
+                                          ("(a)*?"
+                                           "?")};
     static const char *const possessive[] = {"a++", "a*+", "a?+", "a{2}+", "(?:ab)+?+"};
     static const char *const counts[] = {
         "[0-9]{4294967296}",       "a{4294967294}",

@@ -424,8 +424,8 @@ static void known_ends(void **state)
                                         "[EOS]",
                                         "<|file_sep|>",
                                         "<fim_prefix>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+                                        ("<\xef\xbd\x9c"
+                                         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>")};
     static const char *const channels[] = {"<|return|>", "<|call|>", "<|end|>"};
     static const char *const calls[] = {"<|end|>", "<|calls|>", "<|flush|>"};
     static const char *const gemma[] = {"<|tool_response>", "</s>", "<eos>"};
