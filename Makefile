@@ -98,11 +98,11 @@ say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels as C++ on an emulated GPU: what tests them where there is none. Their objects serve all variants. ROSE_TEST_LONG=1
-# runs all cases; `.ci/run` does.
+# runs all cases; `.ci/run` does. They come first, because one of them takes longest.
 EMULATED := $B/tests/backend/emulated
 E        := build/emulated
-EMULATED_TESTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/test_emulated_,forward wide attend gemm rows load mega))
-TESTBIN  += $(EMULATED_TESTS)
+EMULATED_TESTS := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(EMULATED)/test_emulated_,wide forward attend gemm rows load mega))
+TESTBIN  := $(EMULATED_TESTS) $(TESTBIN)
 TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.c))
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
