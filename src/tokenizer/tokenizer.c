@@ -1,6 +1,6 @@
 /* tokenizer/tokenizer.c - opens and closes a tokenizer: picks the files and checks the result.
  *
- * The files of this room: load_json.c and load_parts.c (tokenizer.json; json_scan.c reads it),
+ * The files of this room: load_json.c and load_parts.c (tokenizer.json),
  * load_files.c (vocab.json + merges.txt), load_config.c (tokens of the small files beside them),
  * sentencepiece.c (tokenizer.model), load_gguf.c, pieces.c (both of these), load_common.c (all);
  * vocab.c (token store), added.c (added tokens in text), normalize.c, pretok.c, scan.c and
