@@ -58,9 +58,11 @@ static rose_status read_json(rose_json **out, char **path, const char *folder, c
         st = rose_json_parse(out, text.data, text.len, ROSE_JSON_PYTHON, &e);
         if (st == ROSE_E_NOMEM)
             no_memory(err);
-        else if (st != ROSE_OK || !rose_json_is_object(*out))
+        else if (st != ROSE_OK)
             st = rose_fail(err, ROSE_E_FORMAT, "%s: not a JSON object: %.120s (line %d)", *path,
-                           st != ROSE_OK ? e.text : "it is another value", e.line);
+                           e.text, e.line);
+        else if (!rose_json_is_object(*out))
+            st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", *path);
     }
     rose_buf_free(&text);
     return st;

@@ -720,7 +720,8 @@ static void bad_sources(void **state)
     put_file(&m, "tokenizer_config.json", "{\"chat_template\": [5]}");
     expect_no_chat(&m, NULL, ROSE_E_FORMAT, "chat_template[0]");
     put_file(&m, "tokenizer_config.json", "[]");
-    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not a JSON object");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT,
+                   "tokenizer_config.json: the top level is not an object");
     put_file(&m, "tokenizer_config.json", "{");
     expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not a JSON object");
     put_file(&m, "tokenizer_config.json", "{}");
