@@ -171,12 +171,7 @@ static rose_status add_one(rose_tokenizer *t, const rose_added_spec *s, uint32_t
     uint32_t id = rose_vocab_find(&t->vocab, s->text, s->len);
     const bool in_model = id != ROSE_NO_ID;
     if (!in_model) id = *next_id;
-    if (s->has_id && s->id != id && s->by_place)
-        rose_log(ROSE_LOG_WARN, "tokenizer",
-                 "the added token \"%.*s\" has id %u in the model's files; it gets id %u, the next "
-                 "one, as in transformers",
-                 shown, s->text, s->id, id);
-    else if (s->has_id && s->id != id)
+    if (s->has_id && s->id != id && !s->by_place)
         return rose_fail(err, ROSE_E_FORMAT,
                          "tokenizer: added token \"%.*s\" has id %u in the file, but its place "
                          "gives it %u",

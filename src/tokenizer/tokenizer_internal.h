@@ -413,10 +413,8 @@ typedef struct rose_added_spec {
     size_t len;
     bool special, lstrip, rstrip, single_word, normalized;
     bool has_id;
-    uint32_t
-        id; /* the added token's id in the file, which must equal the id that its place gives */
-    bool by_place; /* as `tokenizers` reads its own file: another id is a warning, the place counts
-                    */
+    uint32_t id;   /* in the file; it must be the id that the token's place gives, or by_place */
+    bool by_place; /* another id in the file is only a warning, and the place counts */
 } rose_added_spec;
 
 /* Tokens that tokenizer_config.json, special_tokens_map.json and added_tokens.json name
