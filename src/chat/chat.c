@@ -315,24 +315,45 @@ static rose_status render_checked(const way *w, const rose_json *messages, rose_
     return st;
 }
 
-/* Tells whether moving the instructions to the start changes anything. */
-static rose_status head_differs(bool *differs, const way *w, const rose_json *messages)
+/* Renders in another way than the first. INVAL: it changes nothing, or does not help. */
+static rose_status render_otherwise(const way *first, const way *w, const rose_json *messages,
+                                    rose_template_text *text)
 {
-    rose_json *here = NULL, *head = NULL;
-    rose_status st = rose_chat_places_apply(&here, messages, w->places, w->forms, false);
-    if (st == ROSE_OK) st = rose_chat_places_apply(&head, messages, w->places, w->forms, true);
-    *differs = st == ROSE_OK && !rose_json_equal(here, head);
+    rose_err second = {{0}}; /* the first error is the one to tell */
+    rose_json *here = NULL, *there = NULL;
+    rose_status st =
+        rose_chat_places_apply(&here, messages, first->places, first->forms, first->head);
+    if (st == ROSE_OK) st = rose_chat_places_apply(&there, messages, w->places, w->forms, w->head);
+    if (st == ROSE_OK && rose_json_equal(here, there)) st = ROSE_E_INVAL;
     rose_json_decref(here);
-    rose_json_decref(head);
-    return st;
+    rose_json_decref(there);
+    return st == ROSE_OK ? render_checked(w, messages, text, &second) : st;
+}
+
+/* Renders as the template shows the instructions; if it fails or drops one, with all of them at the
+ * start; and if that fails, in the user's turns: there are templates that show the system message
+ * only if the last message is a user's. */
+static rose_status render_ways(const way *w, const rose_json *messages, rose_template_text *text,
+                               rose_err *err)
+{
+    rose_chat_places marks = *w->places;
+    marks.system_first = marks.developer_first = false;
+    marks.system_later = marks.developer_later = false;
+    way head = *w, marked = *w;
+    head.head = true;
+    marked.places = &marks;
+    rose_status st = render_checked(w, messages, text, err);
+    if (st != ROSE_E_INVAL) return st;
+    st = render_otherwise(w, &head, messages, text);
+    if (st != ROSE_OK && st != ROSE_E_NOMEM) st = render_otherwise(w, &marked, messages, text);
+    if (st == ROSE_E_NOMEM) return no_memory(err);
+    return st == ROSE_OK ? st : ROSE_E_INVAL;
 }
 
 rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
     rose_json *messages = NULL;
-    rose_err second = {{0}};
-    bool differs;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
     if (st != ROSE_OK) return st;
@@ -345,14 +366,7 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
              .places = tool_use ? &c->tool_use_places : &c->places,
              .forms = c->forms,
              .in = &x};
-    st = render_checked(&w, messages, text, err);
-    if (st == ROSE_E_INVAL) {
-        rose_status again = head_differs(&differs, &w, messages);
-        w.head = true;
-        if (again == ROSE_OK && differs) again = render_checked(&w, messages, text, &second);
-        if (again == ROSE_E_NOMEM) st = no_memory(err);
-        if (again == ROSE_OK && differs) st = ROSE_OK; /* else the first error says why */
-    }
+    st = render_ways(&w, messages, text, err);
     rose_json_decref(messages);
     return st;
 }

@@ -29,6 +29,7 @@ typedef struct rose_chat_forms {
     bool null;      /* with calls it accepts null as the content */
     bool text;      /* it shows arguments that are text, ... */
     bool only_text; /* and not those that are an object */
+    bool short_ids; /* it takes ids of nine letters and digits, and no long ones */
 } rose_chat_forms;
 
 /* chat.c: renders to find out what a template does. A failure of the template is an answer: *text
@@ -52,6 +53,10 @@ typedef struct rose_chat_places {
     bool leads; /* several instructions may stand at the start */
     bool users; /* a user message may follow another one */
     bool parts; /* the content of a system message may be a list */
+    /* The template does not fail on two messages of a user, or two replies, in a row, ... */
+    bool user_rows, reply_rows;
+    bool user_after_tool; /* on a user right after the result of a tool, ... */
+    bool gap;             /* and if it does, not with an empty reply between them */
 } rose_chat_places;
 
 /* Tries the template, with these tools if it fails without. Errors as of rose_chat_trial. */
@@ -61,7 +66,8 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
 
 /* *out: the messages, which rose_chat_messages has checked, with each instruction where the
  * template shows it; a new reference. It takes the role system, becomes a marked user message, or
- * joins a neighbour. head: all instructions move to the start. Errors: NOMEM. */
+ * joins a neighbour. Turns that the template refuses in a row become one, or get an empty reply
+ * between them. head: all instructions move to the start. Errors: NOMEM. */
 rose_status rose_chat_places_apply(rose_json **out, const rose_json *messages,
                                    const rose_chat_places *places, rose_chat_forms forms,
                                    bool head);

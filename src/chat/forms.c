@@ -8,15 +8,15 @@ static const char needle[] = "ROSE-NEEDLE";
 /* *shown: the template shows the needle in the arguments of a call, and no null as Python prints
  * it. A template that fails counts as one that does not. content and arguments are taken. */
 static rose_status try_call(bool *shown, const rose_template *t, const rose_json *tokens,
-                            rose_json *content, rose_json *arguments,
+                            const char *id, rose_json *content, rose_json *arguments,
                             const rose_template_limits *limits)
 {
     rose_template_text text = {0};
-    /* Mistral's templates want ids of nine letters, those of Hermes want tools. */
-    rose_json *messages = rose_json_pack(
-        "[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content", "x", "role",
-        "assistant", "content", content, "tool_calls", "id", "abcdefghi", "type", "function",
-        "function", "name", "f", "arguments", arguments);
+    /* There are templates that show calls only to requests with tools. */
+    rose_json *messages =
+        rose_json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content",
+                       "x", "role", "assistant", "content", content, "tool_calls", "id", id, "type",
+                       "function", "function", "name", "f", "arguments", arguments);
     rose_json *tools =
         rose_json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
                        "f", "description", "x", "parameters", "type", "object", "properties");
@@ -38,11 +38,18 @@ rose_status rose_chat_forms_calls(rose_chat_forms *forms, const rose_template *t
     bool shown[2][2] = {{false}}; /* by content: empty or null; by arguments: an object or text */
     rose_status st = ROSE_OK;
     for (int i = 0; i < 4 && st == ROSE_OK; i++)
-        st = try_call(
-            &shown[i / 2][i % 2], t, tokens, i / 2 ? rose_json_null() : rose_json_string(""),
-            i % 2 ? rose_json_string(needle) : rose_json_pack("{s:s}", "x", needle), limits);
+        st = try_call(&shown[i / 2][i % 2], t, tokens, "abcdefghi",
+                      i / 2 ? rose_json_null() : rose_json_string(""),
+                      i % 2 ? rose_json_string(needle) : rose_json_pack("{s:s}", "x", needle),
+                      limits);
     forms->null = shown[1][0] || shown[1][1];
     forms->text = shown[0][1] || shown[1][1];
     forms->only_text = forms->text && !shown[0][0] && !shown[1][0];
+    bool longer = true;
+    if (st == ROSE_OK && (shown[0][0] || shown[0][1]))
+        st = try_call(&longer, t, tokens, "call_0123456789abcdef", rose_json_string(""),
+                      shown[0][0] ? rose_json_pack("{s:s}", "x", needle) : rose_json_string(needle),
+                      limits);
+    forms->short_ids = !longer;
     return st;
 }

@@ -1,6 +1,8 @@
 /* chat/messages.c - checks messages in OpenAI's form and brings them into the form that templates
  * expect. What a template does not know of a message (its name, its tool calls) it passes over;
  * members that no template could show are refused. */
+#include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,6 +131,32 @@ static rose_status parse_arguments(state *s, const rose_json *text, rose_json **
     return *out != NULL ? ROSE_OK : no_memory(s);
 }
 
+static bool is_short_id(const rose_json *id)
+{
+    const char *s = rose_json_text(id);
+    size_t n = rose_json_text_len(id);
+    if (n != 9) return false;
+    while (n > 0 && isalnum((unsigned char)s[n - 1]))
+        n--;
+    return n == 0;
+}
+
+/* Clients bring ids of other servers, or make their own. Where the template takes only short ones,
+ * a long one becomes a short one that follows from it, in the call as in the result. */
+static rose_status put_id(const state *s, rose_json *object, const char *key)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const rose_json *id = rose_json_get(object, key);
+    char own[9];
+    uint64_t x = 0xcbf29ce484222325u; /* FNV-1a */
+    if (!s->forms.short_ids || !rose_json_is_string(id) || is_short_id(id)) return ROSE_OK;
+    for (size_t i = 0; i < rose_json_text_len(id); i++)
+        x = (x ^ (unsigned char)rose_json_text(id)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < sizeof own; i++, x /= 62)
+        own[i] = digits[x % 62];
+    return put(s, object, key, rose_json_stringn(own, sizeof own));
+}
+
 static bool is_custom(const rose_json *call)
 {
     const rose_json *custom = rose_json_get(call, "custom");
@@ -149,9 +177,18 @@ static rose_json *function_call(const rose_json *call)
     return NULL;
 }
 
+/* Adds a call, a new value, which it takes. NULL: no memory. */
+static rose_status append_call(const state *s, rose_json *list, rose_json *call)
+{
+    const rose_status st = call != NULL ? put_id(s, call, "id") : no_memory(s);
+    if (st == ROSE_OK) return append(s, list, call);
+    rose_json_decref(call);
+    return st;
+}
+
 static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list)
 {
-    if (is_custom(call)) return append(s, list, function_call(call));
+    if (is_custom(call)) return append_call(s, list, function_call(call));
     rose_json *function = rose_json_get(call, "function"), *value = NULL;
     rose_json *arguments = rose_json_get(function, "arguments");
     if (!rose_json_is_object(call) || !rose_json_is_object(function) ||
@@ -159,14 +196,14 @@ static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list
         return rose_fail(s->err, ROSE_E_INVAL,
                          "messages[%zu].tool_calls[%zu] needs a 'function' with a string 'name'",
                          s->i, k);
-    if (!rose_json_is_string(arguments)) return append(s, list, rose_json_incref(call));
+    if (!rose_json_is_string(arguments)) return append_call(s, list, copy_of(call));
     rose_status st = parse_arguments(s, arguments, &value);
     if (st != ROSE_OK) return st;
     rose_json *f = copy_of(function), *c = copy_of(call);
     if (f == NULL || c == NULL) st = no_memory(s);
     if (st == ROSE_OK) st = put(s, f, "arguments", rose_json_incref(value));
     if (st == ROSE_OK) st = put(s, c, "function", rose_json_incref(f));
-    if (st == ROSE_OK) st = append(s, list, rose_json_incref(c));
+    if (st == ROSE_OK) st = append_call(s, list, rose_json_incref(c));
     rose_json_decref(f);
     rose_json_decref(c);
     rose_json_decref(value);
@@ -229,6 +266,7 @@ static rose_status add_message(state *s, rose_json *m, rose_json *list)
     if (copy == NULL) return no_memory(s);
     st = put_content(s, copy);
     if (st == ROSE_OK) st = put_calls(s, copy);
+    if (st == ROSE_OK) st = put_id(s, copy, "tool_call_id");
     if (st == ROSE_OK) st = put_reasoning(s, copy);
     if (st == ROSE_OK) st = append(s, list, rose_json_incref(copy));
     rose_json_decref(copy);

@@ -10,7 +10,11 @@
  * <system>, the text, </system>. The text before it stays the same, and so does the prefix cache.
  * Where the template takes no second message of a user in a row, the neighbour takes the text up:
  * the user or the tool before it, else the user after it. This file decides nothing by the messages
- * that follow, except for that neighbour: a message must not change when the conversation grows. */
+ * that follow, except for that neighbour: a message must not change when the conversation grows.
+ *
+ * Agents send turns that some templates refuse: two messages of one role in a row, or a user right
+ * after the result of a tool. Where a probe fails, the former become one message, and the latter
+ * gets an empty reply before it, or else joins the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +44,11 @@ static const char *role_name(char c)
     case 'D':
         return "developer";
     case 'A':
+    case 'C': /* a call of a tool */
+    case 'N': /* an empty reply */
         return "assistant";
+    case 'T':
+        return "tool";
     case 'X':
         return "developes"; /* a role that no template knows, as long as developer */
     default:
@@ -48,21 +56,48 @@ static const char *role_name(char c)
     }
 }
 
-/* One message for each letter of `roles`; its content is a needle with the message's number. NULL:
- * no memory. */
+static bool has_needle(char c)
+{
+    return c != 'C' && c != 'N';
+}
+
+static size_t n_needles(const char *roles)
+{
+    size_t n = 0;
+    for (; *roles != '\0'; roles++)
+        n += has_needle(*roles);
+    return n;
+}
+
+/* The message of letter c; its content is needle n. NULL: no memory. */
+static rose_json *make_message(const probe *p, char c, size_t n)
+{
+    char needle[48];
+    snprintf(needle, sizeof needle, has_needle(c) ? NEEDLE "%zu;" : "", n);
+    rose_json *content = p->forms.wrap
+                             ? rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle)
+                             : rose_json_string(needle);
+    if (c == 'T')
+        return rose_json_pack("{s:s,s:o,s:s}", "role", "tool", "content", content, "tool_call_id",
+                              "abcdefghi");
+    if (c != 'C') return rose_json_pack("{s:s,s:o}", "role", role_name(c), "content", content);
+    rose_json *arguments = p->forms.only_text ? rose_json_string("{}") : rose_json_object();
+    return rose_json_pack("{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}", "role", "assistant", "content",
+                          content, "tool_calls", "id", "abcdefghi", "type", "function", "function",
+                          "name", "f", "arguments", arguments);
+}
+
+/* One message for each letter of `roles`, with needles from 0 on. NULL: no memory. */
 static rose_json *make_messages(const probe *p, const char *roles)
 {
     rose_json *list = rose_json_array();
-    for (size_t i = 0; list != NULL && roles[i] != '\0'; i++) {
-        char needle[48];
-        snprintf(needle, sizeof needle, NEEDLE "%zu;", i);
-        rose_json *content = p->forms.wrap
-                                 ? rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle)
-                                 : rose_json_string(needle);
-        rose_json *m = rose_json_pack("{s:s,s:o}", "role", role_name(roles[i]), "content", content);
-        if (rose_json_append_new(list, m) == 0) continue;
-        rose_json_decref(list);
-        return NULL;
+    size_t n = 0;
+    for (; list != NULL && *roles != '\0'; roles++) {
+        if (rose_json_append_new(list, make_message(p, *roles, n)) != 0) {
+            rose_json_decref(list);
+            return NULL;
+        }
+        n += has_needle(*roles);
     }
     return list;
 }
@@ -116,7 +151,17 @@ static bool shows(probe *p, const char *roles)
 {
     rose_template_text text;
     render(p, &text, roles, false);
-    const bool ok = in_order(text.bytes, strlen(roles));
+    const bool ok = in_order(text.bytes, n_needles(roles));
+    rose_template_text_free(&text);
+    return ok;
+}
+
+/* Whether the template does not fail on the conversation. */
+static bool takes(probe *p, const char *roles)
+{
+    rose_template_text text;
+    render(p, &text, roles, false);
+    const bool ok = text.bytes != NULL;
     rose_template_text_free(&text);
     return ok;
 }
@@ -211,7 +256,8 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
     probe p = {.t = t, .tokens = tokens, .forms = forms, .limits = limits};
     if (!shows(&p, "U")) p.tools = tools; /* there are templates for requests with tools alone */
     /* A template that does not even show a user is for something else: it gets what comes. */
-    *out = (rose_chat_places){true, true, true, true, true, true, forms.parts};
+    *out =
+        (rose_chat_places){true, true, true, true, true, true, forms.parts, true, true, true, true};
     if (shows(&p, "U")) {
         out->system_first = shows_role(&p, "SU", 0);
         out->developer_first = shows_role(&p, "DU", 0);
@@ -222,6 +268,10 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
         out->developer_later = shows_later(&p, 'D', out->system_first);
         out->users = shows_later(&p, 'U', out->system_first);
         out->parts = forms.wrap || (forms.parts && shows_parts(&p));
+        out->user_rows = takes(&p, "UUAU");
+        out->reply_rows = takes(&p, "UAAU");
+        out->user_after_tool = !takes(&p, "UCT") || takes(&p, "UCTU");
+        out->gap = !out->user_after_tool && shows(&p, "UCTNU");
     }
     return p.st;
 }
@@ -336,9 +386,35 @@ static void flush_after(placing *p)
     rose_buf_free(&b);
 }
 
+static bool is_reply(const rose_json *m)
+{
+    return is_role(m, "assistant") && rose_json_count(rose_json_get(m, "tool_calls")) == 0;
+}
+
+/* Whether the template refuses the message right after the last one, so that both become one. */
+static bool joins_last(const placing *p, const rose_json *m)
+{
+    const rose_json *last = last_of(p);
+    const rose_chat_places *x = p->places;
+    if (is_role(m, "user") && is_role(last, "tool")) return !x->user_after_tool && !x->gap;
+    if (is_role(m, "user") && is_role(last, "user")) return !x->user_rows;
+    return is_reply(m) && is_reply(last) && !x->reply_rows;
+}
+
+/* Adds a message, which it takes. */
 static void append(placing *p, rose_json *m)
 {
+    if (joins_last(p, m)) {
+        add_block(p, &p->after, rose_json_get(m, "content"), false);
+        rose_json_decref(m);
+        return;
+    }
     flush_after(p);
+    if (p->places->gap && is_role(m, "user") && is_role(last_of(p), "tool")) {
+        rose_json *reply = rose_json_pack("{s:s,s:o}", "role", "assistant", "content",
+                                          take_content(p, &(rose_buf){0}));
+        if (rose_json_append_new(p->out, reply) != 0) p->oom = true;
+    }
     if (rose_json_append_new(p->out, m) != 0) p->oom = true;
 }
 

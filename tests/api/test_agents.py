@@ -4,7 +4,8 @@
 A turn is a request, the calls of tools in its reply, and their results, which go back with the reply as the package gave it. The
 requests have the shapes of Codex (responses) and Claude Code (messages), and of a loop over chat completions. First a model that
 writes scripts answers, with Qwen3's template where ../shared/data has it: turn k is script k, so what the packages read can be
-compared with what the model wrote. Then SmolLM2 calls tools by force; without a network this part is left out.
+compared with what the model wrote. The same with a template of Mistral, which refuses much of what agents send. Then SmolLM2 calls
+tools by force; without a network this part is left out.
 """
 import json
 import os
@@ -22,6 +23,7 @@ from test_openai import Server, check, httpx, results
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 QWEN3 = os.path.join(os.environ.get("ROSE_CHAT_TEMPLATES", os.path.join(ROOT, "../shared/data/chat-templates")), "Qwen-Qwen3-0.6B.jinja")
 CHATML = os.path.join(ROOT, "tests/template/data/chatml.jinja")
+MISTRAL = os.path.join(ROOT, "tests/template/data/mistral.jinja")
 TURNS = 5
 
 
@@ -53,13 +55,29 @@ def script(reasoning, text, calls):
     return "\n".join(b for b in blocks if b)
 
 
+def mistral_script(reasoning, text, calls):
+    del reasoning  # the template shows none
+    return text + ("[TOOL_CALLS]" + json.dumps([{"name": n, "arguments": a} for n, a in calls], ensure_ascii=False) if calls else "")
+
+
+COUNT = ("{% set count = namespace(answers=0) %}{% for m in messages %}{% if m.role == 'assistant' and (m.content or m.tool_calls) %}"
+         "{% set count.answers = count.answers + 1 %}{% endif %}{% endfor %}")
+CHOOSE = "{{ '<<' ~ count.answers ~ '>>' }}"
+
+
+def make_mistral(folder):
+    with open(MISTRAL, encoding="utf-8") as f:
+        template = COUNT + "{% set bos_token = '' %}{% set eos_token = '' %}" + f.read() + CHOOSE
+    script_model.make(folder, {str(k): mistral_script(*turn) for k, turn in enumerate(PLAN)}, template)
+
+
 def make_scripts(folder):
-    template = "{% set answers = messages | selectattr('role', 'equalto', 'assistant') | list | length %}"
+    template = COUNT
     with open(QWEN3 if os.path.exists(QWEN3) else CHATML, encoding="utf-8") as f:
         template += f.read()
     if not os.path.exists(QWEN3):  # its detection of reasoning
         template += "{# <think> #}"
-    script_model.make(folder, {str(k): script(*turn) for k, turn in enumerate(PLAN)}, template + "{{ '<<' ~ answers ~ '>>' }}")
+    script_model.make(folder, {str(k): script(*turn) for k, turn in enumerate(PLAN)}, template + CHOOSE)
 
 
 def result_of(name, k):
@@ -67,14 +85,14 @@ def result_of(name, k):
     return f"{name}: result {k}\n" + "line of a file\n" * 8
 
 
-def compare(who, k, reasoning, text, calls):
-    want = PLAN[k]
+def compare(s, who, k, reasoning, text, calls):
+    want = PLAN[k] if s.whole else ("", *PLAN[k][1:])
     check(f"{who}, turn {k}: what the model wrote", (reasoning.strip(), text.strip(), calls) == want, (reasoning, text, calls, want))
 
 
-def compare_usage(who, k, total, cached, before):
+def compare_usage(s, who, k, total, cached, before):
     """The prompt grows, and what came before is in the prefix cache but for the last page and the last tokens."""
-    check(f"{who}, turn {k}: the prefix cache has the conversation", total > before and cached >= max(0, before - 48),
+    check(f"{who}, turn {k}: the prefix cache has the conversation", total > before and (not s.whole or cached >= max(0, before - 48)),
           (total, cached, before))
     return total
 
@@ -111,9 +129,9 @@ def test_codex(s):
         done = [e.item for e in events if e.type == "response.output_item.done"]
         check(f"codex, turn {k}: the items of the stream", [i.to_dict() for i in done] == [i.to_dict() for i in final.output], (done, final.output))
         calls = [i for i in final.output if i.type == "function_call"]
-        compare("codex", k, "".join(c.text for i in final.output if i.type == "reasoning" for c in i.content), final.output_text,
+        compare(s, "codex", k, "".join(c.text for i in final.output if i.type == "reasoning" for c in i.content), final.output_text,
                 [call(c.name, **json.loads(c.arguments)) for c in calls])
-        before = compare_usage("codex", k, final.usage.input_tokens, final.usage.input_tokens_details.cached_tokens, before)
+        before = compare_usage(s, "codex", k, final.usage.input_tokens, final.usage.input_tokens_details.cached_tokens, before)
         items += [i.to_dict() for i in final.output]
         items += [{"type": "function_call_output", "call_id": c.call_id, "output": result_of(c.name, k)} for c in calls]
 
@@ -137,18 +155,18 @@ def test_claude(s):
         with c.messages.stream(**claude_request(s, messages)) as stream:
             final = stream.get_final_message()
         blocks = final.content
-        compare("claude", k, "".join(b.thinking for b in blocks if b.type == "thinking"), "".join(b.text for b in blocks if b.type == "text"),
+        compare(s, "claude", k, "".join(b.thinking for b in blocks if b.type == "thinking"), "".join(b.text for b in blocks if b.type == "text"),
                 [call(b.name, **b.input) for b in blocks if b.type == "tool_use"])
         check(f"claude, turn {k}: stop_reason", final.stop_reason == ("tool_use" if PLAN[k][2] else "end_turn"), final.stop_reason)
         u = final.usage
-        before = compare_usage("claude", k, u.input_tokens + u.cache_read_input_tokens, u.cache_read_input_tokens, before)
+        before = compare_usage(s, "claude", k, u.input_tokens + u.cache_read_input_tokens, u.cache_read_input_tokens, before)
         request = {n: v for n, v in claude_request(s, messages).items() if n not in ("max_tokens", "metadata")}
         n = c.messages.count_tokens(**request).input_tokens
         check(f"claude, turn {k}: count_tokens", n == before, (n, before))
         messages.append({"role": "assistant", "content": blocks})
         messages.append({"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": b.id, "content": [{"type": "text", "text": result_of(b.name, k)}]}
-            for b in blocks if b.type == "tool_use"]})
+            for b in blocks if b.type == "tool_use"] + [{"type": "text", "text": f"<system-reminder>\nReminder {k}.\n</system-reminder>"}]})
         if k == 1:  # as Claude Code does since 2.1.2
             messages.append({"role": "system", "content": "Available agent types: a, b, c. " * 6})
             request = {n: v for n, v in claude_request(s, messages).items() if n not in ("max_tokens", "metadata")}
@@ -168,14 +186,17 @@ def test_chat(s):
         r = s.client.chat.completions.create(model=s.name, messages=messages, tools=tools)
         m = r.choices[0].message
         calls = m.tool_calls or []
-        compare("chat", k, m.reasoning_content if hasattr(m, "reasoning_content") else "", m.content or "",
+        compare(s, "chat", k, m.reasoning_content if hasattr(m, "reasoning_content") else "", m.content or "",
                 [call(c.function.name, **json.loads(c.function.arguments)) for c in calls])
         check(f"chat, turn {k}: finish_reason", r.choices[0].finish_reason == ("tool_calls" if PLAN[k][2] else "stop"), r.choices[0])
-        before = compare_usage("chat", k, r.usage.prompt_tokens, r.usage.prompt_tokens_details.cached_tokens, before)
-        messages.append({"role": "assistant", "content": m.content or "", **({"tool_calls": [c.to_dict() for c in calls]} if calls else {})})
+        before = compare_usage(s, "chat", k, r.usage.prompt_tokens, r.usage.prompt_tokens_details.cached_tokens, before)
+        check(f"chat, turn {k}: the content of a reply without text is None", bool(m.content) == bool(PLAN[k][1]), m)
+        messages.append(m)
         messages += [{"role": "tool", "tool_call_id": c.id, "content": result_of(c.function.name, k)} for c in calls]
         if k == 1:
             messages.append({"role": "system", "content": "Be quick."})
+        if k == 2:
+            messages.append({"role": "user", "content": "Go on."})
 
 
 # ---- a stream that waits ----
@@ -264,6 +285,7 @@ def serve(model, *options):
     test_openai.MODEL = model
     s = Server("--generation-config", "none", *options)
     s.name = s.client.models.list().data[0].id
+    s.whole = True  # the template shows reasoning, and what it shows stays at its place
     return s
 
 
@@ -275,11 +297,17 @@ def main():
             test_codex(s)
             test_claude(s)
             test_chat(s)
+        make_mistral(os.path.join(folder, "mistral"))
+        with serve(os.path.join(folder, "mistral")) as s:
+            s.whole = False
+            test_codex(s)
+            test_claude(s)
+            test_chat(s)
         with serve(model, "--max-num-seqs", "1", "--sse-ping-s", "0.05") as s:
             test_waiting(s)
     fetch = subprocess.run(["sh", os.path.join(ROOT, "tools/smollm2")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if fetch.returncode == 0:
-        with serve(os.path.join(ROOT, fetch.stdout.strip()), "--chat-template", CHATML, "--max-model-len", "2048") as s:
+        with serve(os.path.join(ROOT, fetch.stdout.strip()), "--max-model-len", "2048") as s:
             test_small_codex(s)
             test_small_claude(s)
     else:

@@ -36,9 +36,13 @@ static const char *const requests[] = {
     "{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"system\", \"content\": \"t\"}, "
     "{\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"system\", \"content\": \"v\"}, "
     "{\"role\": \"user\", \"content\": \"w\"}]",
-    /* the call and the reply follow each other, and the template fails twice */
-    "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", \"content\": \"a\"}, "
-    "{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"system\", \"content\": \"s\"}]"};
+    /* two users and two replies become one */
+    "[{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"user\", \"content\": \"v\"}, "
+    "{\"role\": \"assistant\", \"content\": \"a\"}, "
+    "{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"system\", \"content\": \"s\"}]",
+    /* two results follow each other, and the template fails in every way */
+    "[{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"u\"}, "
+    "{\"role\": \"tool\", \"content\": \"a\"}, {\"role\": \"tool\", \"content\": \"b\"}]"};
 
 static rose_status once(const char *folder, const rose_json *messages, rose_err *err)
 {
@@ -88,7 +92,8 @@ static void every_allocation(void **state)
     temp_write(&d, "tokenizer_config.json", settings, sizeof settings - 1);
     each_fails(&d, requests[0], ROSE_OK);
     each_fails(&d, requests[1], ROSE_OK);
-    each_fails(&d, requests[2], ROSE_E_INVAL);
+    each_fails(&d, requests[2], ROSE_OK);
+    each_fails(&d, requests[3], ROSE_E_INVAL);
     temp_remove(&d);
 }
 

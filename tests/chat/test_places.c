@@ -24,9 +24,10 @@ static rose_json *conversation(const char *roles)
         char text[32] = "";
         if (c != 'E' && c != 'C') snprintf(text, sizeof text, "%c%zu.", c, i);
         rose_json *m = rose_json_pack("{s:s,s:s}", "role", role, "content", text);
+        if (c == 'T') rose_json_set_new(m, "tool_call_id", rose_json_string("call_0123"));
         if (c == 'C')
             rose_json_set_new(m, "tool_calls",
-                              rose_json_pack("[{s:s,s:s,s:{s:s,s:s}}]", "id", "abcdefghi", "type",
+                              rose_json_pack("[{s:s,s:s,s:{s:s,s:s}}]", "id", "call_0123", "type",
                                              "function", "function", "name", "f", "arguments",
                                              "{}"));
         rose_json_append_new(list, m);
@@ -92,6 +93,24 @@ static const char merged[] =
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Conversation roles must alternate') }}{% endif %}[{{ m.role }}]"
     "{% if loop.first %}{{ s }}{% endif %}{{ m.content }}{% endfor %}" GENERATION;
+/* Mistral: calls and their results count for no turn, a user follows no result, the system message
+ * is in the last message if that is a user's, and ids have nine letters */
+#define ROWS                                                                                       \
+    "{% set ns = namespace(i=0) %}{% set s = '' %}{% if messages[0].role == 'system' %}"           \
+    "{% set s = messages[0].content %}{% set messages = messages[1:] %}{% endif %}"                \
+    "{% for m in messages %}{% if m.role != 'tool' and not m.tool_calls %}"                        \
+    "{% if (m.role == 'user') != (ns.i % 2 == 0) %}{{ raise_exception('must alternate') }}"        \
+    "{% endif %}{% set ns.i = ns.i + 1 %}{% endif %}"
+static const char calls_skipped[] =
+    ROWS "{% if loop.last and m.role == 'user' %}{{ s }}{% endif %}"
+         "{% set id = m.tool_calls[0].id if m.tool_calls else m.tool_call_id or '123456789' %}"
+         "{% if id | length != 9 or '_' in id %}{{ raise_exception('nine letters') }}{% endif %}"
+         "[{{ m.role }}]{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments }}{% else %}"
+         "{{ m.content }}{% endif %}{% endfor %}";
+/* the same without an empty reply */
+static const char no_gap[] =
+    ROWS "{% if m.role == 'assistant' and not m.content and not m.tool_calls %}"
+         "{{ raise_exception('empty') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 /* DeepSeek R1: the last system message, at the start; Mistral: only users are told apart */
 static const char last_counts[] =
     "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}"
@@ -147,6 +166,19 @@ static const struct {
     {alternate, "USUA", "[user]U0.\n\n" MARK("S1.") "\n\nU2.[assistant]A3."},
     {merged, "SUSA", "[user]S0.~U1.\n\n" MARK("S2.") "[assistant]A3."},
     {merged, "UASU", "[user]U0.[assistant]A1.[user]" MARK("S2.") "\n\nU3."},
+    /* turns that the template refuses */
+    {alternate, "UUAAU", "[user]U0.\n\nU1.[assistant]A2.\n\nA3.[user]U4."},
+    {echo, "UUAAU", "[user]U0.[user]U1.[assistant]A2.[assistant]A3.[user]U4."},
+    {calls_skipped, "SU", "S0.[user]U1."},
+    {calls_skipped, "SUCT", "[user]" MARK("S0.") "\n\nU1.[assistant]{}[tool]T3."},
+    {calls_skipped, "UCTU", "[user]U0.[assistant]{}[tool]T2.[assistant][user]U3."},
+    {calls_skipped, "UCTSU",
+     "[user]U0.[assistant]{}[tool]T2.\n\n" MARK("S3.") "[assistant][user]U4."},
+    {calls_skipped, "UCTUUCTTAU",
+     "[user]U0.[assistant]{}[tool]T2.[assistant][user]U3.\n\nU4.[assistant]{}[tool]T6.[tool]T7."
+     "[assistant]A8.[user]U9."},
+    {no_gap, "UCTU", "[user]U0.[assistant][tool]T2.\n\nU3."},
+    {strict, "UCTU", "[user]U0.[assistant][tool]T2.[user]U3."},
     /* nothing but instructions */
     {strict, "S", "[user]" MARK("S0.")},
     {alternate, "SS", "[user]" MARK("S0.") "\n\n" MARK("S1.")},
@@ -349,13 +381,18 @@ static void what_vanishes_is_refused(void **state)
         "{% for m in messages %}{% if m.role == 'assistant' or m.role == 'user' and "
         "(messages | length < 6 or '<system>' not in m.content) %}[{{ m.role }}]{{ m.content }}"
         "{% endif %}{% endfor %}";
+    static const char unmarked[] =
+        "{% for m in messages %}{% if messages | length < 6 or m.role != 'system' and '<system>' "
+        "not in m.content %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}";
     rose_template_text text;
     rose_err err = {""};
     (void)state;
     expect_lost(strict, "UFA", "messages[1]");
     expect_lost(strict, "UFA", "'function'");
     expect_lost(strict, "FUA", "messages[0]");
-    expect_lost(moody, "SUAUAU", "messages[0]");
+    expect_shown(moody, conversation("SUAUAU"),
+                 "[user]" MARK("S0.") "[user]U1.[assistant]A2.[user]U3.[assistant]A4.[user]U5.");
+    expect_lost(unmarked, "SUAUAU", "messages[0]");
     /* the first system message takes what is not shown at its place */
     rose_chat *chat = open_template(first_only);
     assert_int_equal(render(chat, "SUAUASU", false, &text, &err), ROSE_OK);
