@@ -314,6 +314,7 @@ typedef struct placing {
     const rose_chat_places *places;
     bool wrap; /* a content is a list of parts */
     bool oom;
+    bool replied; /* a reply without calls has followed the last message of a user */
     rose_json *out;
     rose_buf after;  /* text for the end of the last message of `out` */
     rose_buf before; /* marked texts for the front of the next message of a user */
@@ -391,12 +392,20 @@ static bool is_reply(const rose_json *m)
     return is_role(m, "assistant") && rose_json_count(rose_json_get(m, "tool_calls")) == 0;
 }
 
+/* Whether it is a user's message that the template refuses right after the last one, a result.
+ * After a reply before the calls it takes it: that reply has ended the user's turn. */
+static bool follows_tool(const placing *p, const rose_json *m)
+{
+    return !p->places->user_after_tool && !p->replied && is_role(m, "user") &&
+           is_role(last_of(p), "tool");
+}
+
 /* Whether the template refuses the message right after the last one, so that both become one. */
 static bool joins_last(const placing *p, const rose_json *m)
 {
     const rose_json *last = last_of(p);
     const rose_chat_places *x = p->places;
-    if (is_role(m, "user") && is_role(last, "tool")) return !x->user_after_tool && !x->gap;
+    if (follows_tool(p, m)) return !x->gap;
     if (is_role(m, "user") && is_role(last, "user")) return !x->user_rows;
     return is_reply(m) && is_reply(last) && !x->reply_rows;
 }
@@ -410,11 +419,12 @@ static void append(placing *p, rose_json *m)
         return;
     }
     flush_after(p);
-    if (p->places->gap && is_role(m, "user") && is_role(last_of(p), "tool")) {
+    if (follows_tool(p, m)) {
         rose_json *reply = rose_json_pack("{s:s,s:o}", "role", "assistant", "content",
                                           take_content(p, &(rose_buf){0}));
         if (rose_json_append_new(p->out, reply) != 0) p->oom = true;
     }
+    p->replied = is_reply(m) || (p->replied && !is_role(m, "user"));
     if (rose_json_append_new(p->out, m) != 0) p->oom = true;
 }
 

@@ -177,6 +177,7 @@ static const struct {
     {calls_skipped, "UCTUUCTTAU",
      "[user]U0.[assistant]{}[tool]T2.[assistant][user]U3.\n\nU4.[assistant]{}[tool]T6.[tool]T7."
      "[assistant]A8.[user]U9."},
+    {calls_skipped, "UACTU", "[user]U0.[assistant]A1.[assistant]{}[tool]T3.[user]U4."},
     {no_gap, "UCTU", "[user]U0.[assistant][tool]T2.\n\nU3."},
     {strict, "UCTU", "[user]U0.[assistant][tool]T2.[user]U3."},
     /* nothing but instructions */
