@@ -57,6 +57,7 @@ typedef struct rose_chat_places {
     bool user_rows, reply_rows;
     bool user_after_tool; /* on a user right after the result of a tool, ... */
     bool gap;             /* and if it does, not with an empty reply between them */
+    bool several_calls;   /* a message may have several calls, or one call for each does not help */
 } rose_chat_places;
 
 /* Tries the template, with these tools if it fails without. Errors as of rose_chat_trial. */

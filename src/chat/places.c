@@ -45,6 +45,7 @@ static const char *role_name(char c)
         return "developer";
     case 'A':
     case 'C': /* a call of a tool */
+    case 'P': /* two calls */
     case 'N': /* an empty reply */
         return "assistant";
     case 'T':
@@ -58,7 +59,7 @@ static const char *role_name(char c)
 
 static bool has_needle(char c)
 {
-    return c != 'C' && c != 'N';
+    return c != 'C' && c != 'P' && c != 'N';
 }
 
 static size_t n_needles(const char *roles)
@@ -80,11 +81,14 @@ static rose_json *make_message(const probe *p, char c, size_t n)
     if (c == 'T')
         return rose_json_pack("{s:s,s:o,s:s}", "role", "tool", "content", content, "tool_call_id",
                               "abcdefghi");
-    if (c != 'C') return rose_json_pack("{s:s,s:o}", "role", role_name(c), "content", content);
+    if (c != 'C' && c != 'P')
+        return rose_json_pack("{s:s,s:o}", "role", role_name(c), "content", content);
     rose_json *arguments = p->forms.only_text ? rose_json_string("{}") : rose_json_object();
-    return rose_json_pack("{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}", "role", "assistant", "content",
-                          content, "tool_calls", "id", "abcdefghi", "type", "function", "function",
-                          "name", "f", "arguments", arguments);
+    rose_json *call = rose_json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", "abcdefghi", "type", "function",
+                                     "function", "name", "f", "arguments", arguments);
+    rose_json *calls = c == 'P' ? rose_json_pack("[O,o]", call, call) : rose_json_pack("[o]", call);
+    return rose_json_pack("{s:s,s:o,s:o}", "role", role_name(c), "content", content, "tool_calls",
+                          calls);
 }
 
 /* One message for each letter of `roles`, with needles from 0 on. NULL: no memory. */
@@ -256,8 +260,8 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
     probe p = {.t = t, .tokens = tokens, .forms = forms, .limits = limits};
     if (!shows(&p, "U")) p.tools = tools; /* there are templates for requests with tools alone */
     /* A template that does not even show a user is for something else: it gets what comes. */
-    *out =
-        (rose_chat_places){true, true, true, true, true, true, forms.parts, true, true, true, true};
+    *out = (rose_chat_places){true,        true, true, true, true, true,
+                              forms.parts, true, true, true, true, true};
     if (shows(&p, "U")) {
         out->system_first = shows_role(&p, "SU", 0);
         out->developer_first = shows_role(&p, "DU", 0);
@@ -271,6 +275,7 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
         out->user_rows = takes(&p, "UUAU");
         out->reply_rows = takes(&p, "UAAU");
         out->user_after_tool = !takes(&p, "UCT") || takes(&p, "UCTU");
+        out->several_calls = takes(&p, "UPTT") || !takes(&p, "UCCTT");
         out->gap = !out->user_after_tool && shows(&p, "UCTNU");
     }
     return p.st;
@@ -479,6 +484,20 @@ static void place_instruction(placing *p, const rose_json *m, bool lead)
         place_marked(p, content);
 }
 
+/* A message for each call; the first has the rest of the message. */
+static void append_calls(placing *p, const rose_json *m)
+{
+    const rose_json *calls = rose_json_get(m, "tool_calls");
+    for (size_t k = 0; k < rose_json_count(calls); k++) {
+        rose_json *list = rose_json_pack("[O]", rose_json_at(calls, k));
+        if (k == 0)
+            append(p, copy_with(m, "tool_calls", list));
+        else
+            append(p, rose_json_pack("{s:s,s:o,s:o}", "role", "assistant", "content",
+                                     take_content(p, &(rose_buf){0}), "tool_calls", list));
+    }
+}
+
 static void place_other(placing *p, const rose_json *m)
 {
     if (p->after.len > 0 && is_role(m, "user") && is_role(last_of(p), "user")) {
@@ -492,7 +511,10 @@ static void place_other(placing *p, const rose_json *m)
         return;
     }
     if (p->before.len > 0) append_text(p, "user", &p->before);
-    append(p, rose_json_incref(m));
+    if (p->places->several_calls || rose_json_count(rose_json_get(m, "tool_calls")) < 2)
+        append(p, rose_json_incref(m));
+    else
+        append_calls(p, m);
 }
 
 static void place_all(placing *p, const rose_json *messages)

@@ -9,7 +9,8 @@
 /* ---- conversations ---- */
 
 /* One message for each letter: S system, D developer, U user, A assistant, C a call, T its result,
- * F a function, and E a system message without text. Message i says "<letter>i.". */
+ * P two calls with text, F a function, and E a system message without text. Message i says
+ * "<letter>i.". */
 static rose_json *conversation(const char *roles)
 {
     rose_json *list = rose_json_array();
@@ -30,6 +31,11 @@ static rose_json *conversation(const char *roles)
                               rose_json_pack("[{s:s,s:s,s:{s:s,s:s}}]", "id", "call_0123", "type",
                                              "function", "function", "name", "f", "arguments",
                                              "{}"));
+        if (c == 'P')
+            rose_json_set_new(m, "tool_calls",
+                              rose_json_pack("[{s:{s:s,s:s}},{s:{s:s,s:s}}]", "function", "name",
+                                             "f", "arguments", "{}", "function", "name", "g",
+                                             "arguments", "{}"));
         rose_json_append_new(list, m);
     }
     return list;
@@ -107,6 +113,11 @@ static const char calls_skipped[] =
          "{% if id | length != 9 or '_' in id %}{{ raise_exception('nine letters') }}{% endif %}"
          "[{{ m.role }}]{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments }}{% else %}"
          "{{ m.content }}{% endif %}{% endfor %}";
+/* Llama 3.1 */
+static const char one_call[] =
+    "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length != 1 %}"
+    "{{ raise_exception('single tool-calls') }}{% endif %}[{{ m.role }}]{{ m.content }}"
+    "{% if m.tool_calls %}({{ m.tool_calls[0].function.name }}){% endif %}{% endfor %}";
 /* the same without an empty reply */
 static const char no_gap[] =
     ROWS "{% if m.role == 'assistant' and not m.content and not m.tool_calls %}"
@@ -178,6 +189,7 @@ static const struct {
      "[user]U0.[assistant]{}[tool]T2.[assistant][user]U3.\n\nU4.[assistant]{}[tool]T6.[tool]T7."
      "[assistant]A8.[user]U9."},
     {calls_skipped, "UACTU", "[user]U0.[assistant]A1.[assistant]{}[tool]T3.[user]U4."},
+    {one_call, "UPTTA", "[user]U0.[assistant]P1.(f)[assistant](g)[tool]T2.[tool]T3.[assistant]A4."},
     {no_gap, "UCTU", "[user]U0.[assistant][tool]T2.\n\nU3."},
     {strict, "UCTU", "[user]U0.[assistant][tool]T2.[user]U3."},
     /* nothing but instructions */
