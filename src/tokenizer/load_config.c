@@ -101,10 +101,9 @@ static rose_status add_spec(rose_token_files *f, const rose_added_spec *s, bool 
     return ROSE_OK;
 }
 
-/* A malformed entry. Beside a tokenizer.json, which has the tokens itself, it is only a warning. */
+/* A malformed entry is only a warning: the vocabulary is in another file. */
 static rose_status malformed(const rose_token_files *f, const char *what)
 {
-    if (!f->lenient) return rose_fail(f->err, ROSE_E_FORMAT, "%s: %s", f->dir, what);
     rose_log(ROSE_LOG_WARN, "tokenizer", "%s: %s: ignored", f->dir, what);
     return ROSE_OK;
 }
@@ -160,7 +159,7 @@ static rose_status add_decoder_entries(rose_token_files *f, const rose_json *tab
                              .rstrip = rose_json_is_true(rose_json_get(v, "rstrip")),
                              .single_word = rose_json_is_true(rose_json_get(v, "single_word")),
                              .has_id = true,
-                             .by_place = f->lenient};
+                             .by_place = true};
         s.normalized = norm != NULL ? rose_json_is_true(norm) : !s.special;
         const bool sound = s.text != NULL && parse_id(key, &s.id);
         st = sound ? add_spec(f, &s, true)
@@ -182,7 +181,7 @@ static rose_status add_added_json(rose_token_files *f)
                              .len = strlen(key),
                              .normalized = true,
                              .has_id = true,
-                             .by_place = f->lenient,
+                             .by_place = true,
                              .id = sound ? (uint32_t)id : 0};
         st = sound ? add_spec(f, &s, false)
                    : malformed(f, "added_tokens.json: an id is out of range");

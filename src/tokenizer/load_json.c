@@ -300,7 +300,6 @@ rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *dir, const c
     if (st == ROSE_OK) st = rose_load_parts(t, root, path, err);
     if (st == ROSE_OK) st = load_model(t, rose_json_get(root, "model"), path, err);
     if (st == ROSE_OK) st = rose_token_files_open(&f, dir, err);
-    f.lenient = true;
     if (st == ROSE_OK) st = load_added_list(t, rose_json_get(root, "added_tokens"), path, &f);
     if (st == ROSE_OK) st = rose_load_finish(t, err);
     if (st == ROSE_OK) rose_token_files_log(&f, t, "tokenizer.json");

@@ -424,7 +424,6 @@ typedef struct rose_token_files {
     const char *dir;                         /* borrowed */
     rose_json *config, *special_map, *added; /* owned; NULL: no such file */
     const rose_json *decoder;                /* of config; NULL: none */
-    bool lenient;           /* ids of the files are only compared with the places of the tokens */
     rose_added_spec *specs; /* owned; texts borrowed from the JSON values, or the caller's */
     size_t n_specs, cap_specs;
     rose_added_spec **sorted; /* owned; the known tokens by text */
