@@ -163,13 +163,14 @@ static gr_node read_regex(gr_source *e)
         e->at += at_char(e, '\\') && e->at + 1 < e->n ? 2 : 1;
     }
     const size_t n = e->at++ - from;
-    for (; name_length(e) > 0; e->at++) {
+    for (size_t n_flags = name_length(e); n_flags > 0; n_flags--) {
         const char flag = e->s[e->at];
         fold = fold || flag == 'i';
         dot_all = dot_all || flag == 's';
         if (strchr("isu", flag) == NULL)
             refuse(e, ROSE_E_UNSUPPORTED,
                    "of the flags of expressions only i, s and u are supported");
+        e->at++;
     }
     return rose_gr_regex_with(e->b, e->s + from, n, fold, dot_all);
 }
