@@ -237,8 +237,7 @@ rose_status rose_chat_derive(rose_chat **out, const rose_chat *base, const char 
     rose_chat_texts x = {.main = {.data = (char *)(uintptr_t)text, .len = n},
                          .source = "field 'chat_template'"};
     *out = NULL;
-    /* A deep copy, because threads share base, and so must not count references to its values. */
-    x.tokens = base != NULL ? rose_json_deep_copy(base->tokens) : rose_json_object();
+    x.tokens = base != NULL ? rose_json_incref(base->tokens) : rose_json_object();
     if (x.tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "chat template: out of memory");
     const rose_status st = create(out, &x, limits, err);
     rose_json_decref(x.tokens); /* if create did not take them */
@@ -330,6 +329,13 @@ static rose_status render_otherwise(const way *first, const way *w, const rose_j
     return st == ROSE_OK ? render_checked(w, messages, text, &second) : st;
 }
 
+/* What took too many steps may be right with more of them: the caller decides. */
+static bool took_too_long(const way *w)
+{
+    const rose_template_limits *limits = &w->in->limits;
+    return limits->steps > 0 && *limits->used > limits->steps;
+}
+
 /* Renders as the template shows the instructions; if it fails or drops one, with all of them at the
  * start; and if that fails, in the user's turns: there are templates that show the system message
  * only if the last message is a user's. */
@@ -343,9 +349,10 @@ static rose_status render_ways(const way *w, const rose_json *messages, rose_tem
     head.head = true;
     marked.places = &marks;
     rose_status st = render_checked(w, messages, text, err);
-    if (st != ROSE_E_INVAL) return st;
+    if (st != ROSE_E_INVAL || took_too_long(w)) return st;
     st = render_otherwise(w, &head, messages, text);
-    if (st != ROSE_OK && st != ROSE_E_NOMEM) st = render_otherwise(w, &marked, messages, text);
+    if (st != ROSE_OK && st != ROSE_E_NOMEM && !took_too_long(w))
+        st = render_otherwise(w, &marked, messages, text);
     if (st == ROSE_E_NOMEM) return no_memory(err);
     return st == ROSE_OK ? st : ROSE_E_INVAL;
 }
@@ -354,11 +361,13 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
     rose_json *messages = NULL;
+    uint64_t used = 0;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
     if (st != ROSE_OK) return st;
     rose_template_input x = *in;
     x.tokens = c->tokens;
+    if (x.limits.used == NULL) x.limits.used = &used;
     x.null_content = true; /* rose_chat_messages leaves null only where the template takes it */
     if (rose_json_count(x.tools) == 0) x.tools = NULL;
     const bool tool_use = x.tools != NULL && c->tool_use != NULL;

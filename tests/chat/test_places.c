@@ -415,6 +415,37 @@ static void what_vanishes_is_refused(void **state)
     rose_chat_close(chat);
 }
 
+/* A render that ends at its limit of steps says so, and is not replaced by one with the
+ * instructions at the start, which this template renders at once, or refuses at once. */
+static void a_limit_is_no_reason_to_move(void **state)
+{
+    static const char slow[] =
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if messages[-1].content == 'slow' and messages[0].role == 'user' %}"
+        "{% for i in range(90000) %}{{ '' if i == 0 }}{% endfor %}{% endif %}";
+    static const char refuses[] = "{% if messages[-1].content == 'slow' and messages[0].role == "
+                                  "'system' %}{{ raise_exception('x') }}{% endif %}";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char template[512];
+        uint64_t used = 0;
+        rose_template_text text;
+        rose_err err = {""};
+        snprintf(template, sizeof template, "%s%s", slow, i > 0 ? refuses : "");
+        rose_chat *chat = open_template(template);
+        rose_json *messages = rose_json_pack("[o,o,o]", message("user", rose_json_string("x")),
+                                             message("system", rose_json_string("y")),
+                                             message("user", rose_json_string("slow")));
+        const rose_template_input in = {.messages = messages,
+                                        .limits = {.steps = 10000, .used = &used}};
+        assert_int_equal(rose_chat_render(chat, &in, &text, &err), ROSE_E_INVAL);
+        assert_true(used > 10000);
+        assert_null(text.bytes);
+        rose_json_decref(messages);
+        rose_chat_close(chat);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +454,7 @@ int main(void)
         cmocka_unit_test(the_head_stays),
         cmocka_unit_test(changed_texts_are_not_lost),
         cmocka_unit_test(what_vanishes_is_refused),
+        cmocka_unit_test(a_limit_is_no_reason_to_move),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
