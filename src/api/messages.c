@@ -52,8 +52,8 @@ static bool merge_kwargs(rose_json **out, const rose_json *ours, const rose_json
 {
     *out = NULL;
     if (ours == NULL && theirs == NULL) return true;
-    /* A deep copy, because threads share ours, and so must not count references to its values. */
-    *out = ours != NULL ? rose_json_deep_copy(ours) : rose_json_object();
+    /* A copy, because threads share ours. */
+    *out = ours != NULL ? rose_json_copy(ours) : rose_json_object();
     if (*out != NULL && (theirs == NULL || rose_json_update(*out, theirs) == 0)) return true;
     rose_json_decref(*out);
     *out = NULL;

@@ -79,9 +79,8 @@ static void put_tools(writer *w, const rose_json *tools)
 /* A message, with a copy that may change. NULL: no memory. */
 static rose_json *append_copy(writer *w, const rose_json *m)
 {
-    rose_json *copy = rose_json_object();
-    if (copy == NULL || rose_json_update(copy, m) != 0 || rose_json_append(w->out, copy) != 0)
-        w->oom = true;
+    rose_json *copy = rose_json_copy(m);
+    if (rose_json_append(w->out, copy) != 0) w->oom = true;
     rose_json_decref(copy); /* the list has it */
     return w->oom ? NULL : copy;
 }

@@ -36,16 +36,6 @@ static rose_status put(const state *s, rose_json *object, const char *key, rose_
     return rose_json_set_new(object, key, v) == 0 ? ROSE_OK : no_memory(s);
 }
 
-/* A copy with the same values, or NULL. rose_json_copy would lack members after a failed
- * allocation. */
-static rose_json *copy_of(const rose_json *object)
-{
-    rose_json *copy = rose_json_object();
-    if (copy != NULL && rose_json_update(copy, object) == 0) return copy;
-    rose_json_decref(copy);
-    return NULL;
-}
-
 /* ---- content ---- */
 
 static rose_status check_part(const state *s, const rose_json *part)
@@ -196,10 +186,10 @@ static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list
         return rose_fail(s->err, ROSE_E_INVAL,
                          "messages[%zu].tool_calls[%zu] needs a 'function' with a string 'name'",
                          s->i, k);
-    if (!rose_json_is_string(arguments)) return append_call(s, list, copy_of(call));
+    if (!rose_json_is_string(arguments)) return append_call(s, list, rose_json_copy(call));
     rose_status st = parse_arguments(s, arguments, &value);
     if (st != ROSE_OK) return st;
-    rose_json *f = copy_of(function), *c = copy_of(call);
+    rose_json *f = rose_json_copy(function), *c = rose_json_copy(call);
     if (f == NULL || c == NULL) st = no_memory(s);
     if (st == ROSE_OK) st = put(s, f, "arguments", rose_json_incref(value));
     if (st == ROSE_OK) st = put(s, c, "function", rose_json_incref(f));
@@ -262,7 +252,7 @@ static rose_status add_message(state *s, rose_json *m, rose_json *list)
         return rose_fail(s->err, ROSE_E_INVAL, "messages[%zu].role must be a string", s->i);
     rose_status st = refuse_members(s, m);
     if (st != ROSE_OK) return st;
-    rose_json *copy = copy_of(m);
+    rose_json *copy = rose_json_copy(m);
     if (copy == NULL) return no_memory(s);
     st = put_content(s, copy);
     if (st == ROSE_OK) st = put_calls(s, copy);

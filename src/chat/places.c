@@ -366,12 +366,8 @@ static rose_json *take_content(const placing *p, rose_buf *b)
 /* A copy of a message with another value of a member; takes v. NULL: no memory. */
 static rose_json *copy_with(const rose_json *m, const char *key, rose_json *v)
 {
-    rose_json *copy = rose_json_object();
-    if (copy != NULL && rose_json_update(copy, m) == 0) {
-        if (rose_json_set_new(copy, key, v) == 0) return copy;
-    } else {
-        rose_json_decref(v);
-    }
+    rose_json *copy = rose_json_copy(m);
+    if (rose_json_set_new(copy, key, v) == 0) return copy;
     rose_json_decref(copy);
     return NULL;
 }
