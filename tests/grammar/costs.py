@@ -114,6 +114,7 @@ def cases():
     yield "ebnf 20000 rules", EBNF, "root ::= r0\n" + "\n".join(f'r{i} ::= "a" r{i + 1}' for i in range(20000)) + '\nr20000 ::= "b"'
     yield "ebnf 20000 rules back", EBNF, "\n".join(f'r{i} ::= "a" r{i - 1}' for i in range(20000, 0, -1)) + '\nr0 ::= "b"\nroot ::= r20000'
     yield "ebnf 20000 rules up", EBNF, 'r0 ::= "b"\n' + "\n".join(f'r{i} ::= "a" r{i - 1}' for i in range(1, 20000)) + '\nroot ::= r19999'
+    yield "lark 500000 flags", EBNF, "start: /a/" + "i" * 500000
     yield "ebnf unit chain", EBNF, "root ::= r0\n" + "\n".join(f'r{i} ::= r{i + 1} | "x{i}"' for i in range(5000)) + '\nr5000 ::= "b"'
 
 
