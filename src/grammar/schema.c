@@ -542,28 +542,30 @@ static void count_choices(gr_build *b, const struct gr_group *g)
 }
 
 /* Does `required`, or a map of dependencies, hold this name? */
-static bool names(rose_json *schema, const char *keyword, const char *name)
+static bool names(gr_build *b, rose_json *schema, const char *keyword, const char *name)
 {
     rose_json *x = rose_json_get(schema, keyword), *list;
     const char *key;
     size_t i;
+    rose_gr_work(b, rose_json_count(x) / 2);
     for (i = 0; i < rose_json_count(x); i++)
         if (strcmp(rose_json_text(rose_json_at(x, i)), name) == 0) return true;
     rose_json_each (x, key, list) {
         if (strcmp(key, name) == 0) return true;
+        rose_gr_work(b, rose_json_count(list) / 2);
         for (i = 0; i < rose_json_count(list); i++)
             if (strcmp(rose_json_text(rose_json_at(list, i)), name) == 0) return true;
     }
     return false;
 }
 
-static bool speaks_of(const gr_conj *c, const char *name)
+static bool speaks_of(gr_build *b, const gr_conj *c, const char *name)
 {
     static const char *const lists[] = {"required", "dependencies", "dependentRequired"};
     for (size_t i = 0; i < c->n; i++) {
         if (rose_json_get(rose_json_get(c->v[i], "properties"), name) != NULL) return true;
         for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++)
-            if (names(c->v[i], lists[k], name)) return true;
+            if (names(b, c->v[i], lists[k], name)) return true;
     }
     return false;
 }
@@ -580,7 +582,7 @@ static bool lacks_required(gr_build *b, const gr_conj *c, rose_json *y)
     if ((types & ~(unsigned)TYPE_OBJECT) != 0 || !rose_gr_conj_closed(b, c)) return false;
     for (size_t i = 0; i < rose_json_count(required); i++) {
         rose_gr_work(b, c->n * 8);
-        if (!speaks_of(c, rose_json_text(rose_json_at(required, i)))) return true;
+        if (!speaks_of(b, c, rose_json_text(rose_json_at(required, i)))) return true;
     }
     return false;
 }

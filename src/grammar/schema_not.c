@@ -212,6 +212,7 @@ static bool property_apart(gr_build *b, rose_json *x, rose_json *y, const rose_j
         const char *t = rose_json_text(name);
         rose_json *p = t == NULL ? NULL : rose_json_get(rose_json_get(x, "properties"), t);
         rose_json *q = t == NULL ? NULL : rose_json_get(rose_json_get(y, "properties"), t);
+        rose_gr_work(b, 8); /* about four look-ups */
         if (t == NULL) continue;
         if (p == NULL && rose_json_is_false(rose_json_get(x, "additionalProperties")) &&
             rose_json_get(x, "patternProperties") == NULL)

@@ -50,6 +50,12 @@ def cases():
         yield f"oneOf {n} kinds", SCHEMA, {"oneOf": kinds(n)}
         yield f"anyOf {n} objects", SCHEMA, {"anyOf": objects(n)}
     yield "oneOf 50 closed objects", SCHEMA, {"oneOf": [dict(o, additionalProperties=False) for o in objects(50)]}
+    yield "oneOf 60 objects, 3000 required", SCHEMA, {"oneOf": [
+        {"type": "object", "properties": {"a": True}, "additionalProperties": True, "required": [f"n{k}" for k in range(3000)],
+         "minProperties": i} for i in range(60)]}
+    yield "oneOf 12 objects, names required only", SCHEMA, {"oneOf": [
+        {"type": "object", "properties": {"a": True}, "required": [f"n{k}" for k in range(3000)], "minProperties": i}
+        for i in range(12)]}
     yield "oneOf 50 patterns", SCHEMA, {"oneOf": [{"type": "string", "pattern": f"^a{i}[a-z]*$"} for i in range(50)]}
     yield "oneOf 50 same patterns", SCHEMA, {"oneOf": [{"type": "string", "pattern": f"[a-z]{i}"} for i in range(50)]}
     yield "oneOf 50 strings", SCHEMA, {"oneOf": [{"type": "string", "minLength": i} for i in range(50)]}
