@@ -101,7 +101,8 @@ static rose_status put_content(const state *s, rose_json *message)
 
 /* *out: the arguments as a value that the template shows, a new reference. The server may have sent
  * them itself, as its model wrote them: cut, with a comma or a line end too many. They are read as
- * far as they go. What is no JSON at all stays text. */
+ * far as they go. What is no JSON at all stays text. NULL, null and the empty text are no
+ * arguments. */
 static rose_status parse_arguments(state *s, const rose_json *text, rose_json **out)
 {
     static const unsigned ways[] = {ROSE_JSON_PYTHON | ROSE_JSON_ANY,
@@ -186,7 +187,9 @@ static rose_status add_call(state *s, size_t k, rose_json *call, rose_json *list
         return rose_fail(s->err, ROSE_E_INVAL,
                          "messages[%zu].tool_calls[%zu] needs a 'function' with a string 'name'",
                          s->i, k);
-    if (!rose_json_is_string(arguments)) return append_call(s, list, rose_json_copy(call));
+    const bool lacks = arguments == NULL || rose_json_is_null(arguments);
+    if (!lacks && !rose_json_is_string(arguments))
+        return append_call(s, list, rose_json_copy(call));
     rose_status st = parse_arguments(s, arguments, &value);
     if (st != ROSE_OK) return st;
     rose_json *f = rose_json_copy(function), *c = rose_json_copy(call);

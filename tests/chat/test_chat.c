@@ -373,8 +373,9 @@ static void tool_calls_become_objects(void **state)
                 "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
                 "\"{\\\"city\\\": \\\"Ulm\\\"}\"}}, {\"function\": {\"name\": \"g\", "
                 "\"arguments\": \"\"}}, {\"function\": {\"name\": \"h\", \"arguments\": "
-                "{\"city\": 1}}}]}]}",
-                "f Ulm{\"city\": \"Ulm\"}g {}h 1{\"city\": 1}");
+                "{\"city\": 1}}}, {\"function\": {\"name\": \"i\"}}, {\"function\": {\"name\": "
+                "\"j\", \"arguments\": null}}]}]}",
+                "f Ulm{\"city\": \"Ulm\"}g {}h 1{\"city\": 1}i {}j {}");
     expect_text(&m,
                 "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"tool_calls\": "
                 "[]}]}",
