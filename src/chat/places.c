@@ -73,8 +73,8 @@ static size_t n_needles(const char *roles)
 /* The message of letter c; its content is needle n. NULL: no memory. */
 static rose_json *make_message(const probe *p, char c, size_t n)
 {
-    char needle[48];
-    snprintf(needle, sizeof needle, has_needle(c) ? NEEDLE "%zu;" : "", n);
+    char needle[48] = "";
+    if (has_needle(c)) snprintf(needle, sizeof needle, NEEDLE "%zu;", n);
     rose_json *content = p->forms.wrap
                              ? rose_json_pack("[{s:s,s:s}]", "type", "text", "text", needle)
                              : rose_json_string(needle);

@@ -97,7 +97,6 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
-    log_tools(s->chat, f->api.tool_call_parser);
     st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
     if (st != ROSE_OK) return st;
     st = rose_pooling_read(&f->api.pooling, dir, f->pooling_type, f->task, err);
@@ -257,6 +256,7 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
              rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
              p->n_threads, p->max_model_len, p->kv_pages);
+    log_tools(s->chat, f->api.tool_call_parser);
     rose_log(ROSE_LOG_INFO, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
              rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),

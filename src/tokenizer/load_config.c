@@ -13,13 +13,23 @@
 #include "base/log.h"
 #include "tokenizer/tokenizer_internal.h"
 
-rose_status rose_token_files_open(rose_token_files *f, const char *dir, rose_err *err)
+static rose_status read_small(rose_json **out, const rose_token_files *f, bool lenient,
+                              const char *name)
+{
+    rose_err why = {{0}};
+    const rose_status st = rose_load_optional_json(out, f->dir, name, &why);
+    if (st == ROSE_OK) return st;
+    if (st != ROSE_E_FORMAT || !lenient) return rose_fail(f->err, st, "%s", why.msg);
+    rose_log(ROSE_LOG_WARN, "tokenizer", "%s: the file is ignored", why.msg);
+    return ROSE_OK;
+}
+
+rose_status rose_token_files_open(rose_token_files *f, const char *dir, bool lenient, rose_err *err)
 {
     *f = (rose_token_files){.dir = dir, .err = err};
-    rose_status st = rose_load_optional_json(&f->config, dir, "tokenizer_config.json", err);
-    if (st == ROSE_OK)
-        st = rose_load_optional_json(&f->special_map, dir, "special_tokens_map.json", err);
-    if (st == ROSE_OK) st = rose_load_optional_json(&f->added, dir, "added_tokens.json", err);
+    rose_status st = read_small(&f->config, f, lenient, "tokenizer_config.json");
+    if (st == ROSE_OK) st = read_small(&f->special_map, f, lenient, "special_tokens_map.json");
+    if (st == ROSE_OK) st = read_small(&f->added, f, lenient, "added_tokens.json");
     f->decoder = rose_json_get(f->config, "added_tokens_decoder");
     if (rose_json_size(f->decoder) == 0) f->decoder = NULL;
     return st;

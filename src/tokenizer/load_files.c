@@ -122,7 +122,7 @@ rose_status rose_load_vocab_merges(rose_tokenizer *t, const char *dir, rose_err 
     rose_token_files f = {.dir = dir};
     rose_status st = load_vocab_file(t, dir, err);
     if (st != ROSE_OK) goto done;
-    if ((st = rose_token_files_open(&f, dir, err)) != ROSE_OK) goto done;
+    if ((st = rose_token_files_open(&f, dir, false, err)) != ROSE_OK) goto done;
     if ((st = check_class(&f)) != ROSE_OK) goto done;
     t->stages[t->n_stages++] = (rose_stage){
         .kind = ROSE_STAGE_BYTE_LEVEL,

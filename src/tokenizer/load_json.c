@@ -299,7 +299,7 @@ rose_status rose_load_tokenizer_json(rose_tokenizer *t, const char *dir, const c
     rose_status st = read_file(t, path, &root, err);
     if (st == ROSE_OK) st = rose_load_parts(t, root, path, err);
     if (st == ROSE_OK) st = load_model(t, rose_json_get(root, "model"), path, err);
-    if (st == ROSE_OK) st = rose_token_files_open(&f, dir, err);
+    if (st == ROSE_OK) st = rose_token_files_open(&f, dir, true, err);
     if (st == ROSE_OK) st = load_added_list(t, rose_json_get(root, "added_tokens"), path, &f);
     if (st == ROSE_OK) st = rose_load_finish(t, err);
     if (st == ROSE_OK) rose_token_files_log(&f, t, "tokenizer.json");

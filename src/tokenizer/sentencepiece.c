@@ -236,7 +236,7 @@ rose_status rose_load_sentencepiece(rose_tokenizer *t, const char *dir, rose_err
     if (rose_buf_addf(&path, "%s/tokenizer.model", dir) != ROSE_OK || rose_buf_str(&path) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tokenizer: out of memory");
     f.path = path.data;
-    if (st == ROSE_OK) st = rose_token_files_open(&files, dir, err);
+    if (st == ROSE_OK) st = rose_token_files_open(&files, dir, true, err);
     if (st == ROSE_OK) st = rose_file_read(&text, path.data, MAX_BYTES, err);
     if (st == ROSE_OK) st = read_model(&f, &text);
     if (st == ROSE_OK) st = check_model(&f);

@@ -430,7 +430,10 @@ typedef struct rose_token_files {
     size_t n_known;           /* specs[0..n_known) were known before */
     rose_err *err;
 } rose_token_files;
-rose_status rose_token_files_open(rose_token_files *f, const char *dir, rose_err *err);
+/* lenient: a file that is no JSON is ignored with a warning, because another file has the
+ * vocabulary's kind. */
+rose_status rose_token_files_open(rose_token_files *f, const char *dir, bool lenient,
+                                  rose_err *err);
 rose_status rose_token_files_begin(rose_token_files *f, size_t n);
 /* fallback: bos, eos and unk where no file names them, or NULL. */
 rose_status rose_token_files_read(rose_token_files *f, const rose_json *fallback);
