@@ -1,4 +1,5 @@
 /* chat/chat.c - see chat.h: compiles a model's templates, and turns messages into text and ids. */
+#include "base/log.h"
 #include "chat/chat_internal.h"
 
 #include <stdlib.h>
@@ -211,6 +212,30 @@ static rose_status create(rose_chat **out, rose_chat_texts *x, const rose_templa
     return st;
 }
 
+/* A model's own template that this interpreter cannot run does not keep the model from serving
+ * other requests, as in transformers. In its place stands one that gives the reason for each chat.
+ */
+static rose_status open_refusal(rose_chat **out, const char *model, const char *why, rose_err *err)
+{
+    rose_chat_texts x;
+    rose_status st = rose_chat_texts_read(&x, model, NULL, err);
+    if (st != ROSE_OK) return st;
+    rose_log(ROSE_LOG_WARN, "chat",
+             "%s; chats are refused, other requests are served; --chat-template takes another "
+             "template, or plain",
+             why);
+    rose_buf_free(&x.tool_use);
+    rose_buf_free(&x.main);
+    x.tool_use = x.main = (rose_buf){0};
+    st = rose_buf_addf(&x.main, "{{ raise_exception(\"the model's template does not work here: ");
+    for (const char *s = why; *s != '\0' && st == ROSE_OK; s++)
+        st = rose_buf_addf(&x.main, "%c", *s == '"' || *s == '\\' || *s < ' ' ? '\'' : *s);
+    if (st == ROSE_OK) st = rose_buf_addf(&x.main, "\") }}");
+    if (st == ROSE_OK) st = create(out, &x, &(rose_template_limits){0}, err);
+    rose_chat_texts_free(&x);
+    return st;
+}
+
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err)
 {
     rose_chat_texts x;
@@ -220,6 +245,10 @@ rose_status rose_chat_open(rose_chat **out, const char *model, const char *given
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
     if (x.found) st = create(out, &x, &(rose_template_limits){0}, &why);
+    if ((st == ROSE_E_FORMAT || st == ROSE_E_UNSUPPORTED) && given == NULL) {
+        const rose_err first = why;
+        st = open_refusal(out, model, first.msg, &why);
+    }
     if (*out != NULL) {
         (*out)->text = x.main;
         x.main = (rose_buf){0};
