@@ -181,7 +181,7 @@ def test_claude(s):
 def test_chat(s):
     tools = [{"type": "function", "function": {"name": n, "description": f"runs {n}", "parameters": schema(p)}} for n, p in TOOLS.items()]
     messages = [{"role": "developer", "content": "You mend loops. " * 10}, {"role": "user", "content": "Mend the loop."}]
-    before = 0
+    before = first = 0
     for k in range(TURNS):
         r = s.client.chat.completions.create(model=s.name, messages=messages, tools=tools)
         m = r.choices[0].message
@@ -190,6 +190,7 @@ def test_chat(s):
                 [call(c.function.name, **json.loads(c.function.arguments)) for c in calls])
         check(f"chat, turn {k}: finish_reason", r.choices[0].finish_reason == ("tool_calls" if PLAN[k][2] else "stop"), r.choices[0])
         before = compare_usage(s, "chat", k, r.usage.prompt_tokens, r.usage.prompt_tokens_details.cached_tokens, before)
+        first = before if k == 0 else first
         check(f"chat, turn {k}: the content of a reply without text is None", bool(m.content) == bool(PLAN[k][1]), m)
         messages.append(m)
         messages += [{"role": "tool", "tool_call_id": c.id, "content": result_of(c.function.name, k)} for c in calls]
@@ -197,6 +198,7 @@ def test_chat(s):
             messages.append({"role": "system", "content": "Be quick."})
         if k == 2:
             messages.append({"role": "user", "content": "Go on."})
+            before = first  # Qwen3's template leaves out the reasoning of the turns before a user's message
 
 
 # ---- a stream that waits ----
