@@ -187,6 +187,9 @@ typedef struct rose_api_schema_opts {
     rose_generation generation; /* defaults */
 } rose_api_schema_opts;
 
+/* What a request without any field asks for. */
+rose_api_params rose_api_schema_defaults(const rose_generation *g);
+
 /* Checks every field of root against the table; fills p and notes in g the ignored fields.
  * prompt.c checks the types of prompt, messages and tokens. Errors: 400 naming the field, 404
  * for another model. */

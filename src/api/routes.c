@@ -229,6 +229,19 @@ static void get_model_info(rose_api_io *io, rose_http_req *r)
     reply_out(io, r, 200, NULL, &o);
 }
 
+/* What a request gets that does not set these fields. */
+static void put_sampling(rose_api_out *o, const rose_generation *g)
+{
+    const rose_api_params p = rose_api_schema_defaults(g);
+    rose_api_putf(o, "\"default_sampling_params\":{\"temperature\":%g,\"top_p\":%g", p.temperature,
+                  p.top_p);
+    rose_api_putf(o, ",\"top_k\":%lld,\"min_p\":%g,\"repetition_penalty\":%g", (long long)p.top_k,
+                  p.min_p, p.repetition);
+    if ((g->has & ROSE_GENERATION_MAX_TOKENS) != 0)
+        rose_api_putf(o, ",\"max_tokens\":%u", g->max_tokens);
+    rose_api_puts(o, "}");
+}
+
 /* Names are SGLang's where it has the value, else vLLM's. */
 static void get_server_info(rose_api_io *io, rose_http_req *r)
 {
@@ -244,8 +257,10 @@ static void get_server_info(rose_api_io *io, rose_http_req *r)
                   rose_compute_name(p->dtype), p->max_model_len, ROSE_KV_PAGE_TOKENS);
     rose_api_putf(&o, ",\"max_total_num_tokens\":%llu,\"max_num_seqs\":%u",
                   (unsigned long long)p->kv_pages * ROSE_KV_PAGE_TOKENS, p->max_seqs);
-    rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1}",
+    rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1,",
                   p->max_step_tokens);
+    put_sampling(&o, &io->api->o.generation);
+    rose_api_puts(&o, "}");
     reply_out(io, r, 200, NULL, &o);
 }
 

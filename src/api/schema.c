@@ -508,8 +508,7 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
     return kind != ROSE_API_CHAT || rose_api_tools_check(p, g, err);
 }
 
-/* What a request without any field asks for. */
-static rose_api_params defaults(const rose_generation *g)
+rose_api_params rose_api_schema_defaults(const rose_generation *g)
 {
     rose_api_params p = {.temperature = 1.0,
                          .top_p = 1.0,
@@ -539,7 +538,7 @@ bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_k
 {
     const char *key;
     rose_json *v;
-    *p = defaults(&o->generation);
+    *p = rose_api_schema_defaults(&o->generation);
     rose_json_each (root, key, v) {
         const field *f = find_field(key, kind);
         if (rose_json_is_null(v) && (f != NULL || !g->strict)) continue; /* absent, as for OpenAI */

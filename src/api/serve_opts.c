@@ -54,6 +54,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
             "server is replaced"),
         ROSE_ROW_STRING("uds-mode", &f->uds_mode, "MODE",
                         "file mode of the Unix socket, octal: who may connect"),
+        ROSE_ROW_STRING("root-path", &f->http.root_path, "PATH",
+                        "prefix under which a proxy shows the server, as /llm. Paths may come with "
+                        "it or without it",
+                        .unset = "none"),
         ROSE_ROW_STRING(
             "ssl-certfile", &f->http.tls_cert, "FILE",
             "serve HTTPS with this certificate: a PEM file with the chain. OpenSSL 3 must "
@@ -283,10 +287,23 @@ static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
     return ROSE_OK;
 }
 
+static rose_status check_root(const char *path, rose_err *err)
+{
+    bool ok = path == NULL || path[0] == '/' || path[0] == '\0';
+    for (const char *p = path; ok && p != NULL && *p != '\0'; p++)
+        ok = *p > ' ' && *p < 0x7f && *p != '?' && *p != '#';
+    if (ok) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL,
+                     "--root-path %.200s: expected a path such as /llm: a slash first, no query, "
+                     "and bytes other than ASCII as %%XX",
+                     path);
+}
+
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
 {
     f->api.n_io_threads = f->http.n_threads;
-    const rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
+    rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
+    if (st == ROSE_OK) st = check_root(f->http.root_path, err);
     if (st != ROSE_OK) return st;
     if (f->io_cpus == NULL) return ROSE_OK;
     f->http.cpus = f->io_cpu_list;

@@ -32,7 +32,7 @@ typedef struct rose_serve_flags {
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
-enum { ROSE_SERVE_OPT_ROWS = 90 + ROSE_ENGINE_FLAG_ROWS };
+enum { ROSE_SERVE_OPT_ROWS = 91 + ROSE_ENGINE_FLAG_ROWS };
 
 /* Set every option to its default. */
 void rose_serve_opts_default(rose_serve_flags *f);

@@ -56,10 +56,12 @@ typedef struct rose_http_callbacks {
 } rose_http_callbacks;
 
 typedef struct rose_http_opts {
-    const char *host;   /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
-    const char *uds;    /* path of a Unix socket to listen on instead; NULL = host and port */
-    uint32_t unix_mode; /* file mode of a Unix socket */
-    int listen_fd;      /* a listening socket to take over instead of all these; 0 = none */
+    const char *host;      /* address: "127.0.0.1", "::1", "0.0.0.0", a name; or "unix:PATH" */
+    const char *uds;       /* path of a Unix socket to listen on instead; NULL = host and port */
+    uint32_t unix_mode;    /* file mode of a Unix socket */
+    int listen_fd;         /* a listening socket to take over instead of all these; 0 = none */
+    const char *root_path; /* taken off the front of paths that begin with it, where a slash or the
+                            * path's end follows; final slashes do not count. NULL = nothing */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS; tls_key NULL: in tls_cert */
     uint32_t port;                  /* 0 = any free port, see rose_http_port; at most 65535 */
     uint32_t n_threads;             /* I/O threads, 1 .. 64 */

@@ -136,6 +136,17 @@ static bool head_is_clean(const rose_http_conn *c)
     return true;
 }
 
+/* The path without the prefix of --root-path, which a proxy may have taken off already. */
+static const char *below_root(const char *path, const char *root)
+{
+    size_t n = root == NULL ? 0 : strlen(root);
+    while (n > 0 && root[n - 1] == '/')
+        n--;
+    if (n == 0 || strncmp(path, root, n) != 0) return path;
+    if (path[n] == '\0') return "/";
+    return path[n] == '/' ? path + n : path;
+}
+
 /* Splits the request target and terminates all strings in place. False: malformed. */
 static bool slice_head(rose_http_conn *c)
 {
@@ -155,6 +166,7 @@ static bool slice_head(rose_http_conn *c)
     if (u.field_set & (1u << UF_PATH)) {
         c->req.path = url + u.field_data[UF_PATH].off;
         url[u.field_data[UF_PATH].off + u.field_data[UF_PATH].len] = '\0';
+        c->req.path = below_root(c->req.path, c->io->h->opts.root_path);
     }
     if (u.field_set & (1u << UF_QUERY)) {
         c->req.query = url + u.field_data[UF_QUERY].off;

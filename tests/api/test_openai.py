@@ -495,7 +495,9 @@ def test_info(s):
     got = s.get("/server_info/").json()
     check("/server_info", got == {**names, "version": s.get("/version").json()["version"], "dtype": model.dtype,
                                   "context_length": model.max_model_len, "page_size": 16, "max_total_num_tokens": 16 * pages,
-                                  "max_num_seqs": 256, "max_num_batched_tokens": 2048, "tp_size": 1, "dp_size": 1}, got)
+                                  "max_num_seqs": 256, "max_num_batched_tokens": 2048, "tp_size": 1, "dp_size": 1,
+                                  "default_sampling_params": {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0,
+                                                              "repetition_penalty": 1}}, got)
     end = "<|endoftext|>"
     got = s.get("/tokenizer_info").json()
     check("/tokenizer_info", got == {"tokenizer_class": "GPT2Tokenizer", "bos_token": end, "eos_token": end, "unk_token": end},

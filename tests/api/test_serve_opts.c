@@ -57,9 +57,31 @@ static void test_io_threads(void **state)
     assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_E_INVAL);
 }
 
+static void test_root_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path;
+        rose_status want;
+    } cases[] = {{NULL, ROSE_OK},        {"", ROSE_OK},
+                 {"/", ROSE_OK},         {"/llm/", ROSE_OK},
+                 {"/a/b%20c", ROSE_OK},  {"llm", ROSE_E_INVAL},
+                 {"/a b", ROSE_E_INVAL}, {"/a?b", ROSE_E_INVAL},
+                 {"/a#b", ROSE_E_INVAL}, {"/\xc3\xa9", ROSE_E_INVAL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rose_err err = {{0}};
+        rose_serve_opts_default(&g_flags);
+        g_flags.http.root_path = cases[i].path;
+        assert_int_equal(rose_serve_opts_read(&g_flags, &err), cases[i].want);
+        if (cases[i].want != ROSE_OK)
+            assert_non_null(strstr(err.msg, "expected a path such as /llm"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_io_threads)};
+                                       cmocka_unit_test(test_io_threads),
+                                       cmocka_unit_test(test_root_path)};
     return cmocka_run_group_tests_name("serve options", tests, NULL, NULL);
 }
