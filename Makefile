@@ -170,10 +170,10 @@ $B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 $B/obj/backend/cuda/gemm_tuned.o: src/backend/cuda/tuned.txt
 $B/obj/api/page.o: CFLAGS += -include $B/page_hashes.h
-$B/obj/api/page.o: src/api/page.html $B/page_hashes.h
-$B/page_hashes.h: src/api/page.html tools/page_hashes
+$B/obj/api/page.o: $B/page_hashes.h
+$B/page_hashes.h: src/api/page.html $(wildcard src/api/page*.css src/api/page*.js) tools/page
 	@mkdir -p $(@D)
-	$(Q)sh tools/page_hashes $< > $@
+	$(Q)sh tools/page $< $B
 $B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
 $B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
 $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)

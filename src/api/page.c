@@ -1,17 +1,18 @@
-/* api/page.c - the page at /: one HTML file inside the program. Its Content-Security-Policy allows
- * only the script and the style of this file. The Makefile includes their hashes, which
- * tools/page_hashes computes: PAGE_SHA256, PAGE_SCRIPT_SHA256, PAGE_STYLE_SHA256.
+/* api/page.c - the page at /: one HTML file inside the program. tools/page joins it from page.html,
+ * page.css and the scripts page*.js. Its Content-Security-Policy allows only the script and the
+ * style of this file. The Makefile includes what tools/page writes: PAGE_FILE, PAGE_SHA256,
+ * PAGE_SCRIPT_SHA256, PAGE_STYLE_SHA256.
  * I/O threads only. */
 #include <string.h>
 
 #include "api/api_internal.h"
 
-/* page.html as it is in the source tree. */
+/* The bytes of the joined page. */
 __asm__(".pushsection .rodata\n"
         ".globl rose_api_page, rose_api_page_end\n"
         ".hidden rose_api_page, rose_api_page_end\n"
         "rose_api_page:\n"
-        ".incbin \"src/api/page.html\"\n"
+        ".incbin \"" PAGE_FILE "\"\n"
         "rose_api_page_end:\n"
         ".byte 0\n"
         ".popsection\n");

@@ -10,11 +10,22 @@ import sys
 from test_openai import Server, check, httpx, results
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/api/page.html")
+MOST_BYTES = 80000
 EXACT = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache",
          "content-type": "text/html; charset=utf-8"}
 POLICY = {"default-src": "'none'", "img-src": "data:", "connect-src": "'self'", "base-uri": "'none'",
           "frame-ancestors": "'none'", "form-action": "'none'", "require-trusted-types-for": "'script'",
           "trusted-types": "'none'"}
+
+
+def joined():
+    """The page as tools/page makes it of its sources."""
+    def part(m):
+        with open(os.path.join(os.path.dirname(SOURCE), m[1]), encoding="utf-8") as f:
+            lines = [line.lstrip(" ") for line in f]
+        return "".join(x for x in lines if not re.fullmatch(r"/\*.*\*/\n", x))
+    with open(SOURCE, encoding="utf-8") as f:
+        return re.sub(r"^%include (.*)\n", part, f.read(), flags=re.M).encode()
 
 
 class Parts(html.parser.HTMLParser):
@@ -51,9 +62,8 @@ def policy_of(response):
 
 def test_headers(s):
     r = s.get("/")
-    with open(SOURCE, "rb") as f:
-        source = f.read()
-    check("the page is the file of the source tree", r.status_code == 200 and r.content == source, r)
+    check("the page is its sources, joined", r.status_code == 200 and r.content == joined(), r)
+    check("it is small", len(r.content) <= MOST_BYTES, len(r.content))
     for name, value in EXACT.items():
         check(f"header {name}", r.headers.get(name) == value, r.headers)
     parts, policy = Parts(r.text), policy_of(r)
@@ -122,6 +132,17 @@ def test_off():
         check("--no-web: the API is there", s.get("/v1/models").status_code == 200)
 
 
+def test_root_path():
+    with Server("--root-path", "/a/llm/", "--api-key", "k-1") as s:
+        page = s.get("/").content
+        for path, status in (("/a/llm", 200), ("/a/llm/", 200), ("/a/llm/?x=1", 200), ("/a/llm/ready", 200), ("/a/llm/v1/models", 401), ("/v1/models", 401),
+                             ("/a/llm/metrics", 401), ("/a/llmx/ready", 404), ("/a/llm/a/llm/ready", 404), ("/a", 404), ("/llm/ready", 404)):
+            r = httpx.get(s.url + path, headers={"Authorization": "Bearer k-1"} if status == 404 else {}, timeout=60)
+            check(f"--root-path: {path} is {status}", r.status_code == status and (path[-5:] not in ("a/llm", "/llm/") or r.content == page), r)
+        r = s.post("/a/llm/v1/completions", {"prompt": "x", "max_tokens": 1}, headers={"Authorization": "Bearer k-1"})
+        check("--root-path: a completion", r.status_code == 200, r.text)
+
+
 def test_key():
     with Server("--api-key", "k-1") as s:
         got = {p: s.get(p).status_code for p in ("/", "/ready", "/metrics", "/v1/models")}
@@ -138,6 +159,7 @@ def main():
             test(s)
     test_off()
     test_key()
+    test_root_path()
     print(f"{results['passed']} passed, {results['failed']} failed")
     sys.exit(1 if results["failed"] else 0)
 
