@@ -740,6 +740,7 @@ struct rose_api {
     rose_http *http;               /* borrowed; set by attach */
     atomic_bool draining;
     atomic_uint_least64_t next_id;
+    atomic_uint_least64_t unseeded;               /* prompts that got a seed from --seed */
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;

@@ -25,9 +25,16 @@ static uint64_t choice_seed(uint64_t seed, uint32_t i)
     return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
 
-static uint64_t random_seed(void)
+/* The seed of a prompt whose request has none. --seed: output i of SplitMix64, where i counts these
+ * prompts. Else a random one. Any thread. */
+static uint64_t own_seed(rose_api *a)
 {
     uint64_t seed;
+    if (a->o.has_seed) {
+        /* relaxed: the counter guards no data */
+        const uint64_t i = atomic_fetch_add_explicit(&a->unseeded, 1, memory_order_relaxed);
+        return rose_api_mix64(a->o.seed + (i + 1) * 0x9E3779B97F4A7C15u);
+    }
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         seed = rose_api_mix64(rose_now_ns());
@@ -288,7 +295,7 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
     for (uint32_t i = 0; i < j->n_choices && j->err.status == 0; i++) {
         rose_err err = {0};
         const rose_ids *ids = &prompts->v[i / n];
-        if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : random_seed();
+        if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : own_seed(j->api);
         o.prompt = ids->data;
         o.n_prompt = (uint32_t)ids->len;
         o.sampling.seed = choice_seed(seed, i % n);

@@ -3,6 +3,8 @@
  * rose_api_opts_default, and a row here. */
 #include "api/serve_opts.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/profile.h"
@@ -80,8 +82,8 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("api-key-file", &f->api_key_file, "FILE",
                         "file of API keys, one a line, in addition to --api-key"),
         ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",
-                        "chat template: a file, the text of a template, or plain (User: and "
-                        "Assistant:)",
+                        "chat template: a file, the text of a template, chatml, or plain (User: "
+                        "and Assistant:)",
                         .unset = "the model's own, else plain", .first = true),
         ROSE_ROW_STRING("chat-template-kwargs", &f->api.chat_kwargs, "JSON",
                         "variables for the chat template, such as {\"enable_thinking\": false}. A "
@@ -101,6 +103,11 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
+        ROSE_ROW_STRING("seed", &f->seed, "N",
+                        "seed of the requests that have none: request i since the start gets one "
+                        "that follows from N and i, so that the same requests in the same order "
+                        "get the same replies",
+                        .unset = "random for each request"),
         ROSE_ROW_CHOICE("pooling-type", &f->pooling_type, "auto|last|mean",
                         "the state that is an embedding: of the last token, or the mean of all. "
                         "auto reads the model's files, else last"),
@@ -266,8 +273,11 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
         .n_opts = rose_serve_opts_rows(f, opts),
         .min_args = 1,
         .max_args = 1,
+        .foreign = &rose_serve_foreign,
     };
-    return rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
+    int rc = rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
+    if (rc < 0) rc = rose_serve_foreign_check(&f->sources.foreign, *model);
+    return rc < 0 ? rose_serve_foreign_check(&f->sources.foreign_file, *model) : rc;
 }
 
 static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
@@ -283,10 +293,23 @@ static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
     return ROSE_OK;
 }
 
+static rose_status read_seed(rose_serve_flags *f, rose_err *err)
+{
+    char *end;
+    if (f->seed == NULL) return ROSE_OK;
+    errno = 0;
+    f->api.seed = strtoull(f->seed, &end, 10);
+    f->api.has_seed = true;
+    if (f->seed[0] >= '0' && f->seed[0] <= '9' && *end == '\0' && errno == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL, "--seed %.40s: expected a whole number from 0 to 2^64 - 1",
+                     f->seed);
+}
+
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
 {
     f->api.n_io_threads = f->http.n_threads;
-    const rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
+    rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
+    if (st == ROSE_OK) st = read_seed(f, err);
     if (st != ROSE_OK) return st;
     if (f->io_cpus == NULL) return ROSE_OK;
     f->http.cpus = f->io_cpu_list;

@@ -168,6 +168,48 @@ static int apply_values(const sources *x, const rose_opts_file_item *item, const
     return rc;
 }
 
+/* Takes the key if it is an option of another server: then *took is true. A list becomes one text
+ * with commas. */
+static int take_foreign(sources *x, const rose_opts_file_item *item, const char *name, bool own,
+                        bool *took)
+{
+    rose_foreign_taken *t = &x->s->foreign_file;
+    const char *v = rose_opts_file_text(&x->s->file, item->value), *all = item->n > 0 ? v : "";
+    *took = false;
+    if (x->c->foreign == NULL) return -1;
+    for (uint32_t i = 1; i < item->n && all != NULL; i++) {
+        v += strlen(v) + 1;
+        all = rose_foreign_keep(t, "%s,%s", all, v);
+    }
+    const char *where = rose_foreign_keep(t, "%s:%u: ", x->path, item->line);
+    if (all != NULL && where != NULL)
+        return rose_foreign_take_key(x->c, t, where, name, all, own, took);
+    fprintf(stderr, "roseinfer: out of memory\n");
+    return 1;
+}
+
+/* Sets what the foreign keys became, unless another source or a key of ours gives it. */
+static int apply_foreign(sources *x, const char **model)
+{
+    rose_foreign_taken *t = &x->s->foreign_file;
+    int rc = t->n > 0 && x->c->foreign->finish != NULL ? x->c->foreign->finish(t) : -1;
+    for (size_t i = 0; i < t->n && rc < 0; i++) {
+        const rose_foreign_pair *p = &t->pairs[i];
+        bool no;
+        char from[200];
+        const rose_opt *o = find_row(x->c, p->name, &no);
+        if (strcmp(p->name, "MODEL") == 0 && *model == NULL) *model = p->value;
+        const size_t row = o != NULL ? (size_t)(o - x->c->opts) : 0;
+        if (o == NULL || x->given[row] || x->by_env[row] != NULL || x->lines[row] != 0) continue;
+        snprintf(from, sizeof from, "%.190s: ", p->from);
+        if (p->value == NULL)
+            *(bool *)o->dest = !no;
+        else
+            rc = rose_opt_set(o, from, p->value);
+    }
+    return rc;
+}
+
 /* A key of the file: refused if no option has this name, if two keys name the same option, or if
  * its value has the wrong form. Otherwise applied unless a stronger source gives the option. */
 static int apply_item(sources *x, const rose_opts_file_item *item, const char **model)
@@ -178,6 +220,11 @@ static int apply_item(sources *x, const rose_opts_file_item *item, const char **
     option_name(name, key, strlen(key));
     const rose_opt *o = find_row(x->c, name, &no);
     const bool is_model = o == NULL && strcmp(name, MODEL) == 0;
+    bool took = false;
+    if (!is_model) {
+        const int rc = take_foreign(x, item, name, o != NULL, &took);
+        if (rc >= 0 || took) return rc;
+    }
     const size_t row = o != NULL ? (size_t)(o - x->c->opts) : x->c->n_opts;
     if (o == NULL && !is_model) return unknown_key(x, item, name);
     if (o != NULL && o->config) return wrong_item(x, item, "cannot name another file");
@@ -208,7 +255,7 @@ static int apply_file(sources *x, const char **model)
     }
     for (size_t i = 0; i < x->s->file.n && rc < 0; i++)
         rc = apply_item(x, &x->s->file.items[i], model);
-    return rc;
+    return rc < 0 ? apply_foreign(x, model) : rc;
 }
 
 /* The file's path, from the command line or the environment. */

@@ -236,12 +236,18 @@ static rose_status open_refusal(rose_chat **out, const char *model, const char *
     return st;
 }
 
+/* The format that most models without a template of their own were trained on. */
+static const char CHATML[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+                             "<|im_end|>\n{% endfor %}"
+                             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err)
 {
     rose_chat_texts x;
     rose_err why = {{0}};
     *out = NULL;
     if (given != NULL && strcmp(given, "plain") == 0) return ROSE_OK;
+    if (given != NULL && strcmp(given, "chatml") == 0) given = CHATML;
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
     if (x.found) st = create(out, &x, &(rose_template_limits){0}, &why);

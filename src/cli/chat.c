@@ -259,7 +259,8 @@ static void print_setting(const rose_opt *o)
 /* The rows of the command line read the value. */
 static void do_set(chat *c, char *args)
 {
-    const rose_command set = {"/set NAME VALUE", "", c->set_rows, c->n_set_rows, 0, 0};
+    const rose_command set = {
+        .usage = "/set NAME VALUE", .about = "", .opts = c->set_rows, .n_opts = c->n_set_rows};
     char name[64] = "", word[] = "set";
     const size_t n = strcspn(args, " =");
     uint32_t n_args;

@@ -501,18 +501,29 @@ static int run(const char *dir, rose_serve_flags *f)
     return failed ? 1 : 0;
 }
 
+/* People should see what the options that they brought became. */
+static void log_foreign(const rose_opts_sources *s)
+{
+    rose_buf text = {0};
+    if (rose_foreign_text(&s->foreign, &text) == ROSE_OK &&
+        rose_foreign_text(&s->foreign_file, &text) == ROSE_OK && text.len > 0)
+        rose_log(ROSE_LOG_INFO, "serve", "options as taken here: %.*s", (int)text.len, text.data);
+    rose_buf_free(&text);
+}
+
 int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
     const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
     if (rc >= 0) {
-        rose_opts_file_free(&f.sources.file);
+        rose_opts_sources_free(&f.sources);
         return rc;
     }
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
+    log_foreign(&f.sources);
     if (f.lenient)
         rose_log(ROSE_LOG_WARN, "serve",
                  "--lenient has no effect: unknown request fields are ignored by default "
@@ -524,12 +535,12 @@ int rose_cmd_serve(int argc, char **argv)
     const char *const given = model;
     if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
         rose_buf_free(&path);
-        rose_opts_file_free(&f.sources.file);
+        rose_opts_sources_free(&f.sources);
         return rose_die(&err);
     }
     if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
     const int failed = run(model, &f);
     rose_buf_free(&path);
-    rose_opts_file_free(&f.sources.file);
+    rose_opts_sources_free(&f.sources);
     return failed;
 }

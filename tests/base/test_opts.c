@@ -29,7 +29,7 @@ static int parse(const char *line, const char **args, uint32_t *n_args)
     const rose_opt rows[] = {ROSE_ROW_LIST("name", &g.names, "NAME", "names"),
                              ROSE_ROW_STRING("host", &g.host, "HOST", "address"),
                              ROSE_ROW_BOOL("on", &g.on, "a switch")};
-    const rose_command c = {"test MODEL [options]", "", rows, 3, 1, 1};
+    const rose_command c = {"test MODEL [options]", "", rows, 3, 1, 1, NULL};
     return rose_opts_parse(&c, argc, argv, args, n_args);
 }
 
@@ -125,8 +125,8 @@ static void test_messages(void **state)
         ROSE_ROW_CHOICE("kind", &text, "a|b", "a choice", .removed = "c",
                         .removed_why = "removed: b is faster"),
     };
-    const rose_command c = {"test merge OUT DIR... [options]", "", rows,
-                            sizeof rows / sizeof *rows,        2,  2};
+    const rose_command c = {
+        "test merge OUT DIR... [options]", "", rows, sizeof rows / sizeof *rows, 2, 2, NULL};
     static const char *const want[][2] = {
         {"--foo", "unknown option --foo (see --help)"}, /* not --isa */
         {"--model x", "unknown option --model (see --help)"},
@@ -156,7 +156,7 @@ static void test_enum(void **state)
     enum fruit { APPLE, PEAR, PLUM } fruit = PLUM;
     const rose_opt rows[] = {
         ROSE_ROW_ENUM("fruit", enum fruit, &fruit, "apple|pear|plum", "a fruit", .def = PEAR)};
-    const rose_command c = {"test", "", rows, 1, 0, 0};
+    const rose_command c = {"test", "", rows, 1, 0, 0, NULL};
     char *argv[] = {(char *)(uintptr_t) "test", (char *)(uintptr_t) "--fruit=plum"};
     uint32_t n_args;
     rose_opts_default(rows, 1);

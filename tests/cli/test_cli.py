@@ -5,6 +5,7 @@ Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes 
 library only.
 """
 import base64
+import concurrent.futures
 import contextlib
 import ctypes
 import html.parser
@@ -179,6 +180,73 @@ def test_usage_errors():
         one_line_error(f"{c} without MODEL", run(c), 2, "MODEL is missing", f"usage: roseinfer {c} MODEL")
     one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help)")
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
+
+
+NOWHERE = "/no/such/model"
+
+
+def foreign_fault(words, wanted):
+    """What is wrong with the server's answer to options of another server (foreign.txt); "" is nothing."""
+    named = any(w.startswith((NOWHERE, "org/name")) for w in words)
+    p = subprocess.run([BIN] + (["serve"] if words[0][1:] not in ("m", "hf") else []) + ([] if named else [NOWHERE]) + words,
+                       capture_output=True, text=True, timeout=60)
+    kind, _, text = wanted.partition(" ")
+    taken = "".join(line for line in p.stderr.splitlines() if "options as taken here" in line)
+    if kind == "no":
+        ok = p.returncode == 2 and text in p.stderr and p.stderr.count("\n") == 1 and "secret" not in p.stderr
+    else:
+        last = p.stderr.splitlines()[-1] if p.stderr else ""
+        ok = p.returncode == 1 and (NOWHERE in last or "org/name" in last)
+        ok = ok and ("warning" in p.stderr) == (kind == "idle") and (kind == "is" or taken == "" or "MODEL" in taken)
+    if kind == "idle":
+        ok = ok and text in p.stderr
+    if kind == "is":
+        ok = ok and all(f"is {t.removeprefix('is ')}" in taken for t in text.split(", "))
+    return "" if ok else (p.returncode, p.stderr)
+
+
+def test_foreign_options():
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "foreign.txt")) as f:
+        cases = [line.rstrip("\n").split(" => ") for line in f if line.strip() and not line.startswith("#")]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        faults = list(pool.map(lambda c: foreign_fault(c[0].split(), c[1]), cases))
+    bad = [(*c, fault) for c, fault in zip(cases, faults) if fault]
+    check(f"{len(cases)} command lines of other servers: accepted, an alias, or refused with words that help", not bad, bad)
+    rc, out, err = run("serve", "--help-foreign")
+    with open(os.path.join(os.path.dirname(MODEL), "..", "docs", "FLAGS.md")) as f:
+        check("docs/FLAGS.md has the table of --help-foreign", rc == 0 and err == "" and f.read().endswith(out), "write it anew")
+    check("--help-all names --help-foreign, --help stays short",
+          "--help-foreign" in run("serve", "--help-all")[1] and "gpu-layers" not in run("serve", "--help-all")[1])
+
+
+def test_foreign_keys():
+    with tempfile.TemporaryDirectory() as d:
+        for text, ok, *words in (
+                ("parallel: 4\nctx_size: 4096\nn-gpu-layers: 0\n", True, "ctx-size 4096", "is --max-model-len 1024", "is --device cpu"),
+                ("tensor-parallel-size: 1\nenable-prefix-caching: false\nenforce_eager: false\n", True, "is --no-prefix-cache"),
+                ("dtype: half\nmax-model-len: 1k\ntrust-remote-code: true\n", True, "is --dtype float16"),
+                ('{"allowed-origins": ["*"], "jinja": true, "model-path": "/no/such/model"}', True, "is MODEL /no/such/model"),
+                ("port: 1\nkv-cache-dtype: fp8\n", False, "c.yaml:2: kv-cache-dtype fp8: not yet"),
+                ("parallel: 0\n", False, "c.yaml:1: parallel 0: --max-num-seqs 0: expected"),
+                ("hf-token: secret\n", False, "c.yaml:1: hf-token: set the environment variable")):
+            put(d, "c.yaml", text)
+            rc, _, err = run("serve", *([] if "model-path" in text else [NOWHERE]), "--config", d + "/c.yaml")
+            check(f"a file with {text.split()[0]} of another server", rc == (1 if ok else 2) and all(w in err for w in words), err)
+        put(d, "c.yaml", "parallel: 4\nmax-model-len: 100\n")
+        err = run("serve", MODEL, "--config", d + "/c.yaml", "-np", "0")[2]
+        check("the command line is read before the file", "-np 0: --max-num-seqs 0" in err, err)
+
+
+def test_server_seed():
+    def replies(*args):
+        with serving(MODEL, *args) as port:
+            return [posted(port, {"prompt": "Once", "max_tokens": 12, "temperature": 1, **more})["choices"][0]["text"]
+                    for more in ({}, {}, {"seed": 3}, {"n": 2})]
+    first, again, other = replies("--seed", "5"), replies("--random-seed", "5"), replies("--seed", "6")
+    check("--seed: the same requests in the same order get the same replies", first == again, (first, again))
+    check("each request gets its own seed, and another --seed other ones", first[0] != first[1] and first[0] != other[0], (first, other))
+    check("a request's seed takes precedence", first[2] == other[2], (first, other))
+    one_line_error("a seed that is no number", run("serve", MODEL, "--port", "0", "--seed", "x"), 1, "--seed x")
 
 
 def test_devices():
@@ -613,9 +681,9 @@ def spm_model(d):
 
 
 @contextlib.contextmanager
-def serving(model):
+def serving(model, *args):
     """The port of a server."""
-    p = subprocess.Popen([BIN, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", model, "--port", "0", *args], stderr=subprocess.PIPE, text=True)
     try:
         yield next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
     finally:
