@@ -116,6 +116,11 @@ static const rose_foreign rows[] = {
     SAME("--embd-normalize", "l", "2", "embeddings have length 1"),
     OR_NOT("*", HERE "a request's field `normalize` turns normalisation off"),
 
+    IDLE("--max-parallel-loading-workers --lazy-mode -lzm", "vl", "*", LOADS),
+    S_SAME("--direct-io -dio --no-direct-io -ndio", "l", LOADS),
+    S_NOT("--delete-ckpt-after-loading", "s", HERE LOADS),
+    NOT("--custom-weight-loader --weight-transfer-config", "vs", "*", HERE LOADS),
+
     /* ---- numbers ---- */
     ALIAS("--dtype", "vs", "half", "dtype=float16"),
     OR_ALIAS("float", "dtype=float32"),
@@ -135,6 +140,16 @@ static const rose_foreign rows[] = {
     OR_NOT("f32", "write --dtype float32: the KV cache has its type"),
     OR_NOT("*", YET "a quantized KV cache; the KV cache has the type of --dtype"),
     S_NOT("--calculate-kv-scales", "v", YET "a quantized KV cache"),
+    NOT("--quantization-param-path --quantization-config", "vs", "*",
+        YET "a quantized KV cache and 8-bit floats"),
+    NOT("--override-attention-dtype", "v", "*", "attention has the type of --dtype"),
+    S_NOT("--enable-fp32-lm-head", "s",
+          "the numbers are those of --dtype; --dtype float32 has the most digits"),
+    S_SAME("--enable-deterministic-inference", "s",
+           "a seed gives the same reply, whatever runs next to it"),
+    S_SAME("--enable-nan-detection", "s", "a request whose logits are not finite fails"),
+    NOT("--mamba-*", "v", "*", HERE "state-space models are not served"),
+    S_NOT("--kv-sharing-fast-prefill", "v", HERE "each layer has a KV cache of its own"),
     NOT("--rope-scaling", "vl", "*", ROPE),
     NOT("--rope-theta --rope-scale --rope-freq-base --rope-freq-scale --yarn-*", "vl", "*", ROPE),
     S_NOT("--disable-sliding-window", "v", ROPE),
@@ -212,6 +227,15 @@ static const rose_foreign rows[] = {
     OR_NOT("*", "--admission and --priority-age-ms say in which order requests start"),
     S_ALIAS("--async-scheduling", "v", "overlap-schedule"),
     S_ALIAS("--no-async-scheduling --disable-overlap-schedule", "vs", "no-overlap-schedule"),
+    S_SAME("--enable-priority-scheduling", "s", "requests have priorities (--priority-age-ms)"),
+    S_SAME("--schedule-low-priority-values-first", "s", "a lower number goes first"),
+    ALIAS("--prefill-max-requests", "s", "*", "prefill-max-batch-size=$"),
+    S_IDLE("--enable-dynamic-chunking --use-v2-block-manager", "vs", "there is one scheduler"),
+    IDLE("--multi-step-stream-outputs --radix-eviction-policy --num-continuous-decode-steps "
+         "--performance-mode "
+         "--defrag-thold -dt",
+         "vls", "*", "there is one scheduler, and one KV cache in pages"),
+    S_NOT("--enable-hierarchical-cache", "s", HERE "the KV cache stays where the model runs"),
     IDLE("--scheduler-cls --num-scheduler-steps --num-lookahead-slots --schedule-conservativeness "
          "--scheduler-delay-factor --preemption-mode --max-num-on-the-fly",
          "vs", "*", "there is one scheduler"),
@@ -246,6 +270,15 @@ static const rose_foreign rows[] = {
         "--master-addr --master-port "
         "--dist-init-addr",
         "vs", "*", ONE),
+    NOT("--all2all-backend --dbo-* --eplb-* --expert-placement-strategy --num-redundant-experts "
+        "--moe-*",
+        "vs", "*", MOE),
+    S_NOT("--enable-return-routed-experts", "v", MOE),
+    S_NOT("--ray-workers-use-nsight --worker-use-ray --grpc-mode", "vs", ONE),
+    NOT("--nccl-port --data-parallel-supervisor-port", "vs", "*", ONE),
+    IDLE("--load-balance-method --gpu-id-step", "s", "*", "a server uses one GPU"),
+    SAME("--base-gpu-id", "s", "0", "the first GPU is used"),
+    OR_NOT("*", "write CUDA_VISIBLE_DEVICES=N before the command"),
     SAME("--node-rank", "vs", "0", "a server is one process"),
     OR_NOT("*", ONE),
     S_NOT("--headless --enable-expert-parallel --enable-dp-attention --data-parallel-hybrid-lb "
@@ -259,8 +292,9 @@ static const rose_foreign rows[] = {
     SAME("--api-server-count -asc", "v", "1", "one process has all threads"),
     OR_NOT("*", "write --io-threads: one process has all threads"),
     S_SAME("--disable-frontend-multiprocessing", "v", "one process has all threads"),
-    NOT("--worker-cls --worker-extension-cls --additional-config --kernel-config", "v", "*",
-        HERE "there are no plugins"),
+    NOT("--worker-cls --worker-extension-cls --additional-config --kernel-config "
+        "--external-parameters --override-neuron-config",
+        "v", "*", HERE "there are no plugins"),
     NOT("-ot --override-tensor", "l", "*", PARTS),
     S_NOT("-cmoe --cpu-moe", "l", MOE),
     NOT("-ncmoe --n-cpu-moe --moe-cache-mib -ncffn --n-cpu-ffn", "l", "*", PARTS),
@@ -271,6 +305,10 @@ static const rose_foreign rows[] = {
          "--gpu-memory-utilization says how much memory is used"),
     S_NOT("--list-devices", "l",
           "nvidia-smi -L lists GPUs; `roseinfer inspect MODEL` shows the plan of memory"),
+    IDLE("--linear-backend --triton-attention-num-kv-splits", "vs", "*",
+         "kernels are chosen for the GPU; --tune measures them"),
+    S_SAME("--enable-p2p-check", "s", "a server uses one GPU"),
+    S_ALIAS("--enable-layerwise-nvtx-tracing", "v", "nvtx"),
     S_ALIAS("--enforce-eager --disable-cuda-graph", "vs", "no-cuda-graph"),
     S_ALIAS("--no-enforce-eager", "v", "cuda-graph"),
     IDLE("--compilation-config -cc -O --optimization-level --max-seq-len-to-capture "
@@ -300,6 +338,11 @@ static const rose_foreign rows[] = {
     /* ---- HTTP ---- */
     SAME("--threads-http", "l", "-1", "one thread serves connections"),
     OR_ALIAS("*", "io-threads=$"),
+    ALIAS("--tokenizer-worker-num", "s", "*", "tokenize-workers=$"),
+    IDLE("--tokenizer-pool-*", "v", "*",
+         "--tokenize-workers is the number of threads that tokenise"),
+    S_SAME("--sleep-on-idle", "s", "an idle server sleeps"),
+    NOT("--admin-api-key", "s", "*", HERE "every key may use every path"),
     ALIAS("-to --timeout", "l", "*", "body-timeout-ms=$s write-timeout-ms=$s"),
     ALIAS("--ssl-cert-file", "l", "*", "ssl-certfile=$"),
     ALIAS("--ssl-key-file", "l", "*", "ssl-keyfile=$"),
@@ -340,6 +383,12 @@ static const rose_foreign rows[] = {
           "the header X-Request-Id of a request comes back with its reply"),
     S_NOT("--enable-force-include-usage", "v", "requests ask with stream_options.include_usage"),
     S_NOT("--return-tokens-as-token-ids", "v", "requests have a field of this name"),
+    S_NOT("--enable-per-request-metrics", "v", "the header Server-Timing of a reply has its times"),
+    IDLE("--fingerprint-mode --fingerprint-value --cohere-format", "v", "*",
+         "replies have no such field"),
+    S_NOT("--enable-offline-docs", "v", HERE "docs/API.md describes the API"),
+    S_IDLE("--enable-flash-late-interaction --fail-on-environ-validation", "v",
+           "it does not exist here"),
     SAME("--response-role", "v", "assistant", "replies have this role"),
     OR_NOT("*", HERE "replies have the role assistant"),
     IDLE("--h11-max-incomplete-event-size --h11-max-header-count", "v", "*",
@@ -353,8 +402,9 @@ static const rose_foreign rows[] = {
         "*", HERE "requests read and write no files of the server"),
     NOT("--models-dir --models-preset --models-max", "l", "*",
         HERE "a server has one model; run one server for each"),
-    S_NOT("--models-autoload --no-models-autoload --agent -ag --tokens-only", "lv",
-          HERE "a server has one model and no tools of its own"),
+    S_NOT("--ui-mcp-proxy --webui-mcp-proxy --models-autoload --no-models-autoload --agent -ag "
+          "--tokens-only",
+          "lv", HERE "a server has one model and no tools of its own"),
     NOT("--tools --tools-runtime --mcp-servers-config --mcp-servers-json", "l", "*",
         HERE "the client runs tools"),
     S_SAME("--no-agent -no-ag --no-ui-mcp-proxy --no-webui-mcp-proxy", "l",
@@ -390,6 +440,18 @@ static const rose_foreign rows[] = {
            "vs", "figures are in /metrics, not in the log"),
     S_SAME("--perf --no-perf --warmup --no-warmup --skip-server-warmup -e --escape --no-escape",
            "ls", "it changes no reply"),
+    S_IDLE("--enable-log-deltas --no-enable-log-deltas --log-error-stack "
+           "--enable-logging-iteration-details",
+           "v", "texts and steps are not logged"),
+    IDLE("--decode-log-interval --warmups", "s", "*",
+         "steps are not logged, and the server warms up by itself"),
+    S_IDLE("--kv-cache-metrics --cudagraph-metrics --enable-mfu-metrics", "vs",
+           "docs/METRICS.md lists the metrics"),
+    IDLE("--kv-cache-metrics-sample", "v", "*", "docs/METRICS.md lists the metrics"),
+    NOT("--crash-dump-folder", "s", "*", HERE "texts are never logged"),
+    S_NOT("--enable-trace", "s", HERE "/metrics has figures, and --profiler-dir allows recordings"),
+    S_NOT("--version --license --cache-list -cl --completion-bash", "l",
+          "write `roseinfer --version`, or `roseinfer completion bash`"),
     NOT("--otlp-traces-endpoint --collect-detailed-traces", "v", "*",
         HERE "/metrics has figures, and --profiler-dir allows recordings"),
     NOT("--show-hidden-metrics-for-version", "v", "*", "docs/METRICS.md lists the metrics"),
@@ -440,11 +502,18 @@ static const rose_foreign rows[] = {
     S_ALIAS("--skip-chat-parsing", "l", "tool-call-parser=none reasoning-parser=none"),
     S_SAME("--no-skip-chat-parsing --reasoning-preserve", "l",
            "the template decides what it shows"),
+    S_NOT("--no-reasoning-preserve", "l",
+          "the template decides what it shows; --chat-template-kwargs sets its variables"),
     S_NOT("--prefill-assistant --no-prefill-assistant", "l",
           "requests ask with continue_final_message"),
     S_NOT("-sp --special", "l", "requests ask with skip_special_tokens false"),
 
     /* ---- sampling ---- */
+    ALIAS("--sampling-defaults", "s", "model", "generation-config=auto"),
+    OR_ALIAS("openai", "generation-config=none"),
+    NOT("--completion-template --preferred-sampling-params", "s", "*", CLI),
+    M_NOT("--guided-decoding-disable-* --constrained-json-*", "vs", "*",
+          HERE "the schema of a request says what is allowed"),
     SAME("-s --seed --random-seed", "vls", "-1", "requests without a seed get a random one"),
     OR_ALIAS("*", "seed=$"),
     SAME("-n --predict --n-predict", "l", "-1", "a reply is as long as the context allows"),
@@ -471,11 +540,13 @@ static const rose_foreign rows[] = {
         "l", "*", CLI),
 
     /* ---- what is missing ---- */
-    S_NOT("--enable-lora --fully-sharded-loras --lora-init-without-apply --enable-lora-bias", "vls",
-          LORA),
+    S_NOT("--enable-lora --enable-prompt-adapter --fully-sharded-loras --lora-init-without-apply "
+          "--enable-lora-bias",
+          "vls", LORA),
     NOT("--lora --lora-scaled --lora-modules --lora-paths --max-loras --max-lora-rank "
         "--max-cpu-loras --lora-dtype "
-        "--lora-extra-vocab-size --max-loras-per-batch --lora-target-modules "
+        "--lora-extra-vocab-size --long-lora-scaling-factors --max-prompt-adapter* "
+        "--prompt-adapters --max-loras-per-batch --lora-target-modules "
         "--qlora-adapter-name-or-path "
         "--control-vector*",
         "vls", "*", LORA),
@@ -485,7 +556,12 @@ static const rose_foreign rows[] = {
     SAME("--spec-type", "l", "none", "there is no speculative decoding"),
     OR_NOT("*", SPEC),
     S_NOT("--spec-default -cmoed --cpu-moe-draft", "l", SPEC),
-    NOT("-sc --speculative-* --num-speculative-tokens --ngram-prompt-lookup-* --spec-* -md "
+    NOT("-hfrd -tbd --threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft "
+        "--cpu-strict-draft --prio-draft "
+        "--poll-draft -Cbd --cpu-mask-batch-draft --cpu-strict-batch-draft --prio-batch-draft "
+        "--poll-batch-draft -otd "
+        "--override-tensor-draft -ncmoed --n-cpu-moe-draft "
+        "-sc --speculative-* --num-speculative-tokens --ngram-prompt-lookup-* --spec-* -md "
         "--model-draft -hfd --hf-repo-draft "
         "-ngld --gpu-layers-draft --n-gpu-layers-draft -devd --device-draft --draft* -cd "
         "--ctx-size-draft -td "
@@ -493,7 +569,10 @@ static const rose_foreign rows[] = {
         "--lookup-cache-static -lcd "
         "--lookup-cache-dynamic",
         "vls", "*", SPEC),
-    S_NOT("--enable-prompt-embeds --enable-mm-embeds --interleave-mm-strings --enable-multimodal",
+    S_SAME("--no-spec-draft-backend-sampling --no-spec-default", "l",
+           "there is no speculative decoding"),
+    S_NOT("--enable-multimodal-encoder-data-parallel --enable-prompt-embeds --enable-mm-embeds "
+          "--interleave-mm-strings --enable-multimodal",
           "vs", TEXT),
     S_SAME("--no-mmproj --no-mmproj-auto --mmproj-auto --mmproj-offload --no-mmproj-offload "
            "--skip-mm-profiling "

@@ -292,7 +292,7 @@ static const rose_foreign *find_rows(const line *l, const char *a, size_t len, c
     const rose_foreign *r = find(set, a, len, false);
     if (r == NULL && a[1] == '-' && memchr(a, '.', len) != NULL)
         return find(set, a, strcspn(a, "."), false);
-    if (r != NULL || a[1] == '-' || a[2] == '\0') return r;
+    if (r != NULL || a[1] == '-' || a[2] < '0' || a[2] > '9') return r;
     r = find(set, a, 2, false);
     if (r == NULL || r->takes != ROSE_FOREIGN_VALUE) return NULL;
     *v = a + 2;
