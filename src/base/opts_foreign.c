@@ -369,6 +369,36 @@ static int put_pairs(rose_foreign_taken *t, char **argv, const char **from, int 
     return n;
 }
 
+/* True if the words of ours that begin with own[i] give the pair's option another value. */
+static bool contradicts(const line *l, const rose_foreign_pair *p, char **own, int i, int n_own)
+{
+    const size_t len = strcspn(own[i], "=");
+    const rose_opt *o = own[i][0] == '-' && own[i][1] != '\0' ? own_option(l, own[i], len) : NULL;
+    const bool no = strncmp(p->name, "no-", 3) == 0;
+    const rose_opt *theirs = rose_opts_find(l->c, p->name, strlen(p->name));
+    if (theirs == NULL && no) theirs = rose_opts_find(l->c, p->name + 3, strlen(p->name + 3));
+    if (o == NULL || o != theirs || o->kind == ROSE_OPT_LIST) return false;
+    if (p->value == NULL) return strcmp(own[i] + 2, p->name) != 0;
+    const char *v = own[i][len] == '=' ? own[i] + len + 1 : i + 1 < n_own ? own[i + 1] : "";
+    return strcmp(v, p->value) != 0;
+}
+
+/* An option of ours next to a foreign one that means another value of it is a mistake. */
+static int check_doubles(const line *l, char **own, int n_own)
+{
+    for (size_t k = 0; k < l->t->n; k++) {
+        const rose_foreign_pair *p = &l->t->pairs[k];
+        for (int i = 0; i < n_own && strcmp(own[i], "--") != 0; i++) {
+            if (p->name[0] == '@' || !contradicts(l, p, own, i, n_own)) continue;
+            fprintf(stderr, "roseinfer: %s is --%s%s%s, and %s is given as well: leave one out\n",
+                    p->from, p->name, p->value != NULL ? " " : "", p->value != NULL ? p->value : "",
+                    own[i]);
+            return ROSE_USAGE_ERROR;
+        }
+    }
+    return -1;
+}
+
 /* Writes the new command line: the program, what foreign options became, then our own words. */
 static int write_line(rose_foreign_taken *t, rose_foreign_line *out, char *program, char **own,
                       int n_own)
@@ -419,6 +449,7 @@ int rose_foreign_read_line(const rose_command *c, rose_foreign_taken *t, rose_fo
         if (rc < 0 && !options) own[n_own++] = words[l.i];
     }
     if (rc < 0 && c->foreign->finish != NULL) rc = c->foreign->finish(t);
+    if (rc < 0) rc = check_doubles(&l, own, n_own);
     if (rc < 0) rc = write_line(t, out, argv[0], own, n_own);
     free(words);
     return rc;

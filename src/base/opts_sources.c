@@ -188,7 +188,7 @@ static int take_foreign(sources *x, const rose_opts_file_item *item, const char 
     return 1;
 }
 
-/* Sets what the foreign keys became, unless another source or a key of ours gives it. */
+/* Sets what the foreign keys became, unless the command line or a variable gives it. */
 static int apply_foreign(sources *x, const char **model)
 {
     rose_foreign_taken *t = &x->s->foreign_file;
@@ -200,7 +200,12 @@ static int apply_foreign(sources *x, const char **model)
         const rose_opt *o = find_row(x->c, p->name, &no);
         if (strcmp(p->name, "MODEL") == 0 && *model == NULL) *model = p->value;
         const size_t row = o != NULL ? (size_t)(o - x->c->opts) : 0;
-        if (o == NULL || x->given[row] || x->by_env[row] != NULL || x->lines[row] != 0) continue;
+        if (o != NULL && x->lines[row] != 0) {
+            fprintf(stderr, "roseinfer: %s is '%s', which line %u gives as well\n", p->from,
+                    p->name, x->lines[row]);
+            return ROSE_USAGE_ERROR;
+        }
+        if (o == NULL || x->given[row] || x->by_env[row] != NULL) continue;
         snprintf(from, sizeof from, "%.190s: ", p->from);
         if (p->value == NULL)
             *(bool *)o->dest = !no;

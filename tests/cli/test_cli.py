@@ -232,9 +232,30 @@ def test_foreign_keys():
             put(d, "c.yaml", text)
             rc, _, err = run("serve", *([] if "model-path" in text else [NOWHERE]), "--config", d + "/c.yaml")
             check(f"a file with {text.split()[0]} of another server", rc == (1 if ok else 2) and all(w in err for w in words), err)
+        put(d, "c.yaml", "parallel: 4\nmax-num-seqs: 100\n")
+        one_line_error("two keys for one option", run("serve", NOWHERE, "--config", d + "/c.yaml"), 2, "c.yaml:1: parallel 4 is 'max-num-seqs'", "line 2")
         put(d, "c.yaml", "parallel: 4\nmax-model-len: 100\n")
         err = run("serve", MODEL, "--config", d + "/c.yaml", "-np", "0")[2]
         check("the command line is read before the file", "-np 0: --max-num-seqs 0" in err, err)
+
+
+def test_served_as_llama_server():
+    p = subprocess.Popen([BIN, "-m", MODEL, "--port", "0", "-c", "256", "-np", "2", "-a", "small", "-ngl", "0", "--chat-template", "chatml"],
+                         stderr=subprocess.PIPE, text=True)
+    try:
+        port = next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as r:
+            model = json.load(r)["data"][0]
+        check("-m FILE serves: -c is shared out over -np, -a names the model", (model["id"], model["max_model_len"]) == ("small", 128), model)
+        ask = urllib.request.Request(f"http://127.0.0.1:{port}/apply-template", b'{"messages": [{"role": "user", "content": "a"}]}',
+                                     {"Content-Type": "application/json"})
+        with urllib.request.urlopen(ask, timeout=60) as r:
+            prompt = json.load(r)["prompt"]
+        check("--chat-template chatml", prompt == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", prompt)
+    finally:
+        p.terminate()
+        p.communicate()
+    check("options without a command that name no model are no server", "unknown command '--port'" in run("--port", "1")[2])
 
 
 def test_server_seed():
