@@ -4,6 +4,7 @@
 #include "api/serve_opts.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,17 +104,17 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
-        ROSE_ROW_STRING("seed", &f->seed, "N",
-                        "seed of the requests that have none: request i since the start gets one "
-                        "that follows from N and i, so that the same requests in the same order "
-                        "get the same replies",
-                        .unset = "random for each request"),
         ROSE_ROW_CHOICE("pooling-type", &f->pooling_type, "auto|last|mean",
                         "the state that is an embedding: of the last token, or the mean of all. "
                         "auto reads the model's files, else last"),
         ROSE_ROW_CHOICE("task", &f->task, "auto|embed|rerank",
                         "what /v1/rerank and /v1/score compare: embeddings, or the answers yes and "
                         "no of a reranker. auto reads the model's config.json"),
+        ROSE_ROW_STRING("seed", &f->seed, "N",
+                        "seed of the requests that have none: request i since the start gets one "
+                        "that follows from N and i, so that the same requests in the same order "
+                        "get the same replies",
+                        .unset = "random for each request"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
@@ -245,6 +246,20 @@ size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
     return n + profiling_rows(f, rows + n);
 }
 
+/* Returns -1, or the exit code after a message. */
+static int read_seed(rose_serve_flags *f)
+{
+    char *end;
+    if (f->seed == NULL) return -1;
+    errno = 0;
+    f->api.seed = strtoull(f->seed, &end, 10);
+    f->api.has_seed = true;
+    if (f->seed[0] >= '0' && f->seed[0] <= '9' && *end == '\0' && errno == 0) return -1;
+    fprintf(stderr, "roseinfer: --seed %.40s: expected a whole number from 0 to 2^64 - 1\n",
+            f->seed);
+    return 2;
+}
+
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *const *env,
                           const char **model)
 {
@@ -277,7 +292,8 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
     };
     int rc = rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
     if (rc < 0) rc = rose_serve_foreign_check(&f->sources.foreign, *model);
-    return rc < 0 ? rose_serve_foreign_check(&f->sources.foreign_file, *model) : rc;
+    if (rc < 0) rc = rose_serve_foreign_check(&f->sources.foreign_file, *model);
+    return rc < 0 ? read_seed(f) : rc;
 }
 
 static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
@@ -293,23 +309,10 @@ static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)
     return ROSE_OK;
 }
 
-static rose_status read_seed(rose_serve_flags *f, rose_err *err)
-{
-    char *end;
-    if (f->seed == NULL) return ROSE_OK;
-    errno = 0;
-    f->api.seed = strtoull(f->seed, &end, 10);
-    f->api.has_seed = true;
-    if (f->seed[0] >= '0' && f->seed[0] <= '9' && *end == '\0' && errno == 0) return ROSE_OK;
-    return rose_fail(err, ROSE_E_INVAL, "--seed %.40s: expected a whole number from 0 to 2^64 - 1",
-                     f->seed);
-}
-
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err)
 {
     f->api.n_io_threads = f->http.n_threads;
-    rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
-    if (st == ROSE_OK) st = read_seed(f, err);
+    const rose_status st = read_mode(&f->http.unix_mode, f->uds_mode, err);
     if (st != ROSE_OK) return st;
     if (f->io_cpus == NULL) return ROSE_OK;
     f->http.cpus = f->io_cpu_list;

@@ -26,37 +26,6 @@ static void test_sets(void **state)
     }
 }
 
-static void test_defaults(void **state)
-{
-    (void)state;
-    rose_http_opts http;
-    rose_engine_opts engine;
-    rose_http_opts_default(&http);
-    rose_engine_opts_default(&engine);
-    rose_serve_opts_default(&g_flags);
-    assert_memory_equal(&g_flags.http, &http, sizeof http);
-    assert_memory_equal(&g_flags.engine.opts, &engine, sizeof engine);
-    assert_null(g_flags.api.model_id);
-    assert_int_equal(g_flags.shutdown_timeout, 60);
-    assert_string_equal(g_flags.log_level, "info");
-}
-
-static void test_io_threads(void **state)
-{
-    (void)state;
-    char *argv[] = {(char *)(uintptr_t) "serve", (char *)(uintptr_t) "m",
-                    (char *)(uintptr_t) "--io-threads=3"};
-    const char *model = NULL;
-    rose_err err = {{0}};
-    assert_int_equal(rose_serve_opts_parse(&g_flags, 3, argv, NULL, &model), -1);
-    assert_string_equal(model, "m");
-    assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_OK);
-    assert_int_equal(g_flags.http.n_threads, 3);
-    assert_int_equal(g_flags.api.n_io_threads, 3);
-    g_flags.io_cpus = "x";
-    assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_E_INVAL);
-}
-
 /* The options that an alias names are rows of the table, and switches exactly where it gives no
  * value. */
 static void expect_options(const rose_foreign *r, const rose_opt *rows, size_t n)
@@ -125,10 +94,41 @@ static void test_foreign_rows(void **state)
     }
 }
 
+static void test_defaults(void **state)
+{
+    (void)state;
+    rose_http_opts http;
+    rose_engine_opts engine;
+    rose_http_opts_default(&http);
+    rose_engine_opts_default(&engine);
+    rose_serve_opts_default(&g_flags);
+    assert_memory_equal(&g_flags.http, &http, sizeof http);
+    assert_memory_equal(&g_flags.engine.opts, &engine, sizeof engine);
+    assert_null(g_flags.api.model_id);
+    assert_int_equal(g_flags.shutdown_timeout, 60);
+    assert_string_equal(g_flags.log_level, "info");
+}
+
+static void test_io_threads(void **state)
+{
+    (void)state;
+    char *argv[] = {(char *)(uintptr_t) "serve", (char *)(uintptr_t) "m",
+                    (char *)(uintptr_t) "--io-threads=3"};
+    const char *model = NULL;
+    rose_err err = {{0}};
+    assert_int_equal(rose_serve_opts_parse(&g_flags, 3, argv, NULL, &model), -1);
+    assert_string_equal(model, "m");
+    assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_OK);
+    assert_int_equal(g_flags.http.n_threads, 3);
+    assert_int_equal(g_flags.api.n_io_threads, 3);
+    g_flags.io_cpus = "x";
+    assert_int_equal(rose_serve_opts_read(&g_flags, &err), ROSE_E_INVAL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_io_threads),
-                                       cmocka_unit_test(test_foreign_rows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets), cmocka_unit_test(test_foreign_rows),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_io_threads)};
     return cmocka_run_group_tests_name("serve options", tests, NULL, NULL);
 }

@@ -267,7 +267,7 @@ def test_server_seed():
     check("--seed: the same requests in the same order get the same replies", first == again, (first, again))
     check("each request gets its own seed, and another --seed other ones", first[0] != first[1] and first[0] != other[0], (first, other))
     check("a request's seed takes precedence", first[2] == other[2], (first, other))
-    one_line_error("a seed that is no number", run("serve", MODEL, "--port", "0", "--seed", "x"), 1, "--seed x")
+    one_line_error("a seed that is no number", run("serve", MODEL, "--port", "0", "--seed", "x"), 2, "--seed x")
 
 
 def test_devices():
@@ -702,9 +702,9 @@ def spm_model(d):
 
 
 @contextlib.contextmanager
-def serving(model, *args):
+def serving(model, *options):
     """The port of a server."""
-    p = subprocess.Popen([BIN, "serve", model, "--port", "0", *args], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
     try:
         yield next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
     finally:
