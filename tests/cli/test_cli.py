@@ -177,7 +177,7 @@ def test_usage_errors():
     one_line_error("a missing value", run("generate", MODEL, "--seed"), 2, "needs a value")
     for c in ("serve", "generate"):
         one_line_error(f"{c} without MODEL", run(c), 2, "MODEL is missing", f"usage: roseinfer {c} MODEL")
-    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help)")
+    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help-all)")
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
 
 
@@ -243,11 +243,12 @@ def test_model_errors():
     refused("a name of the hub", "openai-community/gpt2", "roseinfer pull openai-community/gpt2")
     refused("another name of the hub", "Qwen/Qwen3-0.6B", "roseinfer pull Qwen/Qwen3-0.6B")
     refused("a mistyped path", os.path.join(os.path.dirname(MODEL), "rose-tinny"), "rose-tinny", "no such folder")
-    refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
+    refused("a folder that is not there", "gpt2", "no such folder", "roseinfer pull ORG/NAME")
+    refused("a file that is not there", "none.gguf", "none.gguf", "no such file", tokenizer=False)
     refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")
     refused("a file", os.path.join(MODEL, "config.json"), "is a file", "Hugging Face folder")
     with tempfile.TemporaryDirectory() as d:
-        refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
+        refused("an empty folder", d, "no config.json", "roseinfer pull ORG/NAME", tokenizer=False)
         put(d, "model.gguf", "GGUF")
         put(d, "renamed", "GGUF and more")
         for name, word in (("model.gguf", "truncated"), ("renamed", "GGUF version")):
