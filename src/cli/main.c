@@ -6,6 +6,7 @@
 
 #include "base/fds.h"
 #include "base/program.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 
 /* Replaces this process by roseinfer-bench, which is installed in the same folder, as git runs
@@ -85,5 +86,6 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
 int main(int argc, char **argv)
 {
     rose_fds_open_standard();
+    rose_progress_allow_waits(true);
     return rose_fds_flush_stdout(rose_program_run(&program, argc, argv));
 }

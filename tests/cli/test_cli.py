@@ -87,7 +87,7 @@ def names(text):
 
 def test_help_of_serve():
     first, everything = run("serve", "--help")[1], run("serve", "--help-all")[1]
-    check("serve --help shows 15 options and names --help-all", len(names(first)) == 15 and "--help-all" in first, first)
+    check("serve --help shows 16 options and names --help-all", len(names(first)) == 16 and "access-log" in names(first) and "/v1/responses, /v1/messages" in first and "--help-all" in first, first)
     groups = re.findall(r"^(\S.*):$", everything, re.M)
     check("serve --help-all goes by group, CUDA tuning last", groups == [
         "Server", "Limits and time-outs", "Server threads", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
@@ -1528,11 +1528,47 @@ def thread_slices(pid):
     return out
 
 
+def start_on_terminal(*options):
+    """What `serve MODEL` shows from its start to its end."""
+    t = Terminal("serve", MODEL, "--port", "0", *options)
+    t.wait(b"listening on ")
+    t.wait(b"/\r\n")
+    os.kill(t.pid, signal.SIGTERM)
+    t.end()
+    return t.out.decode().replace("\r", "")
+
+
+def start_in_a_pipe(*options):
+    with subprocess.Popen([BIN, "serve", MODEL, "--port", "0", *options], stderr=subprocess.PIPE, text=True) as p:
+        lines = []
+        for line in p.stderr:
+            lines.append(line)
+            if "listening on" in line:
+                p.terminate()
+    return "".join(lines)
+
+
+def test_start_lines():
+    text = start_on_terminal()
+    url = re.search(r"INFO serve: listening on (http://127\.0\.0\.1:\d+)\n", text)
+    check("on a terminal the address to open is a line of its own", url and f"{url[0]}{url[1]}/\n" in text, text)
+    check("its details are DEBUG lines", not re.search("start: files|plan: weights|page faults", text), text)
+    check("without a key on loopback: no warning", "WARN" not in text, text)
+    text = start_on_terminal("--host", "0.0.0.0", "--log-level", "debug")
+    url = re.search(r"listening on http://0\.0\.0\.0:(\d+)\n", text)
+    check("0.0.0.0 is no address to open", url and f"\nhttp://127.0.0.1:{url[1]}/\n" in text, text)
+    check("an open server warns and says what to do", re.search(r"WARN serve: everybody who reaches 0\.0\.0\.0.*--api-key KEY.*--host 127\.0\.0\.1", text), text)
+    check("--log-level debug has the details", all(x in text for x in ("start: files of the model", "plan: weights", "page faults until ready")), text)
+    text = start_in_a_pipe("--host", "0.0.0.0", "--api-key", "k")
+    check("with a key there is no warning", "listening on" in text and "WARN" not in text, text)
+    check("without a terminal every line is one of the log", all(re.match(r"\d{4}-\d\d-\d\dT", x) for x in text.splitlines()), text)
+
+
 THREADS = ("rose-io-0", "rose-tokenize", "rose-engine", "rose-cpu-1")
 
 
 def test_io_slice():
-    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2"], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2", "--log-level", "debug"], stderr=subprocess.PIPE, text=True)
     try:
         lines = []
         while not lines or ("listening on" not in lines[-1] and lines[-1]):
