@@ -1070,7 +1070,7 @@ def test_bench_online():
             rc, out, err = run("bench", "plot", d)
             check("plot takes the parent of the runs", rc == 0 and os.path.join(merged, "figures") in out.split() and
                   os.path.join(where, "figures") in out.split(), (out, err))
-            rc, out, err = run("bench", "plot", merged)
+            rc, out, err = run("bench", "plot", os.path.join(merged, "online_results.json"))  # as online prints it
             figures = os.path.join(merged, "figures")
             made = os.listdir(figures) if os.path.isdir(figures) else []
             check("bench plot", rc == 0 and "online_latency_compare.png" in made and "online_ttft_ms.svg" in made and
