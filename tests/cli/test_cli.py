@@ -145,8 +145,11 @@ def test_completion():
                 ("a folder for MODEL", ["serve", model[:-2]], [model]),
                 ("a folder for --profiler-dir", ["serve", "m", "--profiler-dir", model[:-2]], [model]),
                 ("another command's options", ["tokenize", "m", "--max-num-"], []),
+                ("a benchmark", ["bench", "on"], ["online"]),
+                ("a benchmark's options", ["bench", "online", "m", "--scal"], ["--scales"]),
+                ("choices of a benchmark", ["bench", "online", "m", "--endpoint", "ch"], ["chat"]),
                 ("a shell", ["completion", "z"], ["zsh"])):
-            got = completed(path, "roseinfer", *words)
+            got = completed(path, BIN, *words)
             check(f"bash completes {name}", isinstance(got, list) and sorted(got) == want, got)
     rc, script, err = run("completion", "zsh")
     check("completion zsh", rc == 0 and err == "" and script.startswith("#compdef roseinfer\n") and
