@@ -139,9 +139,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
-        ROSE_ROW_U32("template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
-                     "most CPU time that one run of a chat template takes; after it the request "
-                     "gets 400"),
+        ROSE_ROW_U32(
+            "template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
+            "most CPU time that the chat template takes for one request; after it the request "
+            "gets 400"),
         ROSE_ROW_BYTES("grammar-cache-bytes", &f->api.grammar_cache_bytes, 0, (uint64_t)1 << 40,
                        "most bytes of compiled grammars of structured output that are kept for "
                        "further requests"),
