@@ -81,9 +81,8 @@ static void log_tools(const rose_chat *chat, const char *parser)
     (void)rose_chat_calls(chat, parser, &describe);
     if (describe)
         rose_log(ROSE_LOG_INFO, "serve",
-                 "tools: the chat template shows none in a format that this server knows, so the "
-                 "system message describes them, and calls are read as hermes writes them "
-                 "(--tool-call-parser none turns this off)");
+                 "tools: the chat template shows none, so the system message describes them, in "
+                 "the format hermes (--tool-call-parser none turns this off)");
 }
 
 /* Reads the chat template, how to pool, and the sampling defaults unless they are turned off. */
