@@ -439,7 +439,7 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
 /* Checks the body. If the dialect is not that of a chat, *chat becomes its translation and *names
  * the names of its tools, new references. */
 static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
-                       const rose_api_job *j, const rose_json *body, const rose_api_schema_opts *o,
+                       const rose_api_job *j, rose_json *body, const rose_api_schema_opts *o,
                        rose_api_ignored *g, rose_api_error *err)
 {
     const bool translates = j->dialect->translate != NULL;
@@ -451,7 +451,11 @@ static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
     bool ok = !translates || j->dialect->translate(&t);
     *chat = t.chat;
     *names = t.tool_names;
+    bool functions = false;
+    if (ok && (j->kind & (ROSE_API_CHAT | ROSE_API_APPLY | ROSE_API_TOKENIZE)) != 0)
+        ok = rose_api_legacy(translates ? t.chat : body, &functions, err);
     ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
+    p->functions = functions;
     for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
         rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
     p->body = body;
@@ -480,6 +484,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                                      .trust_template = a->o.trusted != NULL,
                                      .generation = a->o.generation};
     rose_api_ignored ignored = {.strict = a->o.strict_fields};
+    uint64_t template_ns = 0;
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;
     rose_api_prompt_ctx c = {.enc = enc,
                              .tok = a->tok,
@@ -489,7 +494,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .job = j,
                              .ignored = &ignored,
                              .api = a,
-                             .chat = a->o.chat};
+                             .chat = a->o.chat,
+                             .template_ns = &template_ns};
     size_t max_values = (size_t)a->o.max_n * max_len;
     rose_json *root = NULL, *chat = NULL, *names = NULL, *tag = NULL;
     rose_chat *own = NULL;

@@ -119,7 +119,7 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
                         "append a line of JSON for each request to this file; - is standard output",
-                        .unset = "none"),
+                        .unset = "none", .first = true),
         ROSE_ROW_STRING("kv-events-config", &f->kv_events, "JSON",
                         "publish changes of the prefix cache for routers over ZeroMQ, as "
                         "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}. "
@@ -147,9 +147,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
-        ROSE_ROW_U32("template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
-                     "most CPU time that one run of a chat template takes; after it the request "
-                     "gets 400"),
+        ROSE_ROW_U32(
+            "template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
+            "most CPU time that the chat template takes for one request; after it the request "
+            "gets 400"),
         ROSE_ROW_BYTES("grammar-cache-bytes", &f->api.grammar_cache_bytes, 0, (uint64_t)1 << 40,
                        "most bytes of compiled grammars of structured output that are kept for "
                        "further requests"),
@@ -270,15 +271,14 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
     const rose_command c = {
         .usage = "roseinfer serve MODEL [options]",
         .about =
-            "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-            "/v1/chat/completions,\n"
-            "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
-            "/apply-template,\n"
-            "/health, /ready, /version, /metrics, and a page at /;\n"
-            "/start_profile and /stop_profile with --profiler-dir.\n"
+            "Serves a model over the HTTP APIs of OpenAI and Anthropic: /v1/chat/completions,\n"
+            "/v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score,\n"
+            "/v1/models, /tokenize, /detokenize, /apply-template, /health, /ready, /version, "
+            "/metrics,\n"
+            "and a page at /; /start_profile and /stop_profile with --profiler-dir.\n"
             "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
-            "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
-            "stopped).\n"
+            "The exit code is 1 if the engine has failed. /health is 503 after that, and while the "
+            "model loads.\n"
             "Options also come from environment variables (ROSEINFER_MAX_NUM_SEQS is "
             "--max-num-seqs,\n"
             "ROSEINFER_MODEL is MODEL) and from the file of --config. The command line takes "

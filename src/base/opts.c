@@ -35,14 +35,24 @@ const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t l
     return o;
 }
 
+/* Ends the line of an unknown option. The short help of a command with many options lacks most of
+ * them. */
+static int see_help(const rose_command *c)
+{
+    bool brief = false;
+    for (size_t i = 0; i < c->n_opts; i++)
+        brief |= c->opts[i].brief;
+    fprintf(stderr, " (see --help%s)\n", brief ? "-all" : "");
+    return ROSE_USAGE_ERROR;
+}
+
 static int unknown_option(const rose_command *c, const char *name, size_t len)
 {
     bool no;
     const rose_opt *o = rose_opts_near(c, name, len, &no);
     fprintf(stderr, "roseinfer: unknown option --%.*s", (int)len, name);
     if (o != NULL) fprintf(stderr, "; did you mean --%s%s?", no ? "no-" : "", o->name);
-    fprintf(stderr, " (see --help)\n");
-    return ROSE_USAGE_ERROR;
+    return see_help(c);
 }
 
 /* The factor that a unit means, or 0; see rose_opt_number. */
@@ -288,8 +298,8 @@ static int parse_short(walk *w)
             return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
         return turn(w, o, true);
     }
-    fprintf(stderr, "roseinfer: unknown option %s (see --help)\n", a);
-    return ROSE_USAGE_ERROR;
+    fprintf(stderr, "roseinfer: unknown option %s", a);
+    return see_help(w->c);
 }
 
 /* Prints help if --help or --help-all is there, whatever mistakes the arguments contain, as

@@ -131,6 +131,9 @@ typedef struct rose_hub {
     const char *endpoint; /* "https://huggingface.co", no '/' at the end */
     const char *cache;    /* the folder of models--ORG--NAME */
     const char *token;    /* NULL = none */
+    const char *ca_file;  /* certificates to trust; NULL = libcurl's own */
+    const char *ca_dir;   /* a folder of them; NULL = libcurl's own */
+    const char *ca_from;  /* the variables that named these two; NULL = none did */
     uint32_t stall_s;     /* give a connection up that brought nothing for so long */
     uint32_t retries;     /* failed tries in a row before an error */
     bool log;             /* progress goes to the log, not to standard error */

@@ -6,6 +6,7 @@
 
 #include "base/fds.h"
 #include "base/program.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 
 /* Replaces this process by roseinfer-bench, which is installed in the same folder, as git runs
@@ -101,6 +102,7 @@ static bool is_serve(int argc, char **argv)
 int main(int argc, char **argv)
 {
     rose_fds_open_standard();
+    rose_progress_allow_waits(true);
     const int rc =
         is_serve(argc, argv) ? rose_cmd_serve(argc, argv) : rose_program_run(&program, argc, argv);
     return rose_fds_flush_stdout(rc);

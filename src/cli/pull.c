@@ -1,9 +1,11 @@
 /* cli/pull.c - `roseinfer pull`, and what the other commands make of a name of the Hugging Face
  * hub. The variables of the environment are those of huggingface_hub. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/opts.h"
@@ -85,6 +87,30 @@ static rose_status find_token(places *p, const char **token, const char *file, r
     return st;
 }
 
+/* The variables that requests and curl read, in their order. The first of these variables that is
+ * set counts, but SSL_CERT_FILE and SSL_CERT_DIR count together, as they do for curl. */
+static rose_status find_certificates(rose_hub *h, rose_err *err)
+{
+    struct stat st;
+    h->ca_from = env("REQUESTS_CA_BUNDLE") != NULL ? "REQUESTS_CA_BUNDLE" : "CURL_CA_BUNDLE";
+    h->ca_file = env(h->ca_from);
+    if (h->ca_file != NULL) {
+        if (stat(h->ca_file, &st) == 0 && S_ISDIR(st.st_mode)) {
+            h->ca_dir = h->ca_file;
+            h->ca_file = NULL;
+        }
+    } else {
+        h->ca_file = env("SSL_CERT_FILE");
+        h->ca_dir = env("SSL_CERT_DIR");
+        h->ca_from = h->ca_file == NULL  ? (h->ca_dir != NULL ? "SSL_CERT_DIR" : NULL)
+                     : h->ca_dir == NULL ? "SSL_CERT_FILE"
+                                         : "SSL_CERT_FILE and SSL_CERT_DIR";
+    }
+    if (h->ca_file == NULL || access(h->ca_file, R_OK) == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL, "%s names '%.300s', which cannot be read: %s", h->ca_from,
+                     h->ca_file, strerror(errno));
+}
+
 /* url, token_file: of the options; NULL = the environment's. */
 static rose_status find_places(places *p, rose_hub *h, const char *url, const char *token_file,
                                rose_err *err)
@@ -107,6 +133,7 @@ static rose_status find_places(places *p, rose_hub *h, const char *url, const ch
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     h->cache = p->cache.data;
     h->endpoint = p->endpoint.data;
+    if (st == ROSE_OK) st = find_certificates(h, err);
     return st == ROSE_OK ? find_token(p, &h->token, token_file, err) : st;
 }
 
@@ -183,7 +210,9 @@ int rose_cmd_pull(int argc, char **argv)
         "roseinfer pull ORG/NAME[:QUANT] [options]",
         "Fetches a model of the Hugging Face hub to the cache and prints its path. Only the files\n"
         "that roseinfer reads are fetched. :QUANT names a GGUF file by its type, as in :Q4_K_M.\n"
-        "HF_HOME or HF_HUB_CACHE names the cache.",
+        "HF_HOME or HF_HUB_CACHE names the cache. REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, "
+        "SSL_CERT_FILE\n"
+        "and SSL_CERT_DIR name certificates to trust.",
         opts, sizeof opts / sizeof *opts, argc, argv, &name);
     if (rc >= 0) return rc;
 

@@ -59,9 +59,8 @@ static rose_status render(rose_lib *rose, const rose_json *messages, const rose_
         .messages = messages, .add_generation_prompt = true, .now_s = rose_unix_time()};
     rose_status st = ROSE_OK;
     if (rose->chat == NULL)
-        return rose_fail(
-            err, ROSE_E_INVAL,
-            "the model has no chat template; rose_lib_options.chat_template takes one");
+        return rose_fail(err, ROSE_E_INVAL,
+                         "the model has no chat template; the option chat_template takes one");
     if (options != NULL) st = read_chat_options(&in, options, err);
     if (st == ROSE_OK) st = rose_chat_render(rose->chat, &in, &text, err);
     if (st == ROSE_E_UNSUPPORTED) st = ROSE_E_INVAL; /* of the messages, not of the model */

@@ -27,7 +27,7 @@ static rose_status check_params(const rose_lib *rose, const rose_lib_embed_param
     *n = p->dimensions != 0 ? p->dimensions : width;
     if (rose->no_pooling.msg[0] != '\0')
         return rose_fail(err, ROSE_E_INVAL,
-                         "%.300s; rose_lib_options.pooling \"last\" or \"mean\" chooses one",
+                         "%.300s; the option pooling \"last\" or \"mean\" chooses one",
                          rose->no_pooling.msg);
     if (p->normalize < -1 || p->normalize > 1)
         return rose_fail(err, ROSE_E_INVAL, "normalize is %d: it must be -1, 0 or 1", p->normalize);

@@ -49,21 +49,20 @@ static void warn_ignored(const char *label, const row *r, const char *found)
              found, r->range);
 }
 
-/* Stores x, or the nearest value that the row may have. */
-static void store(rose_generation *g, const row *r, double x, const char *label)
+/* Stores x, or the nearest value that the row may have. text: x as the file has it. */
+static void store(rose_generation *g, const row *r, double x, const char *text, const char *label)
 {
-    char *at = (char *)g + r->at, text[32];
+    char *at = (char *)g + r->at;
     double y = r->whole ? floor(x) : x;
     if (y < r->lo) y = r->lo;
     if (y > r->hi) y = r->hi;
-    snprintf(text, sizeof text, "%g", x);
     if (isnan(x) || (x < r->lo && r->off_below)) {
         warn_ignored(label, r, text);
         return;
     }
     if (x != y)
-        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g, expected %s%s: %g counts", label, r->name,
-                 x, r->whole ? "an integer, " : "", r->range, y);
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %s, expected %s%s: %.15g counts", label,
+                 r->name, text, r->whole ? "an integer, " : "", r->range, y);
     const float f = (float)y;
     const uint32_t u = y > 0 ? (uint32_t)y : 0;
     memcpy(at, r->whole ? (const void *)&u : (const void *)&f, 4);
@@ -131,7 +130,7 @@ static void read_json(rose_generation *g, const rose_config *c)
         char text[64];
         const rose_json *v = rose_config_get(c, rows[i].name, NULL);
         if (rose_json_is_number(v))
-            store(g, &rows[i], rose_json_number_value(v), c->label);
+            store(g, &rows[i], rose_json_number_value(v), rose_config_describe(v, text), c->label);
         else if (v != NULL)
             warn_ignored(c->label, &rows[i], rose_config_describe(v, text));
     }
@@ -176,8 +175,10 @@ static rose_status read_gguf(rose_generation *g, const char *path, rose_err *err
         if (rows[i].key == NULL || rose_gguf_get(&file, rows[i].key) == NULL) continue;
         st = rows[i].whole ? rose_gguf_get_u32(&file, rows[i].key, &u, &why)
                            : rose_gguf_get_f32(&file, rows[i].key, &f, &why);
+        char text[32];
+        snprintf(text, sizeof text, "%g", rows[i].whole ? (double)u : (double)f);
         if (st == ROSE_OK)
-            store(g, &rows[i], rows[i].whole ? (double)u : (double)f, file.label);
+            store(g, &rows[i], rows[i].whole ? (double)u : (double)f, text, file.label);
         else
             rose_log(ROSE_LOG_WARN, "model", "%s: it is ignored", why.msg);
     }

@@ -88,7 +88,7 @@ def names(text):
 
 def test_help_of_serve():
     first, everything = run("serve", "--help")[1], run("serve", "--help-all")[1]
-    check("serve --help shows 15 options and names --help-all", len(names(first)) == 15 and "--help-all" in first, first)
+    check("serve --help shows 16 options and names --help-all", len(names(first)) == 16 and "access-log" in names(first) and "/v1/responses, /v1/messages" in first and "--help-all" in first, first)
     groups = re.findall(r"^(\S.*):$", everything, re.M)
     check("serve --help-all goes by group, CUDA tuning last", groups == [
         "Server", "Limits and time-outs", "Server threads", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
@@ -146,8 +146,11 @@ def test_completion():
                 ("a folder for MODEL", ["serve", model[:-2]], [model]),
                 ("a folder for --profiler-dir", ["serve", "m", "--profiler-dir", model[:-2]], [model]),
                 ("another command's options", ["tokenize", "m", "--max-num-"], []),
+                ("a benchmark", ["bench", "on"], ["online"]),
+                ("a benchmark's options", ["bench", "online", "m", "--scal"], ["--scales"]),
+                ("choices of a benchmark", ["bench", "online", "m", "--endpoint", "ch"], ["chat"]),
                 ("a shell", ["completion", "z"], ["zsh"])):
-            got = completed(path, "roseinfer", *words)
+            got = completed(path, BIN, *words)
             check(f"bash completes {name}", isinstance(got, list) and sorted(got) == want, got)
     rc, script, err = run("completion", "zsh")
     check("completion zsh", rc == 0 and err == "" and script.startswith("#compdef roseinfer\n") and
@@ -178,7 +181,7 @@ def test_usage_errors():
     one_line_error("a missing value", run("generate", MODEL, "--seed"), 2, "needs a value")
     for c in ("serve", "generate"):
         one_line_error(f"{c} without MODEL", run(c), 2, "MODEL is missing", f"usage: roseinfer {c} MODEL")
-    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help)")
+    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help-all)")
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
 
 
@@ -332,11 +335,12 @@ def test_model_errors():
     refused("a name of the hub", "openai-community/gpt2", "roseinfer pull openai-community/gpt2")
     refused("another name of the hub", "Qwen/Qwen3-0.6B", "roseinfer pull Qwen/Qwen3-0.6B")
     refused("a mistyped path", os.path.join(os.path.dirname(MODEL), "rose-tinny"), "rose-tinny", "no such folder")
-    refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
+    refused("a folder that is not there", "gpt2", "no such folder", "roseinfer pull ORG/NAME")
+    refused("a file that is not there", "none.gguf", "none.gguf", "no such file", tokenizer=False)
     refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")
     refused("a file", os.path.join(MODEL, "config.json"), "is a file", "Hugging Face folder")
     with tempfile.TemporaryDirectory() as d:
-        refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
+        refused("an empty folder", d, "no config.json", "roseinfer pull ORG/NAME", tokenizer=False)
         put(d, "model.gguf", "GGUF")
         put(d, "renamed", "GGUF and more")
         for name, word in (("model.gguf", "truncated"), ("renamed", "GGUF version")):
@@ -1158,7 +1162,7 @@ def test_bench_online():
             rc, out, err = run("bench", "plot", d)
             check("plot takes the parent of the runs", rc == 0 and os.path.join(merged, "figures") in out.split() and
                   os.path.join(where, "figures") in out.split(), (out, err))
-            rc, out, err = run("bench", "plot", merged)
+            rc, out, err = run("bench", "plot", os.path.join(merged, "online_results.json"))  # as online prints it
             figures = os.path.join(merged, "figures")
             made = os.listdir(figures) if os.path.isdir(figures) else []
             check("bench plot", rc == 0 and "online_latency_compare.png" in made and "online_ttft_ms.svg" in made and
@@ -1616,11 +1620,47 @@ def thread_slices(pid):
     return out
 
 
+def start_on_terminal(*options):
+    """What `serve MODEL` shows from its start to its end."""
+    t = Terminal("serve", MODEL, "--port", "0", *options)
+    t.wait(b"listening on ")
+    t.wait(b"/\r\n")
+    os.kill(t.pid, signal.SIGTERM)
+    t.end()
+    return t.out.decode().replace("\r", "")
+
+
+def start_in_a_pipe(*options):
+    with subprocess.Popen([BIN, "serve", MODEL, "--port", "0", *options], stderr=subprocess.PIPE, text=True) as p:
+        lines = []
+        for line in p.stderr:
+            lines.append(line)
+            if "listening on" in line:
+                p.terminate()
+    return "".join(lines)
+
+
+def test_start_lines():
+    text = start_on_terminal()
+    url = re.search(r"INFO serve: listening on (http://127\.0\.0\.1:\d+)\n", text)
+    check("on a terminal the address to open is a line of its own", url and f"{url[0]}{url[1]}/\n" in text, text)
+    check("its details are DEBUG lines", not re.search("start: files|plan: weights|page faults", text), text)
+    check("without a key on loopback: no warning", "WARN" not in text, text)
+    text = start_on_terminal("--host", "0.0.0.0", "--log-level", "debug")
+    url = re.search(r"listening on http://0\.0\.0\.0:(\d+)\n", text)
+    check("0.0.0.0 is no address to open", url and f"\nhttp://127.0.0.1:{url[1]}/\n" in text, text)
+    check("an open server warns and says what to do", re.search(r"WARN serve: everybody who reaches 0\.0\.0\.0.*--api-key KEY.*--host 127\.0\.0\.1", text), text)
+    check("--log-level debug has the details", all(x in text for x in ("start: files of the model", "plan: weights", "page faults until ready")), text)
+    text = start_in_a_pipe("--host", "0.0.0.0", "--api-key", "k")
+    check("with a key there is no warning", "listening on" in text and "WARN" not in text, text)
+    check("without a terminal every line is one of the log", all(re.match(r"\d{4}-\d\d-\d\dT", x) for x in text.splitlines()), text)
+
+
 THREADS = ("rose-io-0", "rose-tokenize", "rose-engine", "rose-cpu-1")
 
 
 def test_io_slice():
-    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2"], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2", "--log-level", "debug"], stderr=subprocess.PIPE, text=True)
     try:
         lines = []
         while not lines or ("listening on" not in lines[-1] and lines[-1]):
