@@ -339,11 +339,12 @@ static int talk(chat *c)
 }
 
 /* Sets what the model recommends. */
-static rose_status recommend(chat *c, const char *model, const char *from, rose_err *err)
+static rose_status recommend(chat *c, const char *model, const char *from, const char *override,
+                             rose_err *err)
 {
     rose_generation g;
     rose_lib_params *p = &c->p;
-    const rose_status st = rose_generation_choose(&g, model, from, err);
+    const rose_status st = rose_generation_choose(&g, model, from, override, err);
     if (g.has & ROSE_GENERATION_TEMPERATURE) p->temperature = g.temperature;
     if (g.has & ROSE_GENERATION_TOP_P) p->top_p = g.top_p;
     if (g.has & ROSE_GENERATION_TOP_K) p->top_k = g.top_k;
@@ -391,7 +392,7 @@ int rose_cmd_chat(int argc, char **argv)
     chat c = {.tty = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1};
     rose_lib_options lib = {ROSE_CLI_LIB_OPTIONS, .generation_config = "auto"};
     bool pin = false, pull = true;
-    const char *system = NULL, *model;
+    const char *system = NULL, *override = NULL, *model;
     const rose_opt rows[] = {
         ROSE_ROW_STRING("system-prompt", &system, "TEXT", "the system message",
                         .unset = "none, or what the template writes"),
@@ -401,6 +402,10 @@ int rose_cmd_chat(int argc, char **argv)
         ROSE_ROW_STRING("generation-config", &lib.generation_config, "auto|none|PATH",
                         "sampling defaults: those of the model, none, or those of another folder "
                         "or generation_config.json"),
+        ROSE_ROW_STRING("override-generation-config", &override, "JSON",
+                        "sampling defaults that take precedence over --generation-config, as "
+                        "{\"temperature\": 0.2, \"top_p\": 0.9}",
+                        .unset = "none"),
         ROSE_ROW_BOOL("timings", &c.timings, "print times and token counts after each reply"),
         ROSE_ROW_U32("max-tokens", &c.max_tokens, "N", 0, 0, "most tokens of a reply",
                      .letter = 'n', .unset = "what the context leaves"),
@@ -408,17 +413,15 @@ int rose_cmd_chat(int argc, char **argv)
         ROSE_CLI_PULL_ROW(&pull),
         ROSE_CLI_ENGINE_ROWS(&lib, &pin),
     };
-    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 4, N_SET = 7 };
+    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 5, N_SET = 7 };
     static const char usage[] = "roseinfer chat MODEL [options]";
     static const char about[] =
         "A conversation with a model in the terminal; /help lists the commands. What the model's\n"
-        "generation_config.json recommends replaces the defaults of max-tokens and of sampling.\n"
+        "files recommend replaces the defaults of max-tokens and of sampling, as in serve.\n"
         "In a pipe each line of standard input is a message; standard output gets the replies.";
 
     rose_lib_params_default(&c.p);
-    c.p.temperature = ROSE_CLI_TEMPERATURE;
-    c.p.top_p = ROSE_CLI_TOP_P;
-    c.p.top_k = ROSE_CLI_TOP_K;
+    c.p.temperature = 1; /* as the server's */
     if (getrandom(&c.p.seed, sizeof(uint32_t), 0) < 0) c.p.seed = rose_now_ns();
     int rc = rose_opts_parse_one(usage, about, rows, N_ROWS, argc, argv, &model);
     if (rc >= 0) return rc;
@@ -428,7 +431,7 @@ int rose_cmd_chat(int argc, char **argv)
     rose_buf path = {0};
     const char *folder = model;
     if (!rose_cli_find_model(&folder, &path, pull, false, &e) ||
-        recommend(&c, folder, lib.generation_config, &e) != ROSE_OK) {
+        recommend(&c, folder, lib.generation_config, override, &e) != ROSE_OK) {
         rose_buf_free(&path);
         return rose_die(&e);
     }

@@ -39,11 +39,6 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 
 /* ---- the options that `generate` and `chat` share ---- */
 
-/* The default of llama.cpp; at temperature 0 small models repeat themselves. */
-#define ROSE_CLI_TEMPERATURE 0.8f
-#define ROSE_CLI_TOP_P       0.95f
-#define ROSE_CLI_TOP_K       40u
-
 /* One sequence: no memory for more. */
 #define ROSE_CLI_LIB_OPTIONS                                                                       \
     .size = sizeof(rose_lib_options), .max_num_seqs = 1, .device = "auto", .load_format = "auto",  \
