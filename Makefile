@@ -4,6 +4,8 @@
 VARIANT ?= release
 # V=1 shows the commands.
 Q := $(if $(V),,@)
+# Without make's own words, such as "is up to date".
+SILENT := --no-print-directory $(if $(V),,-s)
 
 ifeq ($(VARIANT),checked)
 CC      := clang-14
@@ -180,7 +182,13 @@ $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:
 	@mkdir -p $(@D) && rm -f $B/with-cuda-* && touch $@
 
-$B/obj/%.o: src/%.c
+# What is missing is named at once, with the command that installs it, instead of one header at a time. Not asked again later.
+$B/libraries:
+	@mkdir -p $(@D)
+	@sh tools/deps has $(CC)
+	@touch $@
+
+$B/obj/%.o: src/%.c | $B/libraries
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
@@ -201,7 +209,7 @@ $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(STATIC_LIBS) $(EDIT_LIBS) $(LIBS)
 
 # What is outside src/.
-$B/o/%.o: %.c
+$B/o/%.o: %.c | $B/libraries
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -I. -Itests -MMD -MP -c $< -o $@
@@ -335,22 +343,26 @@ deps-test:
 # MODEL=smollm2 is the model that tools/smollm2 fetches; `make chat` talks to it if no MODEL is given.
 CHAT_MODEL := $(if $(filter file,$(origin MODEL)),smollm2,$(MODEL))
 fetched     = $(if $(filter smollm2,$1),"$$(sh tools/smollm2)",$1)
-# Its authors' sampling, which the GGUF file does not say. With int8 activations so small a model answers worse.
-CHAT_ARGS  ?= $(if $(filter smollm2,$(CHAT_MODEL)),--dtype float32 --temperature 0.2 --top-p 0.9 --max-tokens 512)
+# What both pass for it: its authors' sampling, which the GGUF file does not say. With int8 activations so small a model
+# answers worse. SERVE_ARGS and CHAT_ARGS add options.
+smollm2_args := --dtype float32 --override-generation-config '{"temperature": 0.2, "top_p": 0.9, "max_new_tokens": 512}'
+model_args    = $(if $(filter smollm2,$1),$(smollm2_args))
+# Ctrl-C is for the program, which the shell survives, so that make has no error to report. 130: the program ended by it.
+foreground    = trap : INT; $1; rc=$$?; [ $$rc -ne 130 ] || rc=0; exit $$rc
 
 program:
 	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores$(if $(filter 1,$(WITH_CUDA)),$(comma) and several more for the CUDA kernels)"
-	@$(MAKE) --no-print-directory -j$$(nproc) build/roseinfer
+	@$(MAKE) $(SILENT) -j$$(nproc) build/roseinfer
 
 serve:
 	@sh tools/deps $(if $(filter smollm2,$(MODEL)),model,build)
-	@$(MAKE) --no-print-directory program
-	model=$(call fetched,$(MODEL)) && build/roseinfer serve "$$model" --host $(HOST) --port $(PORT)
+	@$(MAKE) $(SILENT) program
+	@$(call foreground,model=$(call fetched,$(MODEL)) && build/roseinfer serve "$$model" --host $(HOST) --port $(PORT) $(call model_args,$(MODEL)) $(SERVE_ARGS))
 
 chat:
 	@sh tools/deps $(if $(filter smollm2,$(CHAT_MODEL)),model,build)
-	@$(MAKE) --no-print-directory program
-	@model=$(call fetched,$(CHAT_MODEL)) && build/roseinfer chat "$$model" $(CHAT_ARGS)
+	@$(MAKE) $(SILENT) program
+	@$(call foreground,model=$(call fetched,$(CHAT_MODEL)) && build/roseinfer chat "$$model" $(call model_args,$(CHAT_MODEL)) $(CHAT_ARGS))
 
 test: deps-test
 	@sh tools/test

@@ -65,6 +65,24 @@ check "another fault ends it at once" [ "$rc" = 1 ]
 check "with apt's own words" says "Failed to fetch"
 check "and without waiting" called sleep 0
 
+mkdir "$t/bare"
+for p in sh cat grep id mktemp rm dpkg-query; do ln -s "$(PATH="$t/bin:$PATH" command -v $p)" "$t/bare/$p"; done
+printf '#!/bin/sh\necho 1000\n' >"$t/user" && chmod +x "$t/user" && rm "$t/bare/id" && ln -s "$t/user" "$t/bare/id"
+PATH="$t/bare" sh tools/deps build >"$t/log" 2>&1
+check "without root and sudo: an error" [ $? = 1 ]
+check "that names the command" says "apt-get update && apt-get install -y gcc make"
+check "in its own words" lacks "not found"
+
+make CUDA=0 CC=/nonexistent/cc B="$t/none" "$t/none/roseinfer" >"$t/log" 2>&1
+check "make without a compiler fails" [ $? != 0 ]
+check "it says so" says "Missing: the compiler /nonexistent/cc"
+check "and how to install what compiling needs" says "apt-get install gcc make"
+check "before it compiles anything" lacks "src/base/buf.c"
+printf '#!/bin/sh\ngrep -q utf8proc.h && exit 1\nexit 0\n' >"$t/cc" && chmod +x "$t/cc"
+make CUDA=0 CC="$t/cc" B="$t/none" "$t/none/libraries" >"$t/log" 2>&1
+check "a missing library: an error" [ $? != 0 ]
+check "it names the header" grep -q 'Missing: utf8proc.h$' "$t/log"
+
 make -n CUDA=0 CC=/nonexistent/cc B="$t/none" "$t/none/roseinfer" >"$t/log" 2>&1
 check "without a compiler make shows no false error" lacks "No such file"
 check "and says which file it would compile" says "CC src/base/buf.c"
