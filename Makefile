@@ -96,10 +96,6 @@ CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 BENCH_OBJ := $(patsubst %.c,$B/o/%.o,$(sort $(wildcard bench/*.c)))
 LOAD_OBJ  := $(patsubst %.c,$B/o/%.o,$(sort $(filter-out tests/load/test_%.c,$(wildcard tests/load/*.c))))
 LOAD      := $B/tests/load/load
-# A line for each file: "[12/178] CC src/x.c" where objects are missing, else without the count.
-MISSING := $(filter-out $(wildcard $(OBJ) $(CLI_OBJ)),$(OBJ) $(CLI_OBJ))
-say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
-           "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels as C++ on an emulated GPU: what tests them where there is none. Their objects serve all variants. ROSE_TEST_LONG=1
@@ -112,6 +108,14 @@ TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
 REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
+
+# A line for each file: "[12/178] CC src/x.c" where files are missing, else without the count. The count is of what the goals build.
+GOALS   := $(or $(MAKECMDGOALS),all)
+COUNTED := $(OBJ) $(CLI_OBJ) $(if $(filter all tests,$(GOALS)),$(BENCH_OBJ)) \
+           $(if $(filter tests,$(GOALS)),$(LOAD_OBJ) $(filter-out $(EMULATED_TESTS),$(TESTBIN)) $(TOOLBIN) $(REPLAY))
+MISSING := $(filter-out $(wildcard $(COUNTED)),$(COUNTED))
+say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
+           "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 
 # The C library: everything but the server and the program.
 LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
@@ -313,6 +317,7 @@ tests: $(TESTBIN) $(TOOLBIN) $(LOAD) $(REPLAY) $B/roseinfer-bench $(FAULTS)
 
 $B/fuzz/replay_%: fuzz/fuzz_%.c fuzz/replay_main.c $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -I. -Wno-missing-prototypes -MMD -MP -MF $@.d $< fuzz/replay_main.c -o $@ $(LDFLAGS) \
 	    $B/librose_bench.a $B/librose_all.a $(LIBS)
 

@@ -88,7 +88,22 @@ check "without a compiler make shows no false error" lacks "No such file"
 check "and says which file it would compile" says "CC src/base/buf.c"
 n=$(grep -c 'echo.*"\[[0-9]*/[0-9]*\] CC src/' "$t/log")
 check "each with its number" says "[$n/$n] CC src/"
+printf '#!/bin/sh\necho "no index" >&2\nexit 1\n' >"$t/bin/python3" && chmod +x "$t/bin/python3"
+mkdir -p "$t/tree/tools" "$t/tree/.ci"
+cp tools/nvcc "$t/tree/tools/" && cp .ci/run "$t/tree/.ci/"
+for f in deps fetch; do echo 'exit 0' >"$t/tree/tools/$f"; done
+printf 'checked test-routers test-clients test-packages test-page test-ray test-kubernetes:\n\t@:\ntest:\n\t@touch ran\n' >"$t/tree/Makefile"
+(cd "$t/tree" && NVCC=/nonexistent/nvcc PATH="$t/bin:$PATH" bash .ci/run) >"$t/log" 2>&1
+check ".ci/run without nvcc fails" [ $? = 1 ]
+check "it names the cause" says "make test: not run, because tools/nvcc has no nvcc"
+check "and does not run the tier without nvcc" [ ! -e "$t/tree/ran" ]
 make -n CUDA=0 serve >"$t/log" 2>&1
 check "make serve says that it builds" says "building roseinfer"
+
+ROSE_TEST_PATIENCE=0.2 python3 tools/run_tests "sleep 1" true >"$t/log" 2>&1
+check "run_tests says what still runs" grep -q '^still running: sleep 1, [01] s$' "$t/log"
+check "and counts its lines" says "[2/2] ok"
+ROSE_TEST_PATIENCE=60 python3 tools/run_tests "sleep 0.1" true >"$t/log" 2>&1
+check "not while other lines come" lacks "still running"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
