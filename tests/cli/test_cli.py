@@ -1635,6 +1635,13 @@ def test_random_model():
         w = [open(os.path.join(o, "model.safetensors"), "rb").read() for o in outs]
         check("same seed, same bytes; other seed, other bytes", w[0] == w[1] != w[2])
         one_line_error("it does not overwrite", run("random-model", outs[0], *args), 1, outs[0])
+        cut = ["random-model", os.path.join(d, "cut"), "--preset", "smollm2-135m", "--layers", "2", "--no-weights"]
+        check("--layers cuts a preset", run(*cut)[0] == 0 and json.loads(read(os.path.join(cut[1], "config.json")))["num_hidden_layers"] == 2)
+        for option in (["--d-model", "64"], ["--vocab-size=300"], ["--no-tied"]):
+            one_line_error(f"a preset refuses {option[0]}", run("random-model", os.path.join(d, "x"), "--preset", "qwen3-8b", *option), 1,
+                           option[0] + ": the preset has a shape of its own")
+        one_line_error("so does --config --layers", run("random-model", os.path.join(d, "x"), "--config", os.path.join(cut[1], "config.json"),
+                                                        "--layers", "3"), 1, "--layers: the file of --config has a shape")
         rc, out, err = run("generate", outs[0], "-p", "hello", "-n", "5", "--ignore-eos")
         check("a random model generates", rc == 0, err)
         o, bare = os.path.join(d, "written"), os.path.join(d, "bare")
