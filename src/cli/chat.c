@@ -21,6 +21,7 @@ typedef struct chat {
     rose_json *messages;  /* owned: a list of {"role", "content"}; a system message comes first */
     rose_buf line, reply; /* the message and the reply of this turn */
     rose_lib_params p;
+    rose_screen screen;
     bool tty; /* a terminal is attached: show the input prompt and notes */
     bool timings, failed;
     uint32_t max_tokens;  /* 0: what the context leaves */
@@ -94,21 +95,6 @@ static bool set_system(chat *c, const char *text)
 
 /* ---- replies ---- */
 
-/* Prints text of the model. On a terminal control characters would be commands to it. */
-static void print_text(const chat *c, const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char b = (unsigned char)s[i];
-        const bool c1 = b == 0xC2 && i + 1 < n && (unsigned char)s[i + 1] < 0xA0;
-        if (!c->tty || !(c1 || b == 0x7F || (b < 0x20 && b != '\n' && b != '\t'))) {
-            putchar(b);
-            continue;
-        }
-        putchar('?');
-        i += c1;
-    }
-}
-
 static void print_timings(const chat *c, const rose_lib_request *r, uint32_t n, uint64_t start,
                           uint64_t first, uint64_t last)
 {
@@ -129,6 +115,7 @@ static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
     uint64_t first = 0, last = 0;
     bool at_newline = true;
     rose_lib_piece_init(&piece);
+    rose_screen_begin(&c->screen);
     c->reply.len = 0;
     while (rose_lib_next(r, &piece, -1) == 1) {
         if (piece.has_token) last = piece.t_ns;
@@ -138,7 +125,10 @@ static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
         const size_t skip = c->reply.len == 0 && piece.text[0] == ' ';
         if (rose_buf_add(&c->reply, piece.text, piece.text_len) != ROSE_OK) rose_lib_cancel(r);
         at_newline = piece.text[piece.text_len - 1] == '\n';
-        print_text(c, piece.text + skip, piece.text_len - skip);
+        if (c->tty)
+            rose_screen_put(&c->screen, piece.text + skip, piece.text_len - skip);
+        else
+            fwrite(piece.text + skip, 1, piece.text_len - skip, stdout);
         if (fflush(stdout) != 0) return ROSE_LIB_RUNNING;
     }
     if (!at_newline || !c->tty) putchar('\n');
@@ -443,6 +433,7 @@ int rose_cmd_chat(int argc, char **argv)
     rose_buf_free(&path);
     rose_lib_close(c.rose);
     rose_json_decref(c.messages);
+    rose_screen_free(&c.screen);
     rose_buf_free(&c.line);
     rose_buf_free(&c.reply);
     return rc;

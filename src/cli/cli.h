@@ -91,6 +91,20 @@ void rose_lines_close(rose_lines *l); /* accepts NULL */
  * FORMAT (the closing """ is missing). */
 rose_status rose_lines_next(rose_lines *l, rose_line *kind, rose_buf *out, rose_err *err);
 
+/* ---- screen.c: text of the model on the terminal that is standard output. Control characters
+ * would be commands to it: '?' is printed for each. Lines are broken between words. One thread. */
+
+typedef struct rose_screen {
+    uint32_t width;          /* columns that are used; 0 = unknown, so the terminal breaks lines */
+    uint32_t col, word_cols; /* columns printed of the line, and of its last word */
+    rose_buf word;           /* owned: the bytes of this word */
+} rose_screen;
+
+/* Text begins at the left edge. Asks the terminal for its width. s: zero before the first call. */
+void rose_screen_begin(rose_screen *s);
+void rose_screen_put(rose_screen *s, const char *text, size_t n);
+void rose_screen_free(rose_screen *s); /* accepts {0} */
+
 /* ---- systemd.c: what a service manager passes in the environment. Main thread ---- */
 
 /* Sets *out to the listening socket that LISTEN_FDS passes, or to 0 without one, and unsets the
