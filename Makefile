@@ -198,7 +198,7 @@ $B/obj/%.o: src/%.c | $B/libraries
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
 
 # Rebuilt when the commit changes, and only then.
-$(shell mkdir -p $B && echo '$(COMMIT)' | cmp -s - $B/commit || echo '$(COMMIT)' > $B/commit)
+$(shell mkdir -p $B && [ "$$(cat $B/commit 2>/dev/null)" = '$(COMMIT)' ] || echo '$(COMMIT)' > $B/commit)
 $B/obj/base/version.o: $B/commit
 $B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"' -DROSE_DATE='"$(shell git log -1 --format=%cs 2>/dev/null)"'
 
