@@ -91,7 +91,8 @@ typedef struct rose_lib_options {
                                   open a model whose own template does not compile */
     const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
                                       model's), "none", or another folder, GGUF file or
-                                      generation_config.json */
+                                      generation_config.json. A GGUF file without a value has
+                                      llama.cpp's temperature, top_p and top_k */
     const char *load_format; /* "auto" (default); "dummy": config.json and tokenizer alone, with
                                 random weights, to measure speed */
     int no_prefix_cache;     /* 1: compute each prompt anew; default: share equal beginnings */

@@ -104,6 +104,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
+        ROSE_ROW_STRING("override-generation-config", &f->generation_override, "JSON",
+                        "sampling defaults that take precedence over --generation-config, as "
+                        "{\"temperature\": 0.2, \"top_p\": 0.9}",
+                        .unset = "none"),
         ROSE_ROW_CHOICE("pooling-type", &f->pooling_type, "auto|last|mean",
                         "the state that is an embedding: of the last token, or the mean of all. "
                         "auto reads the model's files, else last"),

@@ -24,6 +24,7 @@ typedef struct rose_serve_flags {
     const char *chat_template; /* see rose_chat_open */
     bool trust_request_template;
     const char *generation_config;   /* auto, none, vllm or a path */
+    const char *generation_override; /* JSON, see rose_generation_choose */
     const char *pooling_type, *task; /* see rose_pooling_read */
     const char *seed;                /* a number; NULL: none */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;

@@ -97,7 +97,8 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
-    st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
+    st = rose_generation_choose(&f->api.generation, dir, f->generation_config,
+                                f->generation_override, err);
     if (st != ROSE_OK) return st;
     st = rose_pooling_read(&f->api.pooling, dir, f->pooling_type, f->task, err);
     if (st != ROSE_OK) return st;
@@ -105,8 +106,7 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     rose_generation_text(&f->api.generation, text);
     if (text[0] != '\0')
         rose_log(ROSE_LOG_INFO, "serve",
-                 "sampling defaults of the model: %s (--generation-config none turns them off)",
-                 text);
+                 "sampling defaults: %s (--override-generation-config changes them)", text);
     return ROSE_OK;
 }
 

@@ -95,7 +95,7 @@ static rose_status open_texts(rose_lib *r, rose_model *model, const char *dir,
     rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
     if ((st = rose_chat_open(&r->chat, dir, in->chat_template, err)) != ROSE_OK) return st;
     rose_chat_add_eos(r->chat, r->tok, &model->arch);
-    st = rose_generation_choose(&r->generation, dir, in->generation_config, err);
+    st = rose_generation_choose(&r->generation, dir, in->generation_config, NULL, err);
     if (st != ROSE_OK) return st;
     /* no error for generation: keep the message until the first embedding request */
     if (rose_pooling_read(&r->pooling, dir, in->pooling, NULL, &r->no_pooling) == ROSE_E_NOMEM)

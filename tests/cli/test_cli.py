@@ -8,6 +8,7 @@ import base64
 import concurrent.futures
 import contextlib
 import ctypes
+import fcntl
 import html.parser
 import json
 import os
@@ -22,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import urllib.request
@@ -716,12 +718,69 @@ def serving(model, *options):
         p.communicate()
 
 
-def posted(port, body):
+def posted(port, body, path="completions"):
     """The reply to a completion; a stream's is a list."""
-    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/{path}", json.dumps(body).encode(),
                                                       {"Content-Type": "application/json"}), timeout=60)
     text = r.read().decode()
     return [json.loads(l[6:]) for l in text.splitlines() if l.startswith("data: {")] if body.get("stream") else json.loads(text)
+
+
+def test_chat_like_serve():
+    """With a seed both give the same text, whatever says how to sample."""
+    seen = set()
+    with tempfile.TemporaryDirectory() as d:
+        folder = copy_of(d, "m")
+        put(folder, "chat_template.jinja", JOINED)
+        put(folder, "generation_config.json", json.dumps({"temperature": 0.5, "top_k": 5}))
+        for options in ([], ["--generation-config", "none"], ["--override-generation-config", '{"temperature": 2, "max_new_tokens": 9}']):
+            with serving(folder, *options) as port:
+                ask = {"messages": [{"role": "user", "content": "Once upon a time"}], "seed": 5}
+                if "none" in " ".join(options) or not options:
+                    ask["max_tokens"] = 30
+                text = posted(port, ask, "chat/completions")["choices"][0]["message"]["content"]
+            limit = ["-n", str(ask["max_tokens"])] if "max_tokens" in ask else []
+            a = run("chat", folder, "--seed", "5", *options, *limit, stdin=b"Once upon a time\n")
+            check(f"chat and serve write the same: {options}", a == (0, text.removeprefix(" ") + "\n", ""), (a, text))
+            seen.add(text)
+        check("the defaults matter", len(seen) == 3, seen)
+        one_line_error("an unknown default", run("chat", folder, "--override-generation-config", '{"temp": 1}'), 1, "there is no 'temp'")
+        one_line_error("of serve", run("serve", folder, "--port", "0", "--log-level", "error", "--override-generation-config", "5"), 1,
+                       "expected a JSON object")
+
+
+def shown_lines(out):
+    """What a terminal shows: cursor left, erase to the end of the line."""
+    lines, at = [""], 0
+    for m in re.finditer(r"\x1b\[(\d*)([DK])|([^\x1b])", out.replace("\r", "")):
+        if m[2] == "D":
+            at -= int(m[1])
+        elif m[2] == "K":
+            lines[-1] = lines[-1][:at]
+        elif m[3] == "\n":
+            lines, at = lines + [""], 0
+        else:
+            lines[-1], at = lines[-1][:at] + m[3] + lines[-1][at + 1:], at + 1
+    return lines
+
+
+def test_chat_wraps():
+    """Lines of a reply end between words."""
+    args = ["chat", MODEL, "--temperature", "0", "-n", "150", "--chat-template", JOINED]
+    want = run(*args, stdin=b"Once upon a time\n")[1]
+    for columns in (24, 40):
+        t = Terminal(*args)
+        fcntl.ioctl(t.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        t.wait(b"> ")
+        t.type(b"Once upon a time\n")
+        t.wait(b"time\r\n")
+        begin = t.seen
+        t.wait(b"\r\n\r\n> ")
+        lines = shown_lines(t.out[begin:].decode())[:-2]
+        check(f"{columns} columns: no line is longer", len(lines) > 10 and max(map(len, lines)) < columns, lines)
+        check(f"{columns} columns: no word is broken", " ".join(lines).split() == want.split(), (lines, want))
+        t.type(b"\x04")
+        t.end()
 
 
 def test_space_at_start():
@@ -1764,6 +1823,13 @@ def test_random_model():
         w = [open(os.path.join(o, "model.safetensors"), "rb").read() for o in outs]
         check("same seed, same bytes; other seed, other bytes", w[0] == w[1] != w[2])
         one_line_error("it does not overwrite", run("random-model", outs[0], *args), 1, outs[0])
+        cut = ["random-model", os.path.join(d, "cut"), "--preset", "smollm2-135m", "--layers", "2", "--no-weights"]
+        check("--layers cuts a preset", run(*cut)[0] == 0 and json.load(open(os.path.join(cut[1], "config.json")))["num_hidden_layers"] == 2)
+        for option in (["--d-model", "64"], ["--vocab-size=300"], ["--no-tied"]):
+            one_line_error(f"a preset refuses {option[0]}", run("random-model", os.path.join(d, "x"), "--preset", "qwen3-8b", *option), 1,
+                           option[0] + ": the preset has a shape of its own")
+        one_line_error("so does --config --layers", run("random-model", os.path.join(d, "x"), "--config", os.path.join(cut[1], "config.json"),
+                                                        "--layers", "3"), 1, "--layers: the file of --config has a shape")
         rc, out, err = run("generate", outs[0], "-p", "hello", "-n", "5", "--ignore-eos")
         check("a random model generates", rc == 0, err)
         o, bare = os.path.join(d, "written"), os.path.join(d, "bare")
