@@ -33,16 +33,6 @@ const char *rose_quantization_name(rose_quantization q)
     return q == ROSE_QUANT_INT8 ? "int8" : "none";
 }
 
-rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err)
-{
-    *out = ROSE_QUANT_NONE;
-    if (strcmp(text, "none") == 0) return ROSE_OK;
-    if (strcmp(text, "int8") != 0)
-        return rose_fail(err, ROSE_E_INVAL, "quantization '%s': expected none or int8", text);
-    *out = ROSE_QUANT_INT8;
-    return ROSE_OK;
-}
-
 const char *rose_prefill_name(rose_prefill p)
 {
     static const char *const names[] = {"auto", "flash", "naive", "auto2"};

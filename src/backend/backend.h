@@ -40,7 +40,6 @@ typedef enum rose_quantization {
 } rose_quantization;
 
 const char *rose_quantization_name(rose_quantization q); /* "none", "int8" */
-rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err);
 
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
