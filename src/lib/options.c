@@ -45,8 +45,10 @@ static rose_status unknown_option(const table *t, const char *name, rose_err *er
                      near != NULL ? "'?" : "");
 }
 
-/* value: borrowed by the flags; NULL = not given. */
-static rose_status set(const table *t, const char *name, const char *value, rose_err *err)
+/* given: begins with the name as the caller wrote it, up to "=" or the end. value: borrowed by the
+ * flags; NULL = not given. */
+static rose_status set(const table *t, const char *name, const char *given, const char *value,
+                       rose_err *err)
 {
     rose_err why = {{0}};
     bool done = false;
@@ -58,7 +60,9 @@ static rose_status set(const table *t, const char *name, const char *value, rose
         if (st != ROSE_OK || done) return st;
     }
     const rose_status st = rose_opt_read(o, value, &why);
-    return st == ROSE_OK ? st : rose_fail(err, st, "%s '%.80s': %s", name, value, why.msg);
+    return st == ROSE_OK ? st
+                         : rose_fail(err, st, "%.*s '%.80s': %s", (int)strcspn(given, "="), given,
+                                     value, why.msg);
 }
 
 /* text: "NAME=VALUE". */
@@ -72,7 +76,7 @@ static rose_status set_text(const table *t, const char *text, size_t i, rose_err
     for (size_t k = 0; k < n; k++)
         name[k] = (char)(text[k] == '_' ? '-' : text[k]);
     name[n] = '\0';
-    return set(t, name, text + n + 1, err);
+    return set(t, name, text, text + n + 1, err);
 }
 
 static rose_status check_pooling(const char *pooling, rose_err *err)
@@ -119,7 +123,7 @@ rose_status rose_lib_read_options(const rose_lib_options *in, rose_engine_flags 
     rose_status st = check_pooling(in->pooling, err);
     if (st == ROSE_OK) st = check_task(in->task, err);
     for (size_t i = 0; i < sizeof texts / sizeof *texts && st == ROSE_OK; i++)
-        st = set(&t, texts[i][0], texts[i][1], err);
+        st = set(&t, texts[i][0], texts[i][0], texts[i][1], err);
     if (st == ROSE_OK && in->n_more > 0 && in->more == NULL)
         st = rose_fail(err, ROSE_E_INVAL, "more is NULL, and its count is %zu", in->n_more);
     for (size_t i = 0; i < in->n_more && st == ROSE_OK; i++)

@@ -576,7 +576,7 @@ static void bad_options(void **state)
         {{.device = "cuda:x"}, "device 'cuda:x': expected auto"},
         {{.device = "cuda:70000"}, "cuda:70000"},
         {{.device = "cuda:0"}, "cuda"}, /* no GPU here, or a model that it cannot hold in 1 page */
-        {{.more = more[0], .n_more = 1}, "prefix-cache 'perhaps': expected true or false"},
+        {{.more = more[0], .n_more = 1}, "prefix_cache 'perhaps': expected true or false"},
         {{.more = more[1], .n_more = 1}, "'max-seqs'; did you mean 'max-num-seqs'?"},
         {{.more = more[2], .n_more = 1}, "max-num-seqs '0': expected a whole number from 1"},
         {{.more = more[3], .n_more = 1}, "'threads' is not of the form NAME=VALUE"},
