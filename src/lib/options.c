@@ -1,6 +1,5 @@
 /* lib/options.c - the options of an engine: the members of rose_lib_options, and those of the table
  * that `roseinfer serve` reads (engine/flags.h). Both set the same struct. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/lib_internal.h"
@@ -20,22 +19,6 @@ static void make_table(table *t, rose_engine_flags *f)
     t->c = (rose_command){.opts = t->rows, .n_opts = rose_engine_flags_rows(f, t->rows)};
 }
 
-/* "cuda:1" is GPU 1 of those that CUDA shows. *is: text has this form. */
-static rose_status read_gpu(rose_engine_flags *f, const char *text, bool *is, rose_err *err)
-{
-    *is = strncmp(text, "cuda:", 5) == 0;
-    if (!*is) return ROSE_OK;
-    const size_t n = strspn(text + 5, "0123456789");
-    if (n == 0 || n > 4 || text[5 + n] != '\0')
-        return rose_fail(err, ROSE_E_INVAL,
-                         "device '%.80s': expected auto, cpu, cuda or cuda:N, where N is the "
-                         "number of a GPU",
-                         text);
-    f->opts.backend.cuda.device = (uint32_t)strtoul(text + 5, NULL, 10);
-    f->device = "cuda";
-    return ROSE_OK;
-}
-
 static rose_status unknown_option(const table *t, const char *name, rose_err *err)
 {
     bool no;
@@ -51,13 +34,13 @@ static rose_status set(const table *t, const char *name, const char *given, cons
                        rose_err *err)
 {
     rose_err why = {{0}};
-    bool done = false;
     const rose_opt *o = rose_opts_find(&t->c, name, strlen(name));
     if (value == NULL) return ROSE_OK;
     if (o == NULL) return unknown_option(t, name, err);
-    if (strcmp(name, "device") == 0) {
-        const rose_status st = read_gpu(t->flags, value, &done, err);
-        if (st != ROSE_OK || done) return st;
+    if (strcmp(name, "device") == 0 &&
+        rose_backend_is_gpu(value, &t->flags->opts.backend.cuda.device)) {
+        t->flags->device = value;
+        return ROSE_OK;
     }
     const rose_status st = rose_opt_read(o, value, &why);
     return st == ROSE_OK ? st

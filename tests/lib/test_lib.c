@@ -573,7 +573,7 @@ static void bad_options(void **state)
         {{.load_format = "lazy"}, "lazy"},
         {{.chat_template = "{% if %}"}, ""},
         {{.task = "sort"}, "task 'sort'"},
-        {{.device = "cuda:x"}, "device 'cuda:x': expected auto"},
+        {{.device = "cuda:x"}, "device 'cuda:x': expected one of auto|cpu|cuda"},
         {{.device = "cuda:70000"}, "cuda:70000"},
         {{.device = "cuda:0"}, "cuda"}, /* no GPU here, or a model that it cannot hold in 1 page */
         {{.more = more[0], .n_more = 1}, "prefix_cache 'perhaps': expected true or false"},

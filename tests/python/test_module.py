@@ -271,7 +271,7 @@ def test_options():
             check("what the model recommends", p == SamplingParams(temperature=0.6, top_k=20, max_tokens=5), p)
             check("and a request without parameters has it", len(output(llm.generate(PROMPT)[0]).token_ids) == 5)
     wrong = [({"tensor_parallel_size": 2}, "one device"), ({"swap_space": 4}, "no swap space"), ({"kv_cache_dtype": "fp8"}, "not there yet"), ({"tokenizer": "other"}, "its own tokenizer"),
-             ({"quantization": "awq"}, "none|int8"), ({"device": "cuda:x"}, "cuda:N"), ({"max_num_seqs": 5000}, "max_num_seqs '5000'"), ({"dtype": "fp8"}, "expected one of"),
+             ({"quantization": "awq"}, "none|int8"), ({"device": "cuda:x"}, "auto|cpu|cuda"), ({"max_num_seqs": 5000}, "max_num_seqs '5000'"), ({"dtype": "fp8"}, "expected one of"),
              ({"prefix_cache": 3}, "true or false"), ({"gpu_memory_utilization": 1.5}, "0.01 to 1"), ({"chat_template": 5}, "chat_template"), ({"revision": "main"}, "no model of the hub"),
              ({"task": "classify"}, "task 'classify'"), ({"threads": [1]}, "not list")]
     for options, word in wrong:
