@@ -138,88 +138,100 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text)
     }
 }
 
-static int set_number(const rose_opt *o, const char *from, const char *v)
+static rose_status set_number(const rose_opt *o, const char *v, rose_err *err)
 {
     const uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
     uint64_t u;
-    if (!rose_opt_number(v, o->kind == ROSE_OPT_BYTES, &u) || u < o->min || u > max) {
-        fprintf(stderr,
-                "roseinfer: %s--%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64 "\n",
-                from, o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "",
-                o->min, max);
-        return ROSE_USAGE_ERROR;
-    }
+    if (!rose_opt_number(v, o->kind == ROSE_OPT_BYTES, &u) || u < o->min || u > max)
+        return rose_fail(
+            err, ROSE_E_INVAL, "expected a whole number%s from %" PRIu64 " to %" PRIu64,
+            o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "", o->min, max);
     if (o->kind == ROSE_OPT_U32)
         *(uint32_t *)o->dest = (uint32_t)u;
     else
         *(uint64_t *)o->dest = u;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_float(const rose_opt *o, const char *from, const char *v)
+static rose_status set_float(const rose_opt *o, const char *v, rose_err *err)
 {
     char *end;
     const float f = strtof(v, &end);
-    if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax) {
-        fprintf(stderr, "roseinfer: %s--%s %s: expected a number from %g to %g\n", from, o->name, v,
-                (double)o->fmin, (double)o->fmax);
-        return ROSE_USAGE_ERROR;
-    }
+    if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax)
+        return rose_fail(err, ROSE_E_INVAL, "expected a number from %g to %g", (double)o->fmin,
+                         (double)o->fmax);
     *(float *)o->dest = f;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_choice(const rose_opt *o, const char *from, const char *v)
+static rose_status set_choice(const rose_opt *o, const char *v, rose_err *err)
 {
     const int i = choice_index(o->choices, v);
-    if (o->removed != NULL && strcmp(v, o->removed) == 0) {
-        fprintf(stderr, "roseinfer: %s--%s %s: %s\n", from, o->name, v, o->removed_why);
-        return ROSE_USAGE_ERROR;
-    }
-    if (i < 0) {
-        fprintf(stderr, "roseinfer: %s--%s %s: expected one of %s\n", from, o->name, v, o->choices);
-        return ROSE_USAGE_ERROR;
-    }
+    if (o->removed != NULL && strcmp(v, o->removed) == 0)
+        return rose_fail(err, ROSE_E_INVAL, "%s", o->removed_why);
+    if (i < 0) return rose_fail(err, ROSE_E_INVAL, "expected one of %s", o->choices);
     if (o->kind == ROSE_OPT_ENUM)
         *(unsigned *)o->dest = (unsigned)i;
     else
         *(const char **)o->dest = v;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_list(const rose_opt *o, const char *from, const char *v)
+static rose_status set_switch(const rose_opt *o, const char *v, rose_err *err)
 {
-    if (rose_opt_list_add(o->dest, v)) return -1;
-    fprintf(
-        stderr,
-        "roseinfer: %s--%s '%s': expected at most %d values, none of them empty, and %d bytes in "
-        "all\n",
-        from, o->name, o->secret ? "..." : v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
-    return ROSE_USAGE_ERROR;
+    static const char *const words[][2] = {
+        {"true", "false"}, {"yes", "no"}, {"on", "off"}, {"1", "0"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        for (int off = 0; off < 2; off++) {
+            if (strcasecmp(v, words[i][off]) != 0) continue;
+            *(bool *)o->dest = off == 0;
+            return ROSE_OK;
+        }
+    }
+    return rose_fail(err, ROSE_E_INVAL, "expected true or false");
 }
 
-int rose_opt_set(const rose_opt *o, const char *from, const char *v)
+static rose_status set_list(const rose_opt *o, const char *v, rose_err *err)
+{
+    if (rose_opt_list_add(o->dest, v)) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL,
+                     "expected at most %d values, none of them empty, and %d bytes in all",
+                     ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+}
+
+rose_status rose_opt_read(const rose_opt *o, const char *v, rose_err *err)
 {
     switch (o->kind) {
     case ROSE_OPT_U32:
     case ROSE_OPT_U64:
     case ROSE_OPT_BYTES:
-        return set_number(o, from, v);
+        return set_number(o, v, err);
     case ROSE_OPT_FLOAT:
-        return set_float(o, from, v);
+        return set_float(o, v, err);
     case ROSE_OPT_CHOICE:
     case ROSE_OPT_ENUM:
-        return set_choice(o, from, v);
+        return set_choice(o, v, err);
     case ROSE_OPT_LIST:
-        return set_list(o, from, v);
+        return set_list(o, v, err);
     case ROSE_OPT_STRING:
         *(const char **)o->dest = v;
-        return -1;
+        return ROSE_OK;
     case ROSE_OPT_BOOL:
     case ROSE_OPT_FLAG:
+        return set_switch(o, v, err);
     case ROSE_OPT_HEADING:
         break;
     }
+    return rose_fail(err, ROSE_E_INTERNAL, "a heading has no value");
+}
+
+int rose_opt_set(const rose_opt *o, const char *from, const char *v)
+{
+    rose_err err;
+    const char *quote = o->kind == ROSE_OPT_LIST ? "'" : "";
+    if (rose_opt_read(o, v, &err) == ROSE_OK) return -1;
+    fprintf(stderr, "roseinfer: %s--%s %s%s%s: %s\n", from, o->name, quote, o->secret ? "..." : v,
+            quote, err.msg);
     return ROSE_USAGE_ERROR;
 }
 

@@ -158,6 +158,16 @@ void rose_opts_sources_free(rose_opts_sources *s); /* accepts {0}; leaves env */
 int rose_opts_parse_from(const rose_command *c, rose_opts_sources *s, int argc, char **argv,
                          const char **args, uint32_t *n_args);
 
+/* Sets the option to a value in the form of a file: a switch is true or false. INVAL: a message
+ * that names neither the option nor the value. */
+rose_status rose_opt_read(const rose_opt *o, const char *v, rose_err *err);
+
+/* Finds the row of an option; NULL = there is none. */
+const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len);
+
+/* Finds the row that a person probably meant, or NULL. *no: they meant --no-NAME. */
+const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no);
+
 /* Writes the default of each row (.def, .sdef) to the row's dest. */
 void rose_opts_default(const rose_opt *opts, size_t n_opts);
 

@@ -7,14 +7,8 @@
 
 enum { ROSE_USAGE_ERROR = 2 };
 
-/* Finds the row of an option; NULL = there is none. */
-const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len);
-
-/* Finds the row that a person probably meant, or NULL. *no: they meant --no-NAME. */
-const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no);
-
-/* Sets an option that takes a value. Returns -1, or the exit code after a message that begins with
- * `from`: "", or the place of the value and ": ". */
+/* As rose_opt_read. Returns -1, or the exit code after a message that begins with `from`: "", or
+ * the place of the value and ": ". */
 int rose_opt_set(const rose_opt *o, const char *from, const char *v);
 
 /* Applies the file and the environment to the rows that are not given (one flag a row), and sets

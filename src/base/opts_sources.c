@@ -41,25 +41,12 @@ static const rose_opt *find_row(const rose_command *c, const char *name, bool *n
     return o != NULL && o->kind == ROSE_OPT_BOOL ? o : NULL;
 }
 
-static bool is_switch(const rose_opt *o)
+/* Sets the option; no: its key was no-NAME. */
+static int set_named(const rose_opt *o, const char *from, bool no, const char *v)
 {
-    return o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG;
-}
-
-/* Reads the words that YAML 1.1 has for booleans, and 1 and 0. */
-static int set_switch(const rose_opt *o, const char *from, bool no, const char *v)
-{
-    static const char *const words[][2] = {
-        {"true", "false"}, {"yes", "no"}, {"on", "off"}, {"1", "0"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        for (int off = 0; off < 2; off++) {
-            if (strcasecmp(v, words[i][off]) != 0) continue;
-            *(bool *)o->dest = (off == 0) != no;
-            return -1;
-        }
-    }
-    fprintf(stderr, "roseinfer: %s--%s %s: expected true or false\n", from, o->name, v);
-    return ROSE_USAGE_ERROR;
+    const int rc = rose_opt_set(o, from, v);
+    if (rc < 0 && no) *(bool *)o->dest = !*(bool *)o->dest;
+    return rc;
 }
 
 /* ---- the environment ---- */
@@ -129,8 +116,7 @@ static int apply_variables(sources *x)
         size_t n = (size_t)snprintf(from, sizeof from, "%s%s: ", PREFIX, o->name);
         for (size_t k = 0; k < n && k < sizeof from - 1; k++)
             from[k] = (char)(from[k] == '-' ? '_' : toupper((unsigned char)from[k]));
-        const int rc = is_switch(o) ? set_switch(o, from, false, x->by_env[i])
-                                    : rose_opt_set(o, from, x->by_env[i]);
+        const int rc = rose_opt_set(o, from, x->by_env[i]);
         if (rc >= 0) return rc;
     }
     return -1;
@@ -164,7 +150,7 @@ static int apply_values(const sources *x, const rose_opts_file_item *item, const
     int rc = -1;
     snprintf(from, sizeof from, "%s:%u: ", x->path, item->line);
     for (uint32_t i = 0; i < item->n && rc < 0; i++, v += strlen(v) + 1)
-        rc = is_switch(o) ? set_switch(o, from, no, v) : rose_opt_set(o, from, v);
+        rc = set_named(o, from, no, v);
     return rc;
 }
 

@@ -166,6 +166,25 @@ static bool is_local(const char *model)
     return stat(folder, &st) == 0;
 }
 
+/* NULL, or why nothing is fetched. */
+static const char *offline(void)
+{
+    return is_offline() ? "HF_HUB_OFFLINE is set" : NULL;
+}
+
+/* refusal: why nothing is fetched, or NULL. */
+static rose_status find_or_pull(const rose_hub *h, rose_buf *path, const char *refusal,
+                                rose_err *err)
+{
+    const rose_status st = rose_hub_find(h, path, err);
+    const char *colon = h->quant[0] != '\0' ? ":" : "";
+    if (st != ROSE_E_NOTFOUND) return st;
+    if (refusal == NULL) return rose_hub_pull(h, path, err);
+    return rose_fail(err, st,
+                     "'%s%s%s' is not in the cache %.150s, and %s: `roseinfer pull %s%s%s` gets it",
+                     h->name, colon, h->quant, h->cache, refusal, h->name, colon, h->quant);
+}
+
 bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log, rose_err *err)
 {
     rose_hub h = {.revision = "main", .stall_s = 30, .retries = 5, .log = log};
@@ -173,17 +192,8 @@ bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log
     rose_err e = {{0}};
     if (is_local(*model) || !rose_hub_parse(&h, *model)) return true;
     rose_status st = find_places(&p, &h, NULL, NULL, &e);
-    if (st == ROSE_OK) st = rose_hub_find(&h, path, &e);
-    if (st == ROSE_E_NOTFOUND && h.cache != NULL) {
-        if (pull && !is_offline())
-            st = rose_hub_pull(&h, path, &e);
-        else
-            rose_fail(
-                &e, st,
-                "'%.150s' is not in the cache %.150s, and %s: `roseinfer pull %.150s` gets it",
-                *model, h.cache, !pull ? "this command fetches nothing" : "HF_HUB_OFFLINE is set",
-                *model);
-    }
+    if (st == ROSE_OK)
+        st = find_or_pull(&h, path, !pull ? "this command fetches nothing" : offline(), &e);
     if (st == ROSE_OK && rose_buf_str(path) == NULL)
         st = rose_fail(&e, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) *model = path->data;
@@ -196,6 +206,7 @@ int rose_cmd_pull(int argc, char **argv)
 {
     rose_hub h = {.revision = "main", .stall_s = 30, .retries = 5};
     const char *token_file = NULL, *url = NULL, *name;
+    bool refresh = true;
     const rose_opt opts[] = {
         ROSE_ROW_STRING("revision", &h.revision, "REV", "a branch, a tag or a commit"),
         ROSE_ROW_STRING("token-file", &token_file, "FILE", "a file with the token of the hub",
@@ -204,6 +215,8 @@ int rose_cmd_pull(int argc, char **argv)
                         .unset = "HF_ENDPOINT, or https://huggingface.co"),
         ROSE_ROW_U32("stall-timeout", &h.stall_s, "SECONDS", 1, 3600,
                      "give a connection up that brought nothing for so long"),
+        ROSE_ROW_BOOL("refresh", &refresh,
+                      "ask the hub for a newer version of a model that is in the cache"),
         ROSE_ROW_U32("retries", &h.retries, "N", 0, 100, "failed tries in a row before an error"),
     };
     const int rc = rose_opts_parse_one(
@@ -227,10 +240,11 @@ int rose_cmd_pull(int argc, char **argv)
              strlen(h.revision) > 200)
         st = rose_fail(&err, ROSE_E_INVAL, "--revision '%.200s' is no name of a revision",
                        h.revision);
-    else if (is_offline())
-        st = rose_fail(&err, ROSE_E_INVAL, "HF_HUB_OFFLINE is set: nothing is fetched");
+    else if (refresh && offline() != NULL)
+        st = rose_fail(&err, ROSE_E_INVAL, "%s: nothing is fetched", offline());
     if (st == ROSE_OK) st = find_places(&p, &h, url, token_file, &err);
-    if (st == ROSE_OK) st = rose_hub_pull(&h, &path, &err);
+    if (st == ROSE_OK)
+        st = refresh ? rose_hub_pull(&h, &path, &err) : find_or_pull(&h, &path, offline(), &err);
     if (st == ROSE_OK) printf("%.*s\n", (int)path.len, path.data);
     rose_buf_free(&path);
     free_places(&p);

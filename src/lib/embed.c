@@ -10,6 +10,13 @@ uint32_t rose_lib_embedding_size(const rose_lib *rose)
     return rose_engine_arch(rose->engine)->d_model;
 }
 
+rose_lib_scoring rose_lib_scores_by(const rose_lib *rose)
+{
+    if (rose->pooling.ranks) return ROSE_LIB_SCORE_ANSWERS;
+    return rose->no_pooling.msg[0] != '\0' || rose->pooling.own_head ? ROSE_LIB_SCORE_NONE
+                                                                     : ROSE_LIB_SCORE_COSINE;
+}
+
 static rose_status read_params(rose_lib_embed_params *to, const rose_lib_embed_params *from,
                                rose_err *err)
 {

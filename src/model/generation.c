@@ -230,7 +230,7 @@ static rose_status override_value(rose_generation *g, const char *name, const ro
     if (!(x >= r->lo && x <= r->hi) || (r->whole && x != floor(x)))
         return rose_fail(err, ROSE_E_INVAL, OVERRIDE "%s is %s, expected %s%s", name,
                          rose_config_describe(v, text), r->whole ? "an integer, " : "", r->range);
-    store(g, r, x, OVERRIDE);
+    store(g, r, x, rose_config_describe(v, text), OVERRIDE);
     return ROSE_OK;
 }
 

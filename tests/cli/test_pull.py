@@ -179,6 +179,9 @@ def test_plain():
         before = hub.asked(WEIGHTS)
         r = pull(run)
         check("a second pull fetches the list alone", r[0] == 0 and hub.asked(WEIGHTS) == before == 1, (r, hub.counts))
+        asked = sum(hub.counts.values())
+        r = run("pull", NAME, "--no-refresh")
+        check("pull --no-refresh asks the hub nothing for what is there", r[0] == 0 and r[1] == run.snapshot + "\n" and sum(hub.counts.values()) == asked, r)
         hub.server.shutdown()
         p = run("generate", NAME, "-p", "The", "-n", "4", more={"HF_HUB_OFFLINE": "1"})
         direct = run("generate", MODEL, "-p", "The", "-n", "4")
@@ -198,6 +201,8 @@ def test_refused():
         check("HF_HUB_OFFLINE refuses by name", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
         r = pull(run, more={"HF_HUB_OFFLINE": "1"})
         check("pull with HF_HUB_OFFLINE", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
+        r = pull(run, "--no-refresh", more={"HF_HUB_OFFLINE": "1"})
+        check("pull --no-refresh, offline and not there", r[0] == 1 and "is not in the cache" in r[2] and "HF_HUB_OFFLINE is set" in r[2], r)
         for bad in ("nothing", "a/b/c", "../x", "a/b:", "a/..", "/a/b", "a/b:c/d"):
             r = run("pull", bad)
             check(f"no name of the hub: {bad}", r[0] == 1 and "not a name of the hub" in r[2] and r[2].count("\n") == 1, r)
