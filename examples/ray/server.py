@@ -68,7 +68,7 @@ class Replica:
     async def check_health(self) -> None:
         """Serve replaces a replica that has died at once, and one whose check fails after three failures."""
         if self.server.poll() is not None:
-            print(f"roseinfer serve ended with exit code {self.server.returncode}: this replica ends, too", file=sys.stderr, flush=True)
+            print(f"roseinfer serve ended with exit code {self.server.returncode}: this replica also ends", file=sys.stderr, flush=True)
             os._exit(1)
         if not await self.says_200("/health"):
             raise RuntimeError("the engine has failed: GET /health does not answer with 200")
