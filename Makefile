@@ -131,7 +131,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check checked cuda-compile emulated asan tsan bench \
+.PHONY: test-routers test-ray test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check checked cuda-compile emulated asan tsan bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -154,6 +154,7 @@ help:
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-routers  vllm-router and smg in front of three servers (installs both)"
+	@echo "make test-ray      Ray Data and Ray Serve over our library and server (installs Ray)"
 	@echo "make test-page     the page of the server in headless Chromium (installs it); SHOTS=FOLDER keeps pictures"
 	@echo "make test-clients  openai, anthropic, agents, LangChain and others against a server (installs them); CLIENTS=all: benchmarks too"
 	@echo "make test-packages packages, container, systemd: each tried where it is run (bare roots need root and network)"
@@ -410,6 +411,9 @@ test-long: deps-test
 
 test-routers: deps-test
 	@sh tools/test_routers
+
+test-ray: deps-test
+	@sh tools/test_ray
 
 # CLIENTS=all, or names of groups of tests/api/clients.txt.
 test-clients: deps-test
