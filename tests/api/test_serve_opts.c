@@ -148,8 +148,9 @@ static void test_root_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_foreign_rows), cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_io_threads),
-                                       cmocka_unit_test(test_root_path)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets), cmocka_unit_test(test_foreign_rows),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_io_threads),
+        cmocka_unit_test(test_root_path)};
     return cmocka_run_group_tests_name("serve options", tests, NULL, NULL);
 }
