@@ -300,7 +300,7 @@ rose_status rose_backend_nvtx(rose_err *err);
 bool rose_backend_is_gpu(const char *device, uint32_t *gpu);
 
 /* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda",
- * "cuda:N" (the caller sets rose_cuda_opts.device, too); NULL = auto. Errors: UNSUPPORTED (as
+ * "cuda:N" (the caller also sets rose_cuda_opts.device); NULL = auto. Errors: UNSUPPORTED (as
  * rose_backend_cuda), INVAL (device is none of these names). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
 

@@ -48,7 +48,7 @@ int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR])
     return code_of(st);
 }
 
-/* A model without a chat template still has special tokens. Without their names it works, too. */
+/* A model without a chat template still has special tokens. It also works without their names. */
 static rose_status open_lender(rose_lib *r, const char *dir)
 {
     rose_err ignored;
