@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint32, c_void_p
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import _native as n
 from .options import Settings
@@ -326,7 +326,7 @@ class Engine:
             text = n.library().chat_template(handle, byref(size))
             return ctypes.string_at(text, size.value).decode("utf-8", "replace") if text else None
 
-    def special_token(self, name: str) -> Any:
+    def special_token(self, name: str) -> Tuple[Optional[str], Optional[int]]:
         """Text and id, or None and None."""
         token_id = c_uint32()
         with self.use() as handle:

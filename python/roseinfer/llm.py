@@ -45,7 +45,8 @@ def as_list(prompts: Any) -> List[Any]:
 def text_of(prompt: Any) -> Optional[str]:
     """The text of a prompt, None for ids and for what is no prompt."""
     try:
-        return split_prompt(prompt)[0]
+        text: Optional[str] = split_prompt(prompt)[0]
+        return text
     except n.InvalidArgumentError:
         return None
 
@@ -54,7 +55,7 @@ def params_for(params: OneOrMore, count: int) -> List[Optional[SamplingParams]]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
     with n.checked("sampling_params"):
-        all_params = list(params)
+        all_params: List[Optional[SamplingParams]] = list(params)
     if len(all_params) != count:
         raise n.InvalidArgumentError(f"{len(all_params)} sampling parameters for {count} prompts; give one, or one for each")
     for p in all_params:

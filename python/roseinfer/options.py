@@ -140,7 +140,7 @@ def read_options(model: str, options: Dict[str, Any]) -> Settings:
                                              "in its folder; copy the model's files and this tokenizer into one folder")
         elif given in ("seed", "revision"):
             if value is not None:
-                out = out._replace(**{given: _seed(value) if given == "seed" else _value(given, value)})
+                out = out._replace(seed=_seed(value)) if given == "seed" else out._replace(revision=_value(given, value))
         elif name in TEXTS:
             if value is not None:
                 out.texts[name] = value

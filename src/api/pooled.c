@@ -15,7 +15,6 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
-#include "chat/rank.h"
 
 enum { MAX_INPUTS = 2048, WINDOW = 256 };
 

@@ -85,4 +85,25 @@ rose_status rose_chat_encode(rose_encoder *e, const rose_template_text *text, ro
 rose_status rose_chat_prompt(const rose_chat *c, rose_encoder *e, const rose_template_input *in,
                              rose_template_text *text, rose_ids *ids, rose_err *err);
 
+/* ---- rank.c: the prompt in which a reranker judges a document, the template of Qwen3-Reranker's
+ * model card. Its answer is yes or no, and the score is P(yes) / (P(yes) + P(no)). The prompt is
+ * head, body and tail; no special token may match in the body, which holds foreign texts. ---- */
+
+extern const char rose_rank_head[], rose_rank_tail[];
+
+/* A text of len bytes; text NULL = not given. */
+typedef struct rose_rank_text {
+    const char *text;
+    size_t len;
+} rose_rank_text;
+
+/* Appends the body. instruction: what to judge; not given = that of the model card. Errors: NOMEM.
+ */
+rose_status rose_rank_body(rose_buf *out, rose_rank_text instruction, rose_rank_text query,
+                           rose_rank_text document);
+
+/* The ids of the answers yes and no; vocab: ids that the model has. INVAL: it lacks one. */
+rose_status rose_rank_answers(const rose_tokenizer *t, uint32_t vocab, uint32_t answers[2],
+                              rose_err *err);
+
 #endif

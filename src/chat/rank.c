@@ -1,5 +1,5 @@
-/* chat/rank.c - see rank.h. */
-#include "chat/rank.h"
+/* chat/rank.c - the prompt of a reranker; see chat.h. */
+#include "chat/chat.h"
 
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chat/rank.h"
 #include "lib/lib_internal.h"
 
 rose_status rose_lib_encode(rose_lib *rose, const char *text, size_t len, unsigned flags,
