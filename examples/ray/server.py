@@ -23,6 +23,7 @@ from ray import serve
 
 # Headers that belong to one connection (RFC 9110, section 7.6.1).
 OF_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+OF_SERVE = {"date", "server", "x-request-id"}  # Serve writes them itself; the id is the same
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 api = FastAPI(openapi_url=None)  # no pages of FastAPI's own
 
@@ -94,7 +95,8 @@ class Replica:
                 async for piece in r.content.iter_any():
                     yield piece
 
-        return StreamingResponse(pieces(), r.status, {k: v for k, v in r.headers.items() if k.lower() not in OF_CONNECTION})
+        return StreamingResponse(pieces(), r.status,
+                                 {k: v for k, v in r.headers.items() if k.lower() not in OF_CONNECTION | OF_SERVE})
 
 
 def app(args: Settings) -> serve.Application:
