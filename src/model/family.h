@@ -40,8 +40,8 @@ typedef enum rose_kind {
 typedef struct rose_tensor_row {
     char name[64];     /* without the prefix; a layer's without the layer ("h.3.") */
     size_t offset;     /* of the rose_tensor within rose_layer or rose_model */
-    uint32_t n_dims;   /* 1 or 2 */
-    uint64_t shape[2]; /* shape[1] is 1 for vectors */
+    uint32_t n_dims;   /* 1 to 3 */
+    uint64_t shape[3]; /* dimensions that it does not have are 1 */
     rose_kind kind;
 } rose_tensor_row;
 

@@ -136,14 +136,48 @@ static inline bool rose_arch_add_eos(rose_arch *a, uint64_t id)
     return true;
 }
 
-/* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The
- * data may have any alignment, so read it with memcpy or unaligned loads. */
+/* ---- the matrices of a layer ---- */
+
+/* What a matrix computes. A layer has each role at most once, and the parts of a layer run in this
+ * order. */
+typedef enum rose_role {
+    ROSE_QKV,  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
+    ROSE_OUT,  /* n_heads head_dim -> d_model, added to the residual stream */
+    ROSE_UP,   /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
+    ROSE_DOWN, /* d_ff -> d_model, added to the residual stream */
+    ROSE_N_ROLES
+} rose_role;
+
+/* How a matrix is divided over several devices: each has some of the outputs, or some of the inputs
+ * and so a part of every sum. */
+typedef enum rose_split { ROSE_SPLIT_NONE, ROSE_SPLIT_OUTPUTS, ROSE_SPLIT_INPUTS } rose_split;
+
+/* y = x W: k inputs, n outputs. Everything that loads, packs, plans or tunes matrices loops over
+ * the list that rose_layer_matrices makes. */
+typedef struct rose_matrix_spec {
+    rose_role role;
+    uint32_t k, n;    /* gated: n counts gate and up */
+    uint32_t n_stack; /* matrices of this shape in one tensor of the files; 1 */
+    uint32_t unit;    /* inputs or outputs that a split keeps together: head_dim, or 1 */
+    bool gated;       /* act(gate) * up is what comes out: n / 2 values */
+    rose_split split;
+} rose_matrix_spec;
+
+/* The matrices of a layer in the order of the roles; returns how many there are. */
+size_t rose_layer_matrices(const rose_arch *a, uint32_t layer, rose_matrix_spec out[ROSE_N_ROLES]);
+
+const char *rose_role_name(rose_role r); /* "qkv", "out", "up", "down" */
+
+/* ---- tensors ---- */
+
+/* A tensor borrowed from the mapping. Dimensions that it does not have are 1. Row-major,
+ * little-endian. The data may have any alignment, so read it with memcpy or unaligned loads. */
 typedef struct rose_tensor {
     const char *name; /* as in the file; borrowed */
     const void *data;
     rose_dtype dtype;
     uint32_t n_dims;
-    uint64_t shape[2];
+    uint64_t shape[3];
 } rose_tensor;
 
 enum { ROSE_LINEAR_PARTS = 3 };
@@ -169,12 +203,9 @@ typedef struct rose_layer {
     rose_tensor ln1_w, ln1_b, ln2_w, ln2_b; /* before attention, before the MLP */
     rose_tensor post1, post2;               /* after attention, after the MLP */
     rose_tensor q_norm, k_norm;             /* [head_dim] */
-    rose_linear qkv;  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
-    rose_linear proj; /* n_heads head_dim -> d_model */
-    rose_linear fc1;  /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
-    rose_linear fc2;  /* d_ff -> d_model */
-    uint32_t window;  /* 0 = full attention */
-    int rope;         /* index into arch.rope; -1 = this layer does not rotate */
+    rose_linear m[ROSE_N_ROLES];
+    uint32_t window; /* 0 = full attention */
+    int rope;        /* index into arch.rope; -1 = this layer does not rotate */
     float attn_scale;
 } rose_layer;
 

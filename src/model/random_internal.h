@@ -12,7 +12,7 @@
 typedef struct rose_random_tensor {
     char name[128];
     uint32_t n_dims;
-    uint64_t shape[2];
+    uint64_t shape[3];
     rose_kind kind;
     uint64_t n;     /* elements */
     uint64_t begin; /* offset within its shard's data */

@@ -92,33 +92,39 @@ static const spec model_specs[] = {
 static const spec layer_specs[] = {
     LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, 0),
     LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, LAYER_NORM),
-    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.w[0], QKV, MODEL, MATRIX, FUSED),
-    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.w[0], Q, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.w[1], KV, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.w[2], KV, MODEL, MATRIX, PARTS),
-    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.b[0], QKV, NONE, BIAS,
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", m[ROSE_QKV].w[0], QKV, MODEL, MATRIX,
+              FUSED),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", m[ROSE_QKV].w[0], Q, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", m[ROSE_QKV].w[1], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", m[ROSE_QKV].w[2], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", m[ROSE_QKV].b[0], QKV, NONE, BIAS,
               FUSED | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.b[0], Q, NONE, BIAS, PARTS | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.b[1], KV, NONE, BIAS, PARTS | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.b[2], KV, NONE, BIAS, PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", m[ROSE_QKV].b[0], Q, NONE, BIAS,
+              PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", m[ROSE_QKV].b[1], KV, NONE, BIAS,
+              PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", m[ROSE_QKV].b[2], KV, NONE, BIAS,
+              PARTS | QKV_BIAS),
     LAYER_ROW(NULL, "self_attn.q_norm", "attn_q_norm", q_norm, HEAD, NONE, NORM, QK_NORM),
     LAYER_ROW(NULL, "self_attn.k_norm", "attn_k_norm", k_norm, HEAD, NONE, NORM, QK_NORM),
-    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.w[0], MODEL, Q, RESIDUAL, 0),
-    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.b[0], MODEL, NONE, BIAS,
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", m[ROSE_OUT].w[0], MODEL, Q,
+              RESIDUAL, 0),
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", m[ROSE_OUT].b[0], MODEL, NONE, BIAS,
               PROJ_BIAS),
     LAYER_ROW(NULL, LN2_LLAMA, "post_attention_norm", post1, MODEL, NONE, NORM, POST_NORMS),
     LAYER_ROW(NULL, "pre_feedforward_layernorm", "ffn_norm", ln2_w, MODEL, NONE, NORM, POST_NORMS),
     LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, NO_POST_NORMS),
     LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, LAYER_NORM),
-    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.w[0], FC1, MODEL, MATRIX, FUSED),
-    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.b[0], FC1, NONE, BIAS,
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].w[0], FC1, MODEL, MATRIX, FUSED),
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].b[0], FC1, NONE, BIAS,
               FUSED | MLP_BIAS),
-    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.w[0], FF, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.w[1], FF, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.b[0], FF, NONE, BIAS, PARTS | MLP_BIAS),
-    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.b[1], FF, NONE, BIAS, PARTS | MLP_BIAS),
-    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.w[0], MODEL, FF, RESIDUAL, 0),
-    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.b[0], MODEL, NONE, BIAS, MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", m[ROSE_UP].w[0], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", m[ROSE_UP].w[1], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", m[ROSE_UP].b[0], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", m[ROSE_UP].b[1], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].w[0], MODEL, FF, RESIDUAL, 0),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].b[0], MODEL, NONE, BIAS,
+              MLP_BIAS),
     LAYER_ROW(NULL, "post_feedforward_layernorm", "post_ffw_norm", post2, MODEL, NONE, NORM,
               POST_NORMS),
 };
@@ -176,7 +182,7 @@ static size_t make_rows(const rose_family *f, const rose_arch *a, const spec *sp
         rose_tensor_row *row = &out[n++];
         *row = (rose_tensor_row){.offset = s->offset,
                                  .n_dims = s->dims[1] == NONE ? 1 : 2,
-                                 .shape = {swap ? cols : rows, swap ? rows : cols},
+                                 .shape = {swap ? cols : rows, swap ? rows : cols, 1},
                                  .kind = s->kind};
         snprintf(row->name, sizeof row->name, "%s.%s", name,
                  s->kind == ROSE_KIND_BIAS ? "bias" : "weight");
@@ -195,4 +201,25 @@ size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a,
 {
     return make_rows(f, a, layer_specs, sizeof layer_specs / sizeof layer_specs[0],
                      !f->naming->transposed, out);
+}
+
+const char *rose_role_name(rose_role r)
+{
+    static const char *const names[ROSE_N_ROLES] = {"qkv", "out", "up", "down"};
+    return names[r];
+}
+
+size_t rose_layer_matrices(const rose_arch *a, uint32_t layer, rose_matrix_spec out[ROSE_N_ROLES])
+{
+    const uint32_t d = a->d_model, q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+    const uint32_t up = (a->mlp_gated ? 2 : 1) * a->d_ff;
+    const rose_matrix_spec all[] = {
+        {ROSE_QKV, d, q + 2 * kv, 1, a->head_dim, false, ROSE_SPLIT_OUTPUTS},
+        {ROSE_OUT, q, d, 1, a->head_dim, false, ROSE_SPLIT_INPUTS},
+        {ROSE_UP, d, up, 1, 1, a->mlp_gated, ROSE_SPLIT_OUTPUTS},
+        {ROSE_DOWN, a->d_ff, d, 1, 1, false, ROSE_SPLIT_INPUTS},
+    };
+    (void)layer; /* all layers are of one kind */
+    memcpy(out, all, sizeof all);
+    return sizeof all / sizeof *all;
 }

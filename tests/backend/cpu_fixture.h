@@ -127,10 +127,10 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         l->ln1_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
         l->ln2_w = fx_tensor(&r, s->dtype, d, 1, 1, 0.2f);
         l->ln2_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
-        l->qkv = fx_linear(&r, s, d, 3 * d);
-        l->proj = fx_linear(&r, s, d, d);
-        l->fc1 = fx_linear(&r, s, d, s->d_ff);
-        l->fc2 = fx_linear(&r, s, s->d_ff, d);
+        l->m[ROSE_QKV] = fx_linear(&r, s, d, 3 * d);
+        l->m[ROSE_OUT] = fx_linear(&r, s, d, d);
+        l->m[ROSE_UP] = fx_linear(&r, s, d, s->d_ff);
+        l->m[ROSE_DOWN] = fx_linear(&r, s, s->d_ff, d);
         rose_layer_describe(l, &m->arch, i);
     }
     return m;
@@ -140,9 +140,18 @@ static inline void fx_model_free(rose_model *m)
 {
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         const rose_layer *l = &m->layers[i];
-        const rose_tensor *all[] = {&l->ln1_w,    &l->ln1_b,    &l->ln2_w,     &l->ln2_b,
-                                    &l->qkv.w[0], &l->qkv.b[0], &l->proj.w[0], &l->proj.b[0],
-                                    &l->fc1.w[0], &l->fc1.b[0], &l->fc2.w[0],  &l->fc2.b[0]};
+        const rose_tensor *all[] = {&l->ln1_w,
+                                    &l->ln1_b,
+                                    &l->ln2_w,
+                                    &l->ln2_b,
+                                    &l->m[ROSE_QKV].w[0],
+                                    &l->m[ROSE_QKV].b[0],
+                                    &l->m[ROSE_OUT].w[0],
+                                    &l->m[ROSE_OUT].b[0],
+                                    &l->m[ROSE_UP].w[0],
+                                    &l->m[ROSE_UP].b[0],
+                                    &l->m[ROSE_DOWN].w[0],
+                                    &l->m[ROSE_DOWN].b[0]};
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
             free((void *)(uintptr_t)all[j]->data);
     }

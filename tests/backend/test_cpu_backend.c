@@ -421,7 +421,7 @@ static void test_int8_refusals(void **state)
     o.dtype = ROSE_COMPUTE_AUTO;
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
     assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
-    rose_tensor *t = &m->layers[0].fc1.w[0];
+    rose_tensor *t = &m->layers[0].m[ROSE_UP].w[0];
     memset((void *)(uintptr_t)t->data, 0xFF, rose_dtype_size(t->dtype));
     assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_E_UNSUPPORTED);
     assert_null(ctx);

@@ -121,16 +121,16 @@ static void naive_forward(const rose_model *m, const uint32_t *tokens, uint32_t 
         for (uint32_t l = 0; l < a->n_layers; l++) {
             const rose_layer *w = &m->layers[l];
             naive_norm(&w->ln1_w, &w->ln1_b, (double)a->norm_eps, x, d, h);
-            naive_linear(&w->qkv, h, d, 3 * d, wide);
+            naive_linear(&w->m[ROSE_QKV], h, d, 3 * d, wide);
             naive_attention(a, wide, k + l * layer_kv, v + l * layer_kv, p, l, o);
-            naive_linear(&w->proj, o, d, d, h);
+            naive_linear(&w->m[ROSE_OUT], o, d, d, h);
             for (uint32_t i = 0; i < d; i++)
                 x[i] += h[i];
             naive_norm(&w->ln2_w, &w->ln2_b, (double)a->norm_eps, x, d, h);
-            naive_linear(&w->fc1, h, d, a->d_ff, wide);
+            naive_linear(&w->m[ROSE_UP], h, d, a->d_ff, wide);
             for (uint32_t i = 0; i < a->d_ff; i++)
                 wide[i] = naive_act(a->act, wide[i]);
-            naive_linear(&w->fc2, wide, a->d_ff, d, h);
+            naive_linear(&w->m[ROSE_DOWN], wide, a->d_ff, d, h);
             for (uint32_t i = 0; i < d; i++)
                 x[i] += h[i];
         }

@@ -68,10 +68,10 @@ static void fill_layer(rose_layer *l, const mega_kind *k, fx_random *r)
     if (bias) l->ln2_b = fx_tensor(r, ROSE_BF16, d, 1, 0, 0.2f);
     if (k->qk_norm) l->q_norm = fx_tensor(r, ROSE_BF16, hd, 1, 1, 0.2f);
     if (k->qk_norm) l->k_norm = fx_tensor(r, ROSE_BF16, hd, 1, 1, 0.2f);
-    l->qkv = linear_of(r, d, q + 2 * k->n_kv * hd, bias);
-    l->proj = linear_of(r, q, d, bias);
-    l->fc1 = linear_of(r, d, k->llama ? 2 * k->d_ff : k->d_ff, bias);
-    l->fc2 = linear_of(r, k->d_ff, d, bias);
+    l->m[ROSE_QKV] = linear_of(r, d, q + 2 * k->n_kv * hd, bias);
+    l->m[ROSE_OUT] = linear_of(r, q, d, bias);
+    l->m[ROSE_UP] = linear_of(r, d, k->llama ? 2 * k->d_ff : k->d_ff, bias);
+    l->m[ROSE_DOWN] = linear_of(r, k->d_ff, d, bias);
 }
 
 static rose_model *model_of(const mega_kind *k, uint64_t seed)

@@ -381,23 +381,23 @@ static void check_shape(const rose_tensor *t, uint64_t rows, uint64_t cols)
 
 static void check_fused(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 1);
-    assert_int_equal(l->fc1.n_parts, 1);
-    check_shape(&l->qkv.w[0], (4 + 2 + 2) * 6, 24);
-    check_shape(&l->fc1.w[0], 80, 24);
-    check_shape(&l->proj.w[0], 24, 24);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 1);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 1);
+    check_shape(&l->m[ROSE_QKV].w[0], (4 + 2 + 2) * 6, 24);
+    check_shape(&l->m[ROSE_UP].w[0], 80, 24);
+    check_shape(&l->m[ROSE_OUT].w[0], 24, 24);
 }
 
 static void check_parts(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 3);
-    assert_int_equal(l->fc1.n_parts, 2);
-    check_shape(&l->qkv.w[0], 64, 24);
-    check_shape(&l->qkv.w[1], 32, 24);
-    check_shape(&l->qkv.w[2], 32, 24);
-    check_shape(&l->fc1.w[0], 40, 24);
-    check_shape(&l->fc1.w[1], 40, 24);
-    check_shape(&l->proj.w[0], 24, 64);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 3);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 2);
+    check_shape(&l->m[ROSE_QKV].w[0], 64, 24);
+    check_shape(&l->m[ROSE_QKV].w[1], 32, 24);
+    check_shape(&l->m[ROSE_QKV].w[2], 32, 24);
+    check_shape(&l->m[ROSE_UP].w[0], 40, 24);
+    check_shape(&l->m[ROSE_UP].w[1], 40, 24);
+    check_shape(&l->m[ROSE_OUT].w[0], 24, 64);
 }
 
 static void tensors_of_each_family(void **state)
@@ -412,15 +412,16 @@ static void tensors_of_each_family(void **state)
             check_fused(l);
         else
             check_parts(l);
-        assert_true(l->qkv.transposed && l->proj.transposed && l->fc1.transposed);
-        check_shape(&l->fc2.w[0], 24, 40);
+        assert_true(l->m[ROSE_QKV].transposed && l->m[ROSE_OUT].transposed &&
+                    l->m[ROSE_UP].transposed);
+        check_shape(&l->m[ROSE_DOWN].w[0], 24, 40);
         check_shape(&m->head, 300, 24);
         assert_null(m->pos_embed.data);
         assert_null(m->lnf_b.data);
         assert_true((l->post1.data != NULL) == gemma && (l->post2.data != NULL) == gemma);
         assert_true((l->q_norm.data != NULL) == qk && (l->k_norm.data != NULL) == qk);
-        assert_true((l->qkv.b[2].data != NULL) == (strcmp(families[f], "qwen2") == 0));
-        assert_null(l->proj.b[0].data);
+        assert_true((l->m[ROSE_QKV].b[2].data != NULL) == (strcmp(families[f], "qwen2") == 0));
+        assert_null(l->m[ROSE_OUT].b[0].data);
         rose_model_close(m);
     }
 }

@@ -67,21 +67,22 @@ static void expect_common(const rose_model *m, const char *type)
 
 static void expect_parts(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 3);
-    assert_int_equal(l->fc1.n_parts, 2);
-    expect_shape(&l->qkv.w[0], GG_HEADS * GG_HEAD, GG_D);
-    expect_shape(&l->qkv.w[1], GG_KV * GG_HEAD, GG_D);
-    expect_shape(&l->qkv.w[2], GG_KV * GG_HEAD, GG_D);
-    expect_shape(&l->fc1.w[0], GG_FF, GG_D);
-    expect_shape(&l->fc2.w[0], GG_D, GG_FF);
-    assert_string_equal(strrchr(l->fc1.w[0].name, '_'), "_gate.weight");
-    assert_true(l->qkv.transposed && l->proj.transposed && l->fc1.transposed && l->fc2.transposed);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 3);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 2);
+    expect_shape(&l->m[ROSE_QKV].w[0], GG_HEADS * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_QKV].w[1], GG_KV * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_QKV].w[2], GG_KV * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_UP].w[0], GG_FF, GG_D);
+    expect_shape(&l->m[ROSE_DOWN].w[0], GG_D, GG_FF);
+    assert_string_equal(strrchr(l->m[ROSE_UP].w[0].name, '_'), "_gate.weight");
+    assert_true(l->m[ROSE_QKV].transposed && l->m[ROSE_OUT].transposed &&
+                l->m[ROSE_UP].transposed && l->m[ROSE_DOWN].transposed);
 }
 
 static void expect_permuted(const rose_model *m, bool permuted)
 {
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        const rose_linear *qkv = &m->layers[i].qkv;
+        const rose_linear *qkv = &m->layers[i].m[ROSE_QKV];
         assert_int_equal(qkv->permuted_heads[0], permuted ? GG_HEADS : 0);
         assert_int_equal(qkv->permuted_heads[1], permuted ? GG_KV : 0);
         assert_int_equal(qkv->permuted_heads[2], 0);
@@ -110,7 +111,7 @@ static void llama(void **state)
     assert_int_equal(m->arch.bos_id, 1);
     assert_int_equal(m->arch.n_eos, 1);
     assert_int_equal(m->arch.eos_ids[0], 2);
-    assert_null(m->layers[0].qkv.b[0].data);
+    assert_null(m->layers[0].m[ROSE_QKV].b[0].data);
     rose_model_close(m);
 
     w = gg_model("llama", F32); /* as Mistral: a window everywhere, an output matrix */
@@ -132,7 +133,7 @@ static void qwen(void **state)
     expect_parts(&m->layers[0]);
     expect_permuted(m, false);
     assert_true(m->arch.qkv_bias && !m->arch.proj_bias && !m->arch.qk_norm);
-    expect_shape(&m->layers[1].qkv.b[1], GG_KV * GG_HEAD, 1);
+    expect_shape(&m->layers[1].m[ROSE_QKV].b[1], GG_KV * GG_HEAD, 1);
     assert_int_equal(m->dtype, ROSE_BF16);
     rose_model_close(m);
 
@@ -208,10 +209,10 @@ static void phi3(void **state)
     const rose_rope *r = &m->arch.rope[0];
     expect_common(m, "phi3");
     expect_permuted(m, false);
-    assert_int_equal(m->layers[0].qkv.n_parts, 1);
-    assert_int_equal(m->layers[0].fc1.n_parts, 1);
-    expect_shape(&m->layers[0].qkv.w[0], (GG_HEADS + 2 * GG_KV) * GG_HEAD, GG_D);
-    expect_shape(&m->layers[0].fc1.w[0], 2 * GG_FF, GG_D);
+    assert_int_equal(m->layers[0].m[ROSE_QKV].n_parts, 1);
+    assert_int_equal(m->layers[0].m[ROSE_UP].n_parts, 1);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], (GG_HEADS + 2 * GG_KV) * GG_HEAD, GG_D);
+    expect_shape(&m->layers[0].m[ROSE_UP].w[0], 2 * GG_FF, GG_D);
     assert_int_equal(r->kind, ROSE_ROPE_LONGROPE);
     assert_int_equal(r->dim, 24);
     assert_int_equal(r->original_max_positions, 64);
@@ -234,8 +235,8 @@ static void gpt2(void **state)
     assert_true(a->qkv_bias && a->proj_bias && a->mlp_bias);
     assert_int_equal(a->act, ROSE_ACT_GELU_TANH);
     assert_int_equal(m->layers[0].rope, -1);
-    assert_true(m->layers[0].qkv.transposed);
-    expect_shape(&m->layers[0].qkv.w[0], 3 * GG_D, GG_D);
+    assert_true(m->layers[0].m[ROSE_QKV].transposed);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], 3 * GG_D, GG_D);
     expect_shape(&m->pos_embed, GG_CONTEXT, GG_D);
     expect_shape(&m->lnf_b, GG_D, 1);
     rose_model_close(m);
@@ -265,7 +266,7 @@ static void permutation(void **state)
                     gw_bytes(&w->data, &before, sizeof before);
                 }
     rose_model *m = open_model(w);
-    const rose_linear *qkv = &m->layers[0].qkv;
+    const rose_linear *qkv = &m->layers[0].m[ROSE_QKV];
     for (uint64_t i = 0; i < rows; i++) {
         float row[GG_D];
         rose_tensor_read_f32(&qkv->w[0], rose_linear_row(qkv, 0, i) * GG_D, GG_D, row);
@@ -449,8 +450,8 @@ static void blocks(void **state)
     rose_model *m = open_model(gg_model("llama", Q8_0));
     assert_int_equal(m->dtype, ROSE_Q8_0);
     assert_true(m->has_blocks);
-    assert_int_equal(m->layers[0].qkv.w[0].dtype, ROSE_Q8_0);
-    expect_shape(&m->layers[0].qkv.w[0], GG_HEADS * GG_HEAD, GG_D);
+    assert_int_equal(m->layers[0].m[ROSE_QKV].w[0].dtype, ROSE_Q8_0);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], GG_HEADS * GG_HEAD, GG_D);
     assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);
 
@@ -715,7 +716,7 @@ static void real_file(void **state)
     assert_true(m->arch.rope[0].theta == 100000.0f);
     assert_int_equal(m->arch.eos_ids[0], 2);
     assert_int_equal(m->tok_embed.dtype, ROSE_Q8_0);
-    assert_int_equal(m->layers[29].fc2.w[0].dtype, ROSE_Q4_1);
+    assert_int_equal(m->layers[29].m[ROSE_DOWN].w[0].dtype, ROSE_Q4_1);
     assert_int_equal(m->n_params, 134515008);
     assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);

@@ -131,10 +131,10 @@ static void add_layer(gw *w, const pair *p, const rose_model *m, int i)
     add_vector(w, layer_name(i, "attn_k_norm.weight"), &l->k_norm, one);
     add_vector(w, layer_name(i, "post_attention_norm.weight"), &l->post1, one);
     add_vector(w, layer_name(i, "post_ffw_norm.weight"), &l->post2, one);
-    add_linear(w, i, &l->qkv, l->qkv.n_parts == 3 ? parts : qkv, heads);
-    add_linear(w, i, &l->proj, proj, NULL);
-    add_linear(w, i, &l->fc1, l->fc1.n_parts == 2 ? gated : up, NULL);
-    add_linear(w, i, &l->fc2, down, NULL);
+    add_linear(w, i, &l->m[ROSE_QKV], l->m[ROSE_QKV].n_parts == 3 ? parts : qkv, heads);
+    add_linear(w, i, &l->m[ROSE_OUT], proj, NULL);
+    add_linear(w, i, &l->m[ROSE_UP], l->m[ROSE_UP].n_parts == 2 ? gated : up, NULL);
+    add_linear(w, i, &l->m[ROSE_DOWN], down, NULL);
 }
 
 /* The converter's divisors of Llama 3. */
@@ -281,10 +281,10 @@ static void same_layer(const rose_layer *a, const rose_layer *b, bool plus_one)
     same_vector(&a->post2, &b->post2, plus_one);
     same_vector(&a->q_norm, &b->q_norm, plus_one);
     same_vector(&a->k_norm, &b->k_norm, plus_one);
-    same_linear(&a->qkv, &b->qkv);
-    same_linear(&a->proj, &b->proj);
-    same_linear(&a->fc1, &b->fc1);
-    same_linear(&a->fc2, &b->fc2);
+    same_linear(&a->m[ROSE_QKV], &b->m[ROSE_QKV]);
+    same_linear(&a->m[ROSE_OUT], &b->m[ROSE_OUT]);
+    same_linear(&a->m[ROSE_UP], &b->m[ROSE_UP]);
+    same_linear(&a->m[ROSE_DOWN], &b->m[ROSE_DOWN]);
     assert_true(a->window == b->window && a->rope == b->rope && a->attn_scale == b->attn_scale);
 }
 

@@ -109,7 +109,7 @@ static double *attention(const rose_model *m, const rose_layer *l, const double 
     const rose_arch *a = &m->arch;
     const uint32_t hd = a->head_dim, heads = a->n_heads, kv = a->n_kv_heads;
     const size_t stride = (size_t)(heads + 2 * kv) * hd;
-    double *qkv = linear(&l->qkv, x, n, a->d_model);
+    double *qkv = linear(&l->m[ROSE_QKV], x, n, a->d_model);
     double *out = golden_alloc((size_t)n * heads * hd, sizeof *out);
     for (uint32_t h = 0; h < heads + kv; h++) { /* queries, then keys */
         double *head = qkv + (size_t)h * hd;
@@ -123,7 +123,7 @@ static double *attention(const rose_model *m, const rose_layer *l, const double 
             attend(a, l, qkv + t * stride + (size_t)h * hd, k, k + (size_t)kv * hd, first, t,
                    stride, out + ((size_t)t * heads + h) * hd);
         }
-    double *y = linear(&l->proj, out, n, heads * hd);
+    double *y = linear(&l->m[ROSE_OUT], out, n, heads * hd);
     free(qkv);
     free(out);
     return y;
@@ -140,13 +140,13 @@ static double *mlp(const rose_model *m, const rose_layer *l, const double *x, ui
 {
     const uint32_t ff = m->arch.d_ff;
     assert_true(m->arch.mlp_gated);
-    double *wide = linear(&l->fc1, x, n, m->arch.d_model);
+    double *wide = linear(&l->m[ROSE_UP], x, n, m->arch.d_model);
     double *h = golden_alloc((size_t)n * ff, sizeof *h);
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < ff; i++)
             h[(size_t)t * ff + i] = activate(m->arch.act, wide[2 * (size_t)t * ff + i]) *
                                     wide[(2 * (size_t)t + 1) * ff + i];
-    double *y = linear(&l->fc2, h, n, ff);
+    double *y = linear(&l->m[ROSE_DOWN], h, n, ff);
     free(wide);
     free(h);
     return y;

@@ -52,7 +52,8 @@ static rose_status check_stacked(const rose_model *m, rose_err *err)
     const rose_arch *a = &m->arch;
     const uint32_t heads[2] = {a->n_heads, a->n_kv_heads};
     for (int i = 0; i < 2; i++)
-        if (m->layers[0].qkv.n_parts > 1 && (uint64_t)heads[i] * a->head_dim % ROSE_PANEL != 0)
+        if (m->layers[0].m[ROSE_QKV].n_parts > 1 &&
+            (uint64_t)heads[i] * a->head_dim % ROSE_PANEL != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED,
                              "%s: %u %s heads of head_dim %u: the CPU backend needs heads x "
                              "head_dim to be a multiple of %d",
@@ -226,8 +227,8 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 static void log_phases(const rose_cpu *c)
 {
 #ifdef ROSE_CPU_PHASES
-    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "proj",
-                                                     "fc1",   "fc2",  "head", "sample"};
+    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "out",
+                                                     "up",    "down", "head", "sample"};
     for (int i = 0; i < ROSE_N_PHASES && c->n_steps > 0; i++)
         rose_log(ROSE_LOG_INFO, "cpu", "%-10s %10.1f us a step", names[i],
                  (double)c->phase_ns[i] / 1e3 / (double)c->n_steps);

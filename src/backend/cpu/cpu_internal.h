@@ -40,7 +40,7 @@ typedef struct rose_cpu_layer {
     float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model]; NULL: no such norm, no such bias */
     float *post1, *post2;                 /* [d_model] or NULL */
     float *q_norm, *k_norm;               /* [head_dim] or NULL */
-    rose_cpu_linear qkv, proj, fc1, fc2;
+    rose_cpu_linear m[ROSE_N_ROLES];
     float attn_scale;
     uint32_t window; /* 0 = none */
     int rope;        /* of rose_cpu_weights.rope; -1 = none */
@@ -125,9 +125,9 @@ typedef enum rose_cpu_phase {
     ROSE_PHASE_NORM,
     ROSE_PHASE_QKV,
     ROSE_PHASE_ATTENTION,
-    ROSE_PHASE_PROJ,
-    ROSE_PHASE_FC1,
-    ROSE_PHASE_FC2,
+    ROSE_PHASE_OUT,
+    ROSE_PHASE_UP,
+    ROSE_PHASE_DOWN,
     ROSE_PHASE_HEAD,
     ROSE_PHASE_SAMPLE,
     ROSE_N_PHASES

@@ -290,12 +290,12 @@ static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const 
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
 
-    add_branch(w, &l->proj, l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_PROJ);
-    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, &l->fc1);
-    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act),
-           l->fc2.rounds_x);
-    phase_done(w, ROSE_PHASE_FC1);
-    add_branch(w, &l->fc2, l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_FC2);
+    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_OUT);
+    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, &l->m[ROSE_UP]);
+    matmul(w, &l->m[ROSE_UP], normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act),
+           l->m[ROSE_DOWN].rounds_x);
+    phase_done(w, ROSE_PHASE_UP);
+    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_DOWN);
 }
 
 /* Runs one layer. In the last layer it runs only the first part, up to attention. */
@@ -308,9 +308,9 @@ static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
     float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
     const float *o = sc->o + block->first_row * sc->ld_o;
     const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
-    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b, &l->qkv);
+    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b, &l->m[ROSE_QKV]);
 
-    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE,
+    matmul(w, &l->m[ROSE_QKV], normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE,
            c->bf16 && !turned);
     phase_done(w, ROSE_PHASE_QKV);
     const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};

@@ -98,12 +98,10 @@ rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const vo
     if (data == m->tok_embed.data) kept.type = rose_dtype_name(rose_cpu_tok_dtype(m, p));
     if (data == m->pos_embed.data) kept = (rose_kept){"F32", m->pos_embed.dtype != ROSE_F32};
     for (uint32_t i = 0; i < m->arch.n_layers && kept.type == NULL; i++) {
-        const rose_layer *l = &m->layers[i];
-        if (kept_part(&kept, &l->qkv, false, p, data) ||
-            kept_part(&kept, &l->proj, false, p, data) ||
-            kept_part(&kept, &l->fc1, m->arch.mlp_gated, p, data) ||
-            kept_part(&kept, &l->fc2, false, p, data))
-            break;
+        rose_matrix_spec specs[ROSE_N_ROLES];
+        const size_t n = rose_layer_matrices(&m->arch, i, specs);
+        for (size_t k = 0; k < n; k++)
+            if (kept_part(&kept, &m->layers[i].m[specs[k].role], specs[k].gated, p, data)) break;
     }
     return kept;
 }
@@ -124,11 +122,10 @@ void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_
     size_t at = 0;
     count_parts(counts, &head, false, p);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        const rose_layer *l = &m->layers[i];
-        count_parts(counts, &l->qkv, false, p);
-        count_parts(counts, &l->proj, false, p);
-        count_parts(counts, &l->fc1, m->arch.mlp_gated, p);
-        count_parts(counts, &l->fc2, false, p);
+        rose_matrix_spec specs[ROSE_N_ROLES];
+        const size_t n = rose_layer_matrices(&m->arch, i, specs);
+        for (size_t k = 0; k < n; k++)
+            count_parts(counts, &m->layers[i].m[specs[k].role], specs[k].gated, p);
     }
     for (int t = 0; t < ROSE_N_WEIGHT_TYPES && at < cap; t++)
         if (counts[t] > 0)
@@ -144,9 +141,11 @@ static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool
     r->scale = r->type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
 }
 
-static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from, uint32_t k,
-                        uint32_t n, bool gated, const rose_memory_plan *p)
+static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from,
+                        const rose_matrix_spec *spec, const rose_memory_plan *p)
 {
+    const bool gated = spec->gated;
+    const uint32_t k = spec->k, n = gated ? spec->n / 2 : spec->n;
     rose_weight_type types[ROSE_LINEAR_PARTS];
     uint32_t at = 0, end = 0;
     *l = (rose_cpu_linear){.gated = gated, .n = n};
@@ -171,20 +170,21 @@ static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
     return t->data != NULL ? take_floats(b, n) : NULL;
 }
 
-static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_layer *from, const rose_arch *a,
+static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_model *m, uint32_t layer,
                        const rose_memory_plan *p)
 {
-    const uint32_t d = a->d_model, o = a->n_heads * a->head_dim;
-    const uint32_t qkv = o + 2 * a->n_kv_heads * a->head_dim;
+    const rose_arch *a = &m->arch;
+    const rose_layer *from = &m->layers[layer];
+    const uint32_t d = a->d_model;
     const bool layer_norm = a->norm == ROSE_NORM_LAYER;
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_layer_matrices(a, layer, specs);
+    for (size_t i = 0; i < n; i++)
+        take_linear(&l->m[specs[i].role], b, &from->m[specs[i].role], &specs[i], p);
     l->ln1_w = take_norm(b, &from->ln1_w, d);
     l->ln1_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->qkv, b, &from->qkv, d, qkv, false, p);
-    take_linear(&l->proj, b, &from->proj, o, d, false, p);
     l->ln2_w = take_norm(b, &from->ln2_w, d);
     l->ln2_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->fc1, b, &from->fc1, d, a->d_ff, a->mlp_gated, p);
-    take_linear(&l->fc2, b, &from->fc2, a->d_ff, d, false, p);
     l->post1 = take_norm(b, &from->post1, d);
     l->post2 = take_norm(b, &from->post2, d);
     l->q_norm = take_norm(b, &from->q_norm, a->head_dim);
@@ -212,12 +212,13 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
     const rose_arch *a = &m->arch;
     const uint32_t d = a->d_model;
     const rose_linear head = rose_cpu_head(m);
+    const rose_matrix_spec head_spec = {.k = d, .n = a->vocab_size};
 
     memset(w, 0, sizeof *w);
     w->layers = rose_bump_take(b, (uint64_t)a->n_layers * sizeof *w->layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_cpu_layer nowhere;
-        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, &m->layers[i], a, p);
+        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, m, i, p);
     }
     if (a->pos == ROSE_POS_ROPE)
         take_ropes(w, b, a, p->max_model_len);
@@ -225,7 +226,7 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
         w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
     if (a->norm == ROSE_NORM_LAYER) w->lnf_b = take_floats(b, d);
-    take_linear(&w->head, b, &head, d, a->vocab_size, false, p);
+    take_linear(&w->head, b, &head, &head_spec, p);
     if (a->tied_head) return;
     w->tok = m->tok_embed;
     w->tok.dtype = rose_cpu_tok_dtype(m, p);

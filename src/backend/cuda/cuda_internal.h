@@ -45,13 +45,10 @@ typedef struct rose_cuda_layer {
     rose_cuda_norm_by ln1, ln2;     /* before attention, before the MLP; kind NONE without a norm */
     rose_cuda_norm_by post1, post2; /* after attention, after the MLP; w NULL without */
     float *q_norm, *k_norm;         /* [head_dim] or NULL */
-    rose_cuda_matrix qkv;           /* one part */
-    rose_cuda_matrix out;           /* four parts */
-    rose_cuda_matrix up;            /* one part; gated: gate and up */
-    rose_cuda_matrix down;          /* four parts */
-    float scale;                    /* factor for attention scores */
-    uint32_t window;                /* 0: full attention */
-    int rope;                       /* index of the tables in rose_cuda_weights; -1: none */
+    rose_cuda_matrix m[ROSE_N_ROLES];
+    float scale;     /* factor for attention scores */
+    uint32_t window; /* 0: full attention */
+    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {

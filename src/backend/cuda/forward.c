@@ -107,8 +107,8 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
     const uint32_t width = qkv_width(&c->arch);
     rose_gemm_io io = {
         .end = ROSE_END_ROWS, .out = c->scratch.qkv, .out_pitch = width, .out_f32 = qkv_f32(l)};
-    norm(p, &l->ln1, &l->qkv, &io);
-    gemm(p, &l->qkv, &io);
+    norm(p, &l->ln1, &l->m[ROSE_QKV], &io);
+    gemm(p, &l->m[ROSE_QKV], &io);
 }
 
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
@@ -227,7 +227,7 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
                           .softcap = c->arch.attn_softcap,
                           .window = l->window,
                           .out = c->scratch.o,
-                          .out_k_pad = l->out.k_pad};
+                          .out_k_pad = l->m[ROSE_OUT].k_pad};
     gather(p, &a);
     if (p->s->n_single > 0) singles(p, layer, a);
     if (p->s->n_tiles > 0) tiles(p, a);
@@ -239,11 +239,11 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
 static void activate(rose_cuda_pass *p, const rose_cuda_layer *l, const float *y, void *to)
 {
     const rose_cuda_act a = {.y = y,
-                             .n = l->up.n,
-                             .gated = l->up.gated,
+                             .n = l->m[ROSE_UP].n,
+                             .gated = l->m[ROSE_UP].gated,
                              .act = (uint32_t)p->c->arch.act,
                              .out = to,
-                             .out_k_pad = l->down.k_pad,
+                             .out_k_pad = l->m[ROSE_DOWN].k_pad,
                              .rows = p->s->n_rows};
     note(p, rose_cuda_act_run(&p->launch, &a));
 }
@@ -254,16 +254,17 @@ static void mlp(rose_cuda_pass *p, const rose_cuda_layer *l)
     const bool fused = (c->without & ROSE_CUDA_WITHOUT_MLP) == 0;
     void *to = c->scratch.ff;
     float *y = fused ? NULL : c->scratch.up;
-    rose_gemm_io io = {.end = l->up.gated ? ROSE_END_GATED : ROSE_END_ACT,
+    rose_gemm_io io = {.end = l->m[ROSE_UP].gated ? ROSE_END_GATED : ROSE_END_ACT,
                        .out = to,
-                       .out_pitch = l->down.k_pad,
+                       .out_pitch = l->m[ROSE_DOWN].k_pad,
                        .act = (uint32_t)c->arch.act};
     if (!fused)
-        io = (rose_gemm_io){.end = ROSE_END_ROWS, .out = y, .out_pitch = l->up.n, .out_f32 = true};
-    norm(p, &l->ln2, &l->up, &io);
-    gemm(p, &l->up, &io);
+        io = (rose_gemm_io){
+            .end = ROSE_END_ROWS, .out = y, .out_pitch = l->m[ROSE_UP].n, .out_f32 = true};
+    norm(p, &l->ln2, &l->m[ROSE_UP], &io);
+    gemm(p, &l->m[ROSE_UP], &io);
     if (!fused) activate(p, l, y, to);
-    add(p, &l->down, c->scratch.ff, &l->post2);
+    add(p, &l->m[ROSE_DOWN], c->scratch.ff, &l->post2);
 }
 
 /* ---- embedding and outputs ---- */
@@ -370,7 +371,7 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
         qkv(&p, l);
         rope(&p, i);
         attend(&p, i);
-        add(&p, &l->out, c->scratch.o, &l->post1);
+        add(&p, &l->m[ROSE_OUT], c->scratch.o, &l->post1);
         mlp(&p, l);
     }
     for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {

@@ -284,10 +284,8 @@ static void load_layer(loader *l, const rose_layer *from, const rose_cuda_layer 
     load_norm(l, &to->post2, &from->post2, NULL);
     load_floats(l, &from->q_norm, to->q_norm, 1, l->c->arch.head_dim, add);
     load_floats(l, &from->k_norm, to->k_norm, 1, l->c->arch.head_dim, add);
-    load_linear(l, &from->qkv, &to->qkv);
-    load_linear(l, &from->proj, &to->out);
-    load_linear(l, &from->fc1, &to->up);
-    load_linear(l, &from->fc2, &to->down);
+    for (int i = 0; i < ROSE_N_ROLES; i++)
+        if (to->m[i].n > 0) load_linear(l, &from->m[i], &to->m[i]);
 }
 
 static void load_all(loader *l)

@@ -31,20 +31,22 @@ static void *take_packed(const rose_cuda_matrix *m, rose_bump *b, const rose_mem
                                  rose_cuda_type_size(rose_cuda_type_of(p->dtype)));
 }
 
-/* Shapes and packed values of a layer's four matrices. */
-static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+/* Shapes and packed values of a layer's matrices. One whose output is added to the residual stream
+ * has its sums in four parts (NUMERICS.md, contract 2). */
+static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t layer,
                           const rose_memory_plan *p)
 {
-    const uint32_t d = a->d_model, attended = a->n_heads * a->head_dim;
-    const uint32_t qkv = attended + 2 * a->n_kv_heads * a->head_dim;
-    rose_cuda_matrix *const all[] = {&l->qkv, &l->out, &l->up, &l->down};
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_layer_matrices(a, layer, specs);
     *l = (rose_cuda_layer){0};
-    rose_cuda_matrix_shape(&l->qkv, d, qkv, 1, 0, false);
-    rose_cuda_matrix_shape(&l->out, attended, d, ROSE_GEMM_PARTS, a->head_dim, false);
-    rose_cuda_matrix_shape(&l->up, d, a->mlp_gated ? 2 * a->d_ff : a->d_ff, 1, 0, a->mlp_gated);
-    rose_cuda_matrix_shape(&l->down, a->d_ff, d, ROSE_GEMM_PARTS, 0, false);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        all[i]->w = take_packed(all[i], b, p);
+    for (size_t i = 0; i < n; i++) {
+        const rose_matrix_spec *s = &specs[i];
+        const bool parts = s->split == ROSE_SPLIT_INPUTS;
+        rose_cuda_matrix *m = &l->m[s->role];
+        rose_cuda_matrix_shape(m, s->k, s->n, parts ? ROSE_GEMM_PARTS : 1, parts ? s->unit : 0,
+                               s->gated);
+        m->w = take_packed(m, b, p);
+    }
 }
 
 static rose_cuda_norm_by take_norm(rose_bump *b, const rose_arch *a, const rose_tensor *w,
@@ -72,10 +74,8 @@ static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
     l->post2 = take_norm(b, a, &from->post2, NULL);
     l->q_norm = from->q_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
     l->k_norm = from->k_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
-    take_bias(&l->qkv, b, &from->qkv);
-    take_bias(&l->out, b, &from->proj);
-    take_bias(&l->up, b, &from->fc1);
-    take_bias(&l->down, b, &from->fc2);
+    for (int i = 0; i < ROSE_N_ROLES; i++)
+        take_bias(&l->m[i], b, &from->m[i]);
 }
 
 /* Learned positions, or the tables of RoPE: the second one is that of sliding layers. */
@@ -101,7 +101,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     rose_cuda_layer nowhere = {0};
 
     for (uint32_t i = 0; i < a->n_layers; i++)
-        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, p);
+        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, i, p);
     w->head = (rose_cuda_matrix){0};
     rose_cuda_matrix_shape(&w->head, a->d_model, a->vocab_size, 1, 0, false);
     w->head.w = take_packed(&w->head, b, p);

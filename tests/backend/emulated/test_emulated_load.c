@@ -273,10 +273,10 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
     const rose_layer *from = &m->layers[i];
     const rose_cuda_layer *to = &c->weights.layers[i];
     const float add = m->arch.norm_plus_one ? 1 : 0;
-    check_matrix("qkv", &from->qkv, &to->qkv, to->qkv.w, c->type);
-    check_matrix("out", &from->proj, &to->out, to->out.w, c->type);
-    check_matrix("up", &from->fc1, &to->up, to->up.w, c->type);
-    check_matrix("down", &from->fc2, &to->down, to->down.w, c->type);
+    check_matrix("qkv", &from->m[ROSE_QKV], &to->m[ROSE_QKV], to->m[ROSE_QKV].w, c->type);
+    check_matrix("out", &from->m[ROSE_OUT], &to->m[ROSE_OUT], to->m[ROSE_OUT].w, c->type);
+    check_matrix("up", &from->m[ROSE_UP], &to->m[ROSE_UP], to->m[ROSE_UP].w, c->type);
+    check_matrix("down", &from->m[ROSE_DOWN], &to->m[ROSE_DOWN], to->m[ROSE_DOWN].w, c->type);
     check_norm("ln1", m, &to->ln1, &from->ln1_w, &from->ln1_b);
     check_norm("ln2", m, &to->ln2, &from->ln2_w, &from->ln2_b);
     check_norm("post1", m, &to->post1, &from->post1, NULL);
@@ -388,8 +388,8 @@ static void test_permuted(void **state)
     (void)state;
     rose_model *m = open_config(CONFIG("qwen2"), ROSE_F32);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        m->layers[i].qkv.permuted_heads[0] = m->arch.n_heads;
-        m->layers[i].qkv.permuted_heads[1] = m->arch.n_kv_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.n_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.n_kv_heads;
     }
     check_model(m, ROSE_COMPUTE_BF16, 64 << 10);
     check_model(m, ROSE_COMPUTE_F32, 1 << 20);
@@ -417,16 +417,16 @@ static void test_blocks(void **state)
     rose_model *m = open_config(CONFIG("gemma3"), ROSE_BF16);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
-        to_blocks(&l->fc2.w[0], types[i % 4], &r);  /* k is 256 */
-        to_blocks(&l->proj.w[0], types[i % 4], &r); /* k is 512 */
-        to_blocks(&l->fc1.w[1], ROSE_Q8_0, &r);
+        to_blocks(&l->m[ROSE_DOWN].w[0], types[i % 4], &r); /* k is 256 */
+        to_blocks(&l->m[ROSE_OUT].w[0], types[i % 4], &r);  /* k is 512 */
+        to_blocks(&l->m[ROSE_UP].w[1], ROSE_Q8_0, &r);
     }
     check_model(m, ROSE_COMPUTE_BF16, 4 << 20);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
-        free((void *)(uintptr_t)l->fc2.w[0].data);
-        free((void *)(uintptr_t)l->proj.w[0].data);
-        free((void *)(uintptr_t)l->fc1.w[1].data);
+        free((void *)(uintptr_t)l->m[ROSE_DOWN].w[0].data);
+        free((void *)(uintptr_t)l->m[ROSE_OUT].w[0].data);
+        free((void *)(uintptr_t)l->m[ROSE_UP].w[1].data);
     }
     rose_model_close(m);
 }
