@@ -45,7 +45,7 @@ enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
 static rose_kernel_shape shape_of_model(const rose_arch *a, const matrix *m, uint32_t rows)
 {
     rose_matrix_spec specs[ROSE_N_ROLES];
-    const size_t n = rose_layer_matrices(a, 0, specs);
+    const size_t n = rose_kind_matrices(a, rose_arch_any(a), specs);
     for (size_t i = 0; i < n; i++)
         if (specs[i].role == m->role)
             return (rose_kernel_shape){m->kernel, specs[i].n, specs[i].k, rows, specs[i].gated};
@@ -67,17 +67,16 @@ static rose_status read_arch(options *o, bool cuda, rose_err *err)
     if (o->model == NULL) return ROSE_OK;
     rose_status st = rose_model_open(&m, o->model, err);
     if (st != ROSE_OK) return st;
-    const rose_arch *a = &o->arch;
     o->arch = m->arch;
     rose_model_close(m);
-    const uint32_t sizes[] = {a->d_model, a->d_ff, a->n_heads * a->head_dim,
-                              a->n_kv_heads * a->head_dim};
-    for (size_t i = 0; cuda && i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] % 64 != 0)
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(&o->arch, rose_arch_any(&o->arch), specs);
+    for (size_t i = 0; cuda && i < n; i++)
+        if (specs[i].k % 64 != 0 || specs[i].n % 64 != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED,
-                             "--model: on cuda all sizes must be multiples of 64; this model has "
-                             "%u",
-                             sizes[i]);
+                             "--model: on cuda all sizes must be multiples of 64; the matrix '%s' "
+                             "of this model has %u inputs and %u outputs",
+                             rose_role_name(specs[i].role), specs[i].k, specs[i].n);
     return ROSE_OK;
 }
 

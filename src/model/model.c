@@ -192,28 +192,19 @@ static void warn_unused(const binder *b)
                  rose_weights_label(w, first), n, first->name);
 }
 
-void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i)
-{
-    const uint8_t flags = a->layer_flags[i];
-    const bool sliding = (flags & ROSE_LAYER_SLIDING) != 0;
-    l->window = sliding ? a->window : 0;
-    l->rope = a->pos != ROSE_POS_ROPE || (flags & ROSE_LAYER_NO_ROPE) != 0 ? -1 : sliding ? 1 : 0;
-    l->attn_scale = a->attn_scale;
-    if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
-}
-
 static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *a, uint32_t layer)
 {
     rose_matrix_spec specs[ROSE_N_ROLES];
-    const size_t n = rose_layer_matrices(a, layer, specs);
+    const rose_kind *k = rose_arch_kind(a, layer);
+    const size_t n = rose_kind_matrices(a, k, specs);
     for (size_t i = 0; i < n; i++) {
         rose_linear *m = &l->m[specs[i].role];
         m->transposed = f->naming->transposed;
         m->n_parts = f->fused ? 1 : specs[i].role == ROSE_QKV ? 3 : specs[i].gated ? 2 : 1;
     }
     if (!f->permuted) return;
-    l->m[ROSE_QKV].permuted_heads[0] = a->n_heads;
-    l->m[ROSE_QKV].permuted_heads[1] = a->n_kv_heads;
+    l->m[ROSE_QKV].permuted_heads[0] = k->mixer.n_heads;
+    l->m[ROSE_QKV].permuted_heads[1] = k->mixer.n_kv_heads;
 }
 
 /* transformers casts the scale to the type of the embedding, and the models were trained so:
@@ -234,14 +225,13 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     if (st == ROSE_OK && b.in_head)
         st = bind_tensor(&b, family->naming->head_name, 2, rows[0].shape, &m->tok_embed);
     if (st == ROSE_OK) st = bind_rows(&b, rows + b.in_head, n - b.in_head, "", m);
-    n = rose_family_layer_rows(family, &m->arch, rows);
     if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
         char lead[32];
         rose_layer *l = &m->layers[i];
         prepare_layer(l, family, &m->arch, i);
-        rose_layer_describe(l, &m->arch, i);
+        n = rose_family_layer_rows(family, &m->arch, i, rows);
         snprintf(lead, sizeof lead, "%s%u.", family->naming->layer_prefix, i);
         st = bind_rows(&b, rows, n, lead, l);
     }

@@ -198,8 +198,7 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
     rose_tensor_row outer[ROSE_MAX_ROWS], layer[ROSE_MAX_ROWS];
     rose_tensor_row head = {.n_dims = 2, .shape = {a->vocab_size, a->d_model, 1}};
     const size_t n_outer = rose_family_model_rows(f, a, outer);
-    const size_t n_layer = rose_family_layer_rows(f, a, layer);
-    rose_random_tensor *list = calloc(n_outer + a->n_layers * n_layer + 1, sizeof *list);
+    rose_random_tensor *list = calloc(n_outer + a->n_layers * ROSE_MAX_ROWS + 1, sizeof *list);
     *out = list;
     *n = 0;
     if (list == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
@@ -207,6 +206,7 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
         list_add(&list[(*n)++], prefix, &outer[t]);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         char lead[64];
+        const size_t n_layer = rose_family_layer_rows(f, a, i, layer);
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, names->layer_prefix, i);
         for (size_t t = 0; t < n_layer; t++)
             list_add(&list[(*n)++], lead, &layer[t]);
@@ -261,7 +261,8 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, rose_json *conf
 /* ---- the weights ---- */
 
 /* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
-void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std)
+void rose_random_scale(rose_random_values *v, rose_tensor_kind kind, const rose_arch *a,
+                       float init_std)
 {
     /* The default's double is 0.02 itself: its bits are those of the models of before. */
     double std = init_std == 0.02f ? 0.02 : (double)init_std;

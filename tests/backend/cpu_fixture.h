@@ -99,17 +99,18 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         .model_type = "gpt2",
         .n_layers = s->n_layers,
         .d_model = d,
-        .n_heads = s->n_heads,
-        .n_kv_heads = s->n_heads,
-        .head_dim = d / s->n_heads,
-        .d_ff = s->d_ff,
+        .n_kinds = 1,
+        .kinds = {{.mixer = {.n_heads = s->n_heads,
+                             .n_kv_heads = s->n_heads,
+                             .head_dim = d / s->n_heads,
+                             .scale = 1.0f / sqrtf((float)(d / s->n_heads)),
+                             .scale_by_layer = s->by_layer},
+                   .mlp = {.d_ff = s->d_ff, .act = s->act},
+                   .norms = {.before = true}}},
         .vocab_size = s->vocab,
         .max_positions = s->max_positions,
         .norm_eps = 1e-5f,
-        .attn_scale = 1.0f / sqrtf((float)(d / s->n_heads)),
-        .attn_scale_by_layer = s->by_layer,
         .embed_scale = 1.0f,
-        .act = s->act,
         .tied_head = !s->untied,
         .bos_id = -1,
     };
@@ -131,7 +132,6 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         l->m[ROSE_OUT] = fx_linear(&r, s, d, d);
         l->m[ROSE_UP] = fx_linear(&r, s, d, s->d_ff);
         l->m[ROSE_DOWN] = fx_linear(&r, s, s->d_ff, d);
-        rose_layer_describe(l, &m->arch, i);
     }
     return m;
 }

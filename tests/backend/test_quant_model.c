@@ -195,7 +195,7 @@ static twins twins_open(const recipe *c)
         linear_twins(&t, &r, &x->m[ROSE_DOWN], &y->m[ROSE_DOWN], &c->fc2);
         for (uint32_t p = 0; c->permuted && p < 2; p++)
             x->m[ROSE_QKV].permuted_heads[p] = y->m[ROSE_QKV].permuted_heads[p] =
-                p == 0 ? a->arch.n_heads : a->arch.n_kv_heads;
+                p == 0 ? a->arch.kinds[0].mixer.n_heads : a->arch.kinds[0].mixer.n_kv_heads;
     }
     make_twins(&t, &r, &a->tok_embed, &b->tok_embed, c->embed);
     if (!a->arch.tied_head) make_twins(&t, &r, &a->head, &b->head, c->head);
@@ -342,14 +342,15 @@ static void test_plan(void **state)
     uint64_t least = rose_dtype_bytes(ROSE_Q4_K, rose_tensor_n(&t.blocks->tok_embed));
     least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, a->vocab_size);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        const uint32_t o_width = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+        const uint32_t o_width = a->kinds[0].mixer.n_heads * a->kinds[0].mixer.head_dim,
+                       kv = a->kinds[0].mixer.n_kv_heads * a->kinds[0].mixer.head_dim;
         least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, o_width + kv);
         least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, kv);
         least += rose_panels_bytes(ROSE_W_Q4_K, o_width, a->d_model);
-        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, 2 * a->d_ff);
-        least += rose_panels_bytes(ROSE_W_Q6_K, a->d_ff, a->d_model);
+        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, 2 * a->kinds[0].mlp.d_ff);
+        least += rose_panels_bytes(ROSE_W_Q6_K, a->kinds[0].mlp.d_ff, a->d_model);
     }
-    const uint64_t tables = (uint64_t)a->max_positions * a->head_dim * sizeof(float);
+    const uint64_t tables = (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * sizeof(float);
     assert_in_range(p.weights, least + tables, least + tables + 16384);
     assert_in_range(p.kv_page, 1, rose_cpu_kv_page_bytes(a, true)); /* KV in bf16 */
 

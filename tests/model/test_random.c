@@ -134,7 +134,7 @@ static void layouts_hold_the_same_weights(void **state)
             write_to(path, &o, "layout");
             rose_model *m = expect_opens(path);
             assert_int_equal(m->arch.tied_head, tied);
-            assert_int_equal(m->arch.d_ff, 20);
+            assert_int_equal(m->arch.kinds[0].mlp.d_ff, 20);
             assert_int_equal(m->arch.eos_ids[0], 299);
             assert_int_equal(m->dtype, o.dtype);
             assert_int_equal(strncmp(m->tok_embed.name, "transformer.", 12) == 0, o.prefix);

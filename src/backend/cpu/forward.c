@@ -69,7 +69,8 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
     /* One row streams the keys; further rows of a tile find them in the cache. */
-    const uint32_t group = s->c->arch.n_heads / s->c->arch.n_kv_heads;
+    const rose_mixer *m = &rose_arch_any(&s->c->arch)->mixer;
+    const uint32_t group = m->n_heads / m->n_kv_heads;
     const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows * (group < 8 ? group : 8));
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
@@ -83,7 +84,7 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     piece->cost += cost;
     if (piece->n_tiles > 1) block->shared_pages = true;
     block->n_rows += n_rows;
-    block->cost += (uint64_t)cost * s->c->arch.n_kv_heads;
+    block->cost += (uint64_t)cost * m->n_kv_heads;
     return n_rows;
 }
 
@@ -241,7 +242,7 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     return out;
 }
 
-/* ---- layers and outputs ---- */
+/* ---- activations and adds ---- */
 
 static rose_epilogue activation(rose_act act)
 {
@@ -283,40 +284,65 @@ static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, c
     phase_done(w, ROSE_PHASE_NORM);
 }
 
-/* The second part of a layer, on any set of rows: x is the residual stream, o the attention's
- * output, h scratch (and maybe the same memory as o). */
-static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const float *o, float *h,
-                            uint32_t rows)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
+/* ---- a layer: norm, mixer, add, norm, MLP, add ---- */
 
-    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_OUT);
-    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, &l->m[ROSE_UP]);
-    matmul(w, &l->m[ROSE_UP], normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act),
-           l->m[ROSE_DOWN].rounds_x);
-    phase_done(w, ROSE_PHASE_UP);
-    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_DOWN);
-}
-
-/* Runs one layer. In the last layer it runs only the first part, up to attention. */
-static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
+/* The mixer of a layer, with the norm before it: from the residual stream to sc->o. */
+static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
-    const rose_cpu_layer *l = &c->weights.layers[i];
+    const rose_cpu_layer *l = &c->weights.layers[layer];
+    const rose_cpu_linear *m = &l->m[ROSE_QKV];
     const uint32_t rows = block->n_rows;
-    float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
-    const float *o = sc->o + block->first_row * sc->ld_o;
+    const float *x = sc->x + block->first_row * sc->ld_d;
     const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
-    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b, &l->m[ROSE_QKV]);
+    const float *normed =
+        norm(w, x, sc->h + block->first_row * sc->ld_d, rows, l->ln1_w, l->ln1_b, m);
 
-    matmul(w, &l->m[ROSE_QKV], normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE,
-           c->bf16 && !turned);
+    matmul(w, m, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, c->bf16 && !turned);
     phase_done(w, ROSE_PHASE_QKV);
     const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
-    rose_cpu_attend(&share, i, block);
+    rose_cpu_attend(&share, layer, block);
     phase_done(w, ROSE_PHASE_ATTENTION);
-    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, o, h, rows);
+}
+
+/* With the norm before it: from the residual stream x to sc->ff. */
+static void mlp(worker *w, uint32_t layer, const float *x, float *h, uint32_t rows)
+{
+    const rose_cpu_layer *l = &w->c->weights.layers[layer];
+    const rose_act act = rose_arch_kind(&w->c->arch, layer)->mlp.act;
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const rose_cpu_linear *m = &l->m[ROSE_UP];
+    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, m);
+
+    matmul(w, m, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(act),
+           l->m[ROSE_DOWN].rounds_x);
+    phase_done(w, ROSE_PHASE_UP);
+}
+
+/* What follows the mixer, on any set of rows: x is the residual stream, o the mixer's output, h
+ * scratch (and maybe the same memory as o). */
+static void after_mixer(worker *w, uint32_t layer, float *x, const float *o, float *h,
+                        uint32_t rows)
+{
+    const rose_cpu_layer *l = &w->c->weights.layers[layer];
+    const rose_cpu_scratch *sc = &w->c->scratch;
+
+    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_OUT);
+    mlp(w, layer, x, h, rows);
+    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_DOWN);
+}
+
+/* The last layer ends with its mixer: only rows with outputs go on, in outputs(). */
+static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const size_t at = block->first_row * sc->ld_d;
+
+    attention(w, i, block);
+    if (i + 1 < w->c->arch.n_layers)
+        after_mixer(w, i, sc->x + at, sc->o + block->first_row * sc->ld_o, sc->h + at,
+                    block->n_rows);
 }
 
 static void layers(worker *w)
@@ -336,7 +362,8 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     const rose_cpu_scratch *sc = &w->c->scratch;
     const rose_arch *a = &w->c->arch;
     const size_t x_bytes = a->d_model * sizeof(float);
-    const size_t o_bytes = (size_t)a->n_heads * a->head_dim * sizeof(float);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    const size_t o_bytes = (size_t)m->n_heads * m->head_dim * sizeof(float);
     uint32_t end = (uint32_t)rose_share(n, w->tid + 1, w->n);
 
     for (uint32_t i = (uint32_t)rose_share(n, w->tid, w->n); i < end; i++) {
@@ -418,14 +445,13 @@ static void outputs(worker *w)
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
-    const rose_cpu_layer *last = &wt->layers[c->arch.n_layers - 1];
     const rose_epilogue of_logits = c->arch.logit_softcap > 0 ? ROSE_EPI_SOFTCAP : ROSE_EPI_NONE;
 
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
         gather(w, first, n);
         phase_done(w, ROSE_PHASE_EMBED);
-        project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
+        after_mixer(w, c->arch.n_layers - 1, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         add_states(w, normed, first, n);
         if (needs_logits(w, first, n))

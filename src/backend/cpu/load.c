@@ -203,9 +203,10 @@ static rose_status pack_layer(rose_cpu *c, const rose_model *m, uint32_t layer, 
 {
     const rose_layer *from = &m->layers[layer];
     rose_cpu_layer *l = &c->weights.layers[layer];
-    const uint32_t d = c->arch.d_model, head_dim = c->arch.head_dim;
+    const rose_kind *k = rose_arch_kind(&c->arch, layer);
+    const uint32_t d = c->arch.d_model, head_dim = k->mixer.head_dim;
     rose_matrix_spec specs[ROSE_N_ROLES];
-    const size_t n = rose_layer_matrices(&c->arch, layer, specs);
+    const size_t n = rose_kind_matrices(&c->arch, k, specs);
     rose_status st = ROSE_OK;
     pack_norm(c, m, &from->ln1_w, l->ln1_w, d);
     pack_vector(c, m, &from->ln1_b, l->ln1_b, d);
@@ -242,12 +243,12 @@ static void rope_thread(void *arg, uint32_t tid, uint32_t n)
 
 static void make_ropes(rose_cpu *c)
 {
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < c->arch.n_kinds; i++) {
         float inv_freq[ROSE_CPU_MAX_HEAD_DIM / 2];
         rope_job j = {.r = &c->weights.rope[i], .inv_freq = inv_freq};
         if (j.r->half == 0) continue;
         j.positions = c->plan.max_model_len;
-        rose_rope_table(&c->arch.rope[i], j.positions, inv_freq, &j.factor);
+        rose_rope_table(&c->arch.kinds[i].mixer.rope, j.positions, inv_freq, &j.factor);
         rose_pool_run(c->pool, rope_thread, &j);
     }
 }

@@ -174,11 +174,12 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 static void describe(rose_cuda *c, const rose_backend_opts *o)
 {
     const rose_arch *a = &c->arch;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
     const rose_memory_plan *p = &c->plan;
     c->type = rose_cuda_type_of(p->dtype);
-    c->hd_pad = rose_cuda_attend_pad(a->head_dim);
+    c->hd_pad = rose_cuda_attend_pad(m->head_dim);
     c->n_windows = rose_cuda_windows(a, c->windows);
-    c->plain = rose_cuda_attend_refuses(c->type, a->n_heads, a->n_kv_heads, a->head_dim) != NULL;
+    c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
     c->pdl = o->cuda.pdl && c->device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;

@@ -154,7 +154,7 @@ const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch 
 
 uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
 {
-    const bool post = a->norm_place != ROSE_NORM_BEFORE;
+    const bool post = rose_arch_any(a)->norms.after;
     const bool act = (without & ROSE_CUDA_WITHOUT_MLP) != 0;
     /* Two norms, four GEMMs, RoPE and attention, which may fold its results in a second kernel. */
     const uint64_t layer = 9 + (post ? 2u : 0u) + (act ? 1u : 0u);

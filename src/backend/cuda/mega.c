@@ -23,11 +23,12 @@ enum {
 static bool sizes_fit(const rose_cuda *c)
 {
     const rose_arch *a = &c->arch;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
     return c->device.hopper && (c->without & NEEDED) == 0 && c->type != ROSE_CUDA_F32 &&
-           (a->head_dim == 64 || a->head_dim == 128) && c->hd_pad == a->head_dim &&
-           a->n_heads % a->n_kv_heads == 0 && a->n_heads / a->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
-           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 && a->d_ff % 16 == 0 &&
-           a->attn_softcap == 0;
+           (m->head_dim == 64 || m->head_dim == 128) && c->hd_pad == m->head_dim &&
+           m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
+           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
+           rose_arch_any(a)->mlp.d_ff % 16 == 0 && m->softcap == 0;
 }
 
 static bool norm_fits(const rose_cuda_norm_by *by)
@@ -112,6 +113,7 @@ static void fill_model(rose_mega *a, const rose_cuda *c)
 static void fill_args(rose_mega *a, const rose_cuda *c)
 {
     const rose_arch *arch = &c->arch;
+    const rose_kind *any = rose_arch_any(arch);
     fill_model(a, c);
     a->sampled = c->scratch.sampled;
     a->logits = c->scratch.logits;
@@ -122,11 +124,11 @@ static void fill_args(rose_mega *a, const rose_cuda *c)
     a->softcap = arch->logit_softcap;
     a->d = arch->d_model;
     a->n_layers = arch->n_layers;
-    a->n_q = arch->n_heads;
-    a->n_kv = arch->n_kv_heads;
-    a->head_dim = arch->head_dim;
+    a->n_q = any->mixer.n_heads;
+    a->n_kv = any->mixer.n_kv_heads;
+    a->head_dim = any->mixer.head_dim;
     a->vocab = arch->vocab_size;
-    a->act = (uint32_t)arch->act;
+    a->act = (uint32_t)any->mlp.act;
     a->gated = c->weights.layers->m[ROSE_UP].gated;
 }
 

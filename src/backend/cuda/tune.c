@@ -225,7 +225,7 @@ static rose_status tune_matrix(tuning *t, uint32_t layer, rose_role role, rose_e
     /* Rows that are normed or rotated are fp32 (forward.c). */
     const bool f32 = apart || (role == ROSE_QKV && (l->rope >= 0 || l->q_norm != NULL));
     t->m = &l->m[role];
-    t->io = (rose_gemm_io){.act = c->arch.act, .out_f32 = f32};
+    t->io = (rose_gemm_io){.act = l->act, .out_f32 = f32};
     t->io.end = t->m->n_parts > 1          ? ROSE_END_RESIDUAL
                 : role != ROSE_UP || apart ? ROSE_END_ROWS
                 : t->m->gated              ? ROSE_END_GATED

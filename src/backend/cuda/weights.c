@@ -2,6 +2,7 @@
  * plan() without memory, to add up the sizes, and in open() over the allocated region. Sizes cannot
  * overflow 64 bits, because the checks of plan.c limit every dimension first. */
 #include "backend/cuda/cuda_internal.h"
+#include "model/rope.h"
 
 size_t rose_cuda_type_size(rose_cuda_type t)
 {
@@ -16,8 +17,9 @@ rose_cuda_type rose_cuda_type_of(rose_compute c)
 
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
 {
-    return (uint64_t)a->n_layers * a->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
-           rose_cuda_attend_pad(a->head_dim) * rose_cuda_type_size(t);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    return (uint64_t)a->n_layers * m->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
+           rose_cuda_attend_pad(m->head_dim) * rose_cuda_type_size(t);
 }
 
 static float *take_floats(rose_bump *b, uint64_t n)
@@ -37,7 +39,7 @@ static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, 
                           const rose_memory_plan *p)
 {
     rose_matrix_spec specs[ROSE_N_ROLES];
-    const size_t n = rose_layer_matrices(a, layer, specs);
+    const size_t n = rose_kind_matrices(a, rose_arch_kind(a, layer), specs);
     *l = (rose_cuda_layer){0};
     for (size_t i = 0; i < n; i++) {
         const rose_matrix_spec *s = &specs[i];
@@ -65,27 +67,26 @@ static void take_bias(rose_cuda_matrix *m, rose_bump *b, const rose_linear *from
     m->bias = from->b[0].data != NULL ? take_floats(b, m->n) : NULL;
 }
 
-static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t head_dim,
                          const rose_layer *from)
 {
     l->ln1 = take_norm(b, a, &from->ln1_w, &from->ln1_b);
     l->ln2 = take_norm(b, a, &from->ln2_w, &from->ln2_b);
     l->post1 = take_norm(b, a, &from->post1, NULL);
     l->post2 = take_norm(b, a, &from->post2, NULL);
-    l->q_norm = from->q_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
-    l->k_norm = from->k_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
+    l->q_norm = from->q_norm.data != NULL ? take_floats(b, head_dim) : NULL;
+    l->k_norm = from->k_norm.data != NULL ? take_floats(b, head_dim) : NULL;
     for (int i = 0; i < ROSE_N_ROLES; i++)
         take_bias(&l->m[i], b, &from->m[i]);
 }
 
-/* Learned positions, or the tables of RoPE: the second one is that of sliding layers. */
+/* Learned positions, or the tables of RoPE. */
 static void take_positions(rose_cuda_weights *w, rose_bump *b, const rose_arch *a,
                            uint32_t positions)
 {
     w->pos = a->pos == ROSE_POS_LEARNED ? take_floats(b, (uint64_t)positions * a->d_model) : NULL;
-    for (int i = 0; i < 2; i++) {
-        const bool used = a->pos == ROSE_POS_ROPE && (i == 0 || a->window > 0);
-        w->rot_dim[i] = used ? a->rope[i].dim : 0;
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        w->rot_dim[i] = rose_rope_of_kind(a, i) == (int)i ? a->kinds[i].mixer.rope.dim : 0;
         if (w->rot_dim[i] == 0) continue;
         w->cos[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
         w->sin[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
@@ -110,10 +111,12 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const rose_layer *from = &m->layers[i];
         rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        take_vectors(l, b, a, from);
-        l->scale = from->attn_scale;
-        l->window = from->window;
-        l->rope = from->rope >= 0 && w->rot_dim[from->rope] > 0 ? from->rope : -1;
+        const rose_kind *k = rose_arch_kind(a, i);
+        take_vectors(l, b, a, k->mixer.head_dim, from);
+        l->scale = rose_arch_scale(a, i);
+        l->window = k->mixer.window;
+        l->rope = rose_rope_of_kind(a, a->kind_of[i]);
+        l->act = (uint32_t)k->mlp.act;
     }
     w->lnf = take_norm(b, a, &m->lnf_w, &m->lnf_b);
 }

@@ -281,20 +281,20 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
     check_norm("ln2", m, &to->ln2, &from->ln2_w, &from->ln2_b);
     check_norm("post1", m, &to->post1, &from->post1, NULL);
     check_norm("post2", m, &to->post2, &from->post2, NULL);
-    check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.head_dim, add);
-    check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.head_dim, add);
-    assert_int_equal(to->window, from->window);
-    assert_int_equal(to->rope, from->rope);
-    assert_true(to->scale == from->attn_scale);
+    check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.kinds[0].mixer.head_dim, add);
+    check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.kinds[0].mixer.head_dim, add);
+    assert_int_equal(to->window, rose_arch_kind(&m->arch, i)->mixer.window);
+    assert_int_equal(to->rope, rose_rope_of_kind(&m->arch, m->arch.kind_of[i]));
+    assert_true(to->scale == rose_arch_scale(&m->arch, i));
 }
 
-static void check_rope(const rose_model *m, const rose_cuda *c, int i)
+static void check_rope(const rose_model *m, const rose_cuda *c, uint32_t i)
 {
     const uint32_t half = c->weights.rot_dim[i] / 2;
     float inv_freq[ROSE_ATTEND_MAX_HEAD_DIM / 2], factor;
     if (half == 0) return;
-    assert_int_equal(2 * half, m->arch.rope[i].dim);
-    rose_rope_table(&m->arch.rope[i], c->plan.max_model_len, inv_freq, &factor);
+    assert_int_equal(2 * half, m->arch.kinds[i].mixer.rope.dim);
+    rose_rope_table(&m->arch.kinds[i].mixer.rope, c->plan.max_model_len, inv_freq, &factor);
     for (uint32_t p = 0; p < c->plan.max_model_len; p++)
         for (uint32_t j = 0; j < half; j++) {
             float sine, cosine;
@@ -317,8 +317,8 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
     check_norm("last norm", m, &c.weights.lnf, &m->lnf_w, &m->lnf_b);
     check_floats("positions", &m->pos_embed, c.weights.pos,
                  (uint64_t)c.plan.max_model_len * m->arch.d_model, 0);
-    check_rope(m, &c, 0);
-    check_rope(m, &c, 1);
+    for (uint32_t i = 0; i < m->arch.n_kinds; i++)
+        check_rope(m, &c, i);
     assert_int_equal(m->arch.pos == ROSE_POS_ROPE, c.weights.cos[0] != NULL);
     drop(&c);
 }
@@ -388,8 +388,8 @@ static void test_permuted(void **state)
     (void)state;
     rose_model *m = open_config(CONFIG("qwen2"), ROSE_F32);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.n_heads;
-        m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.n_kv_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.kinds[0].mixer.n_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.kinds[0].mixer.n_kv_heads;
     }
     check_model(m, ROSE_COMPUTE_BF16, 64 << 10);
     check_model(m, ROSE_COMPUTE_F32, 1 << 20);
@@ -453,12 +453,16 @@ static uint64_t padded(uint64_t n, uint64_t k)
 static void check_sizes(rose_model *m)
 {
     rose_arch *const a = &m->arch;
-    const uint64_t d = a->d_model, o = (uint64_t)a->n_heads * a->head_dim, ff = a->d_ff;
-    const uint64_t qkv = o + 2 * (uint64_t)a->n_kv_heads * a->head_dim;
+    const uint64_t d = a->d_model,
+                   o = (uint64_t)a->kinds[0].mixer.n_heads * a->kinds[0].mixer.head_dim,
+                   ff = a->kinds[0].mlp.d_ff;
+    const uint64_t qkv =
+        o + 2 * (uint64_t)a->kinds[0].mixer.n_kv_heads * a->kinds[0].mixer.head_dim;
     const uint64_t head = padded(a->vocab_size, d);
     const uint64_t layer = padded(qkv, d) + padded(d, o) + padded(2 * ff, d) + padded(d, ff);
-    const uint64_t small = (uint64_t)a->max_positions * a->head_dim * 2 * sizeof(float) +
-                           a->n_layers * (qkv + 8 * d + 2048) * sizeof(float);
+    const uint64_t small =
+        (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * 2 * sizeof(float) +
+        a->n_layers * (qkv + 8 * d + 2048) * sizeof(float);
     for (int tied = 0; tied < 2; tied++) {
         const uint64_t values = a->n_layers * layer + (tied ? 1 : 2) * head;
         a->tied_head = tied;
@@ -467,8 +471,8 @@ static void check_sizes(rose_model *m)
         assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
         assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
         assert_int_equal(p.kv, p.kv_pages * p.kv_page);
-        assert_int_equal(p.kv_page, a->n_layers * (uint64_t)a->n_kv_heads * 2 * 16 *
-                                        rose_cuda_attend_pad(a->head_dim) * 2);
+        assert_int_equal(p.kv_page, a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
+                                        rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
     }
 }
 
@@ -508,16 +512,16 @@ static void test_check(void **state)
         assert_int_equal(plan_of(m, ROSE_COMPUTE_AUTO).dtype, taken[i]);
     }
     const rose_arch a = m->arch;
-    m->arch.head_dim = 512;
+    m->arch.kinds[0].mixer.head_dim = 512;
     refused(m, "head size 512");
     m->arch = a;
-    m->arch.n_kv_heads = 3;
+    m->arch.kinds[0].mixer.n_kv_heads = 3;
     refused(m, "8 query heads and 3 KV heads");
     m->arch = a;
-    m->arch.d_ff = 100;
+    m->arch.kinds[0].mlp.d_ff = 100;
     refused(m, "MLP width 100");
     m->arch = a;
-    m->arch.rope[0].dim = 66;
+    m->arch.kinds[0].mixer.rope.dim = 66;
     refused(m, "RoPE turns 66 values of a head of 64");
     m->arch = a;
     rose_model_close(m);
