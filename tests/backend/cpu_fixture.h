@@ -288,12 +288,11 @@ typedef struct fx_part {
 
 static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
 {
-    static uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
-    static uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[FX_MAX_ROWS], out_pos[FX_MAX_ROWS];
-    static rose_sampling params[FX_MAX_ROWS]; /* temperature 0: greedy */
-    static float *states[FX_MAX_ROWS];
+    static uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS * FX_STRIDE];
+    static rose_batch_seq seqs[FX_MAX_SEQS];
+    static rose_batch_out outs[FX_MAX_ROWS]; /* temperature 0: greedy */
     const uint32_t vocab = f->model->arch.vocab_size;
-    rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seq_first = first, .seq_pos = pos};
+    rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seqs = seqs, .outs = outs};
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
@@ -302,8 +301,10 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         fx_seq *s = parts[i].seq;
         uint32_t end = s->done + parts[i].n_rows;
         assert_true(end <= s->n_tokens && b.n_tokens + parts[i].n_rows <= FX_MAX_ROWS);
-        first[i] = b.n_tokens;
-        pos[i] = s->done;
+        seqs[i] = (rose_batch_seq){.first = b.n_tokens,
+                                   .n = parts[i].n_rows,
+                                   .pos = s->done,
+                                   .table = pages + i * FX_STRIDE};
         while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
             assert_true(f->n_free > 0);
             s->pages[s->n_pages++] = f->free_pages[--f->n_free];
@@ -313,20 +314,12 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         for (uint32_t p = s->done; p < end; p++) {
             if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
                 assert_true(b.n_outputs < FX_MAX_ROWS);
-                states[b.n_outputs] = parts[i].seq->sum;
-                if (parts[i].seq->sum != NULL) b.out_states = states;
-                out_row[b.n_outputs] = b.n_tokens;
-                out_pos[b.n_outputs++] = p + 1;
+                outs[b.n_outputs++] =
+                    (rose_batch_out){.row = b.n_tokens, .pos = p + 1, .sum = s->sum};
             }
             tokens[b.n_tokens++] = s->tokens[p];
         }
     }
-    first[n_parts] = b.n_tokens;
-    b.pages = pages;
-    b.page_stride = FX_STRIDE;
-    b.out_row = out_row;
-    b.out_pos = out_pos;
-    b.out_params = params;
     const size_t logits_bytes = ((size_t)b.n_outputs * vocab + 1) * sizeof *b.logits;
     b.logits = malloc(logits_bytes);
     assert_non_null(b.logits);

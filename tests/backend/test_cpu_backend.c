@@ -529,28 +529,20 @@ static void test_copy_pages(void **state)
 
 /* A batch of one sequence of 20 rows for the tests below. */
 typedef struct one {
-    uint32_t tokens[20], first[2], pos[1], pages[2];
-    uint32_t out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
-    rose_sampling params[FX_MAX_SEQS];
+    uint32_t tokens[20], pages[2];
+    rose_batch_seq seq;
+    rose_batch_out outs[FX_MAX_SEQS];
     rose_batch b;
 } one;
 
 static void one_init(one *o)
 {
     memset(o, 0, sizeof *o);
-    o->first[1] = 20;
+    o->seq = (rose_batch_seq){.n = 20, .table = o->pages};
     o->pages[0] = 3;
     o->pages[1] = 1;
-    o->b = (rose_batch){.n_seqs = 1,
-                        .n_tokens = 20,
-                        .tokens = o->tokens,
-                        .seq_first = o->first,
-                        .seq_pos = o->pos,
-                        .pages = o->pages,
-                        .page_stride = 2,
-                        .out_row = o->out_row,
-                        .out_pos = o->out_pos,
-                        .out_params = o->params};
+    o->b = (rose_batch){
+        .n_seqs = 1, .n_tokens = 20, .tokens = o->tokens, .seqs = &o->seq, .outs = o->outs};
     for (uint32_t i = 0; i < 20; i++)
         o->tokens[i] = i * 3;
 }
@@ -563,6 +555,7 @@ static void test_outputs(void **state)
     const uint32_t vocab = m->arch.vocab_size;
     fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 0);
     static one o;
+    static rose_batch_out given[FX_MAX_SEQS];
     rose_step_result result;
     rose_err err;
     uint64_t ticket;
@@ -575,9 +568,11 @@ static void test_outputs(void **state)
     assert_int_equal(result.n_outputs, 0);
 
     for (uint32_t i = 0; i < FX_MAX_SEQS; i++) {
-        o.out_row[i] = 19 - i / 3 % 20;
-        o.out_pos[i] = i;
-        o.params[i] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+        o.outs[i] = (rose_batch_out){
+            .row = 19 - i / 3 % 20,
+            .pos = i,
+            .params = {.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7}};
+        given[i] = o.outs[i];
     }
     o.b.n_outputs = FX_MAX_SEQS;
     o.b.logits = all;
@@ -593,9 +588,7 @@ static void test_outputs(void **state)
         one_init(&o);
         o.b.n_outputs = 1;
         o.b.logits = row;
-        o.out_row[0] = 19 - i / 3 % 20;
-        o.out_pos[0] = i;
-        o.params[0] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+        o.outs[0] = given[i];
         assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
         assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
         assert_memory_equal(row, all + (size_t)i * vocab, vocab * sizeof *row);
@@ -662,11 +655,14 @@ static void test_bad_batches(void **state)
     BAD(o.b.n_tokens = 0);
     BAD(o.b.n_tokens = FX_MAX_ROWS + 1);
     BAD(o.b.n_outputs = FX_MAX_ROWS + 1);
-    BAD(o.pos[0] = 81);
-    BAD(o.pos[0] = UINT32_MAX);
-    BAD(o.first[0] = 1);
-    BAD(o.first[1] = 19);
-    BAD((o.b.n_outputs = 1, o.out_row[0] = 20));
+    BAD(o.seq.pos = 81);
+    BAD(o.seq.pos = UINT32_MAX);
+    BAD(o.seq.first = 1);
+    BAD(o.seq.n = 0);
+    BAD(o.seq.n = 19);
+    BAD(o.seq.n = 21);
+    BAD(o.seq.adapter = 1);
+    BAD((o.b.n_outputs = 1, o.outs[0].row = 20));
     BAD(o.pages[1] = f.plan.kv_pages);
     BAD(o.tokens[0] = ROSE_TOKEN_OUTPUT); /* one step at a time: no step before to name */
     one_init(&o); /* the shared check: a token may name an output that the step before has */

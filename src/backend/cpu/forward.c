@@ -101,13 +101,14 @@ static void make_tiles(step *s)
 
     *block = (rose_cpu_block){0};
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t row = b->seq_first[i], pos = b->seq_pos[i];
-        while (row < b->seq_first[i + 1]) {
+        uint32_t row = b->seqs[i].first, pos = b->seqs[i].pos;
+        const uint32_t end = row + b->seqs[i].n;
+        while (row < end) {
             if (block->n_rows >= fair) {
                 const uint32_t piece = block->first_piece + block->n_pieces;
                 *++block = (rose_cpu_block){.first_row = row, .first_piece = piece};
             }
-            const uint32_t n = add_tile(s, block, i, row, b->seq_first[i + 1], pos);
+            const uint32_t n = add_tile(s, block, i, row, end, pos);
             row += n;
             pos += n;
         }
@@ -136,9 +137,10 @@ static void make_slots(step *s)
     const rose_batch *b = s->b;
 
     for (uint32_t i = 0; i < b->n_outputs; i++) {
-        if (i > 0 && b->out_row[i] == b->out_row[i - 1]) continue;
-        tile_of_row(s, b->out_row[i])->has_output = true;
-        sc->slot_row[s->n_slots] = b->out_row[i];
+        const uint32_t row = b->outs[i].row;
+        if (i > 0 && row == b->outs[i - 1].row) continue;
+        tile_of_row(s, row)->has_output = true;
+        sc->slot_row[s->n_slots] = row;
         sc->slot_first[s->n_slots++] = i;
     }
     sc->slot_first[s->n_slots] = b->n_outputs;
@@ -203,11 +205,11 @@ static void embed(worker *w)
     const uint32_t end = (uint32_t)rose_share(b->n_tokens, w->tid + 1, w->n);
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t row = b->seq_first[i] > first ? b->seq_first[i] : first;
-        uint32_t stop = b->seq_first[i + 1] < end ? b->seq_first[i + 1] : end;
+        const rose_batch_seq *q = &b->seqs[i];
+        uint32_t row = q->first > first ? q->first : first;
+        uint32_t stop = q->first + q->n < end ? q->first + q->n : end;
         for (; row < stop; row++)
-            embed_row(w->c, b->tokens[row], b->seq_pos[i] + (row - b->seq_first[i]),
-                      sc->x + row * sc->ld_d);
+            embed_row(w->c, b->tokens[row], q->pos + (row - q->first), sc->x + row * sc->ld_d);
     }
 }
 
@@ -373,17 +375,12 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     }
 }
 
-static bool is_state(const rose_batch *b, uint32_t output)
-{
-    return b->out_states != NULL && b->out_states[output] != NULL;
-}
-
 /* Tells whether an output of slots first .. first+n-1 needs logits. */
 static bool needs_logits(const worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     for (uint32_t i = sc->slot_first[first]; i < sc->slot_first[first + n]; i++)
-        if (!is_state(w->b, i)) return true;
+        if (w->b->outs[i].sum == NULL) return true;
     return false;
 }
 
@@ -396,10 +393,10 @@ static void add_states(worker *w, const float *normed, uint32_t first, uint32_t 
     const uint32_t begin = (uint32_t)rose_share(d, w->tid, w->n);
     const uint32_t end = (uint32_t)rose_share(d, w->tid + 1, w->n);
 
-    for (uint32_t slot = first; w->b->out_states != NULL && slot < first + n; slot++) {
+    for (uint32_t slot = first; slot < first + n; slot++) {
         const float *x = normed + (slot - first) * sc->ld_d;
         for (uint32_t i = sc->slot_first[slot]; i < sc->slot_first[slot + 1]; i++) {
-            float *sum = w->b->out_states[i];
+            float *sum = w->b->outs[i].sum;
             for (uint32_t k = begin; sum != NULL && k < end; k++)
                 sum[k] = sum[k] + x[k];
         }
@@ -421,20 +418,20 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
     for (uint32_t i = base + (uint32_t)rose_share(count, w->tid, w->n); i < end; i++) {
         while (sc->slot_first[slot + 1] <= i)
             slot++;
-        if (is_state(b, i)) {
+        const rose_batch_out *o = &b->outs[i];
+        if (o->sum != NULL) {
             sc->ids[i] = ROSE_TOKEN_NONE;
             continue;
         }
         const float *logits = sc->logits + (slot - first) * sc->ld_vocab;
         if (b->logits != NULL)
             memcpy(b->logits + (size_t)i * vocab, logits, vocab * sizeof *logits);
-        const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (rules == NULL)
-            sc->ids[i] = rose_sampler_pick(&c->kernels, logits, vocab, &b->out_params[i],
-                                           b->out_pos[i], w->scratch);
+        if (o->rules == NULL)
+            sc->ids[i] =
+                rose_sampler_pick(&c->kernels, logits, vocab, &o->params, o->pos, w->scratch);
         else
-            sc->ids[i] = rose_sampler_run(&c->kernels, logits, vocab, &b->out_params[i], rules,
-                                          b->out_pos[i], w->scratch);
+            sc->ids[i] = rose_sampler_run(&c->kernels, logits, vocab, &o->params, o->rules, o->pos,
+                                          w->scratch);
     }
 }
 

@@ -314,7 +314,7 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
                                 uint32_t n);
 void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
 
-/* states.c: the sums of states (rose_batch.out_states). Before the step: copy the caller's sums to
+/* states.c: the sums of states (rose_batch_out.sum). Before the step: copy the caller's sums to
  * the slot. */
 void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b);
 /* Whether one of the outputs first .. first + n - 1 needs logits. */

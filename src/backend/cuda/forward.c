@@ -367,8 +367,8 @@ static cudaError_t copy_logits(rose_cuda *c, const rose_batch *b, uint32_t first
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n)
 {
     const rose_batch *b = step->batch;
-    cudaError_t e = b->out_rules != NULL ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
-    if (e == cudaSuccess && b->out_states != NULL) e = rose_cuda_sums_run(c, step, first, n);
+    cudaError_t e = rose_batch_has_rules(b) ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
+    if (e == cudaSuccess && step->slot->n_sums > 0) e = rose_cuda_sums_run(c, step, first, n);
     if (e == cudaSuccess && b->logits != NULL) e = copy_logits(c, b, first, n);
     return e;
 }
