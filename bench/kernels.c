@@ -29,42 +29,35 @@ typedef struct options {
 
 typedef struct matrix {
     const char *name;
-    rose_kernel_role role;
+    rose_kernel_role kernel;
+    rose_role role;       /* of a layer's matrix; ROSE_N_ROLES: the head */
     uint32_t n_out, n_in; /* in multiples of the width; --vocab gives n_out of the head */
 } matrix;
 
 static const matrix g_matrices[] = {
-    {"qkv", ROSE_KERNEL_QKV, 3, 1},   {"proj", ROSE_KERNEL_RESIDUAL, 1, 1},
-    {"fc1", ROSE_KERNEL_ACT, 4, 1},   {"fc2", ROSE_KERNEL_RESIDUAL, 1, 4},
-    {"head", ROSE_KERNEL_HEAD, 0, 1},
+    {"qkv", ROSE_KERNEL_QKV, ROSE_QKV, 3, 1},       {"proj", ROSE_KERNEL_RESIDUAL, ROSE_OUT, 1, 1},
+    {"fc1", ROSE_KERNEL_ACT, ROSE_UP, 4, 1},        {"fc2", ROSE_KERNEL_RESIDUAL, ROSE_DOWN, 1, 4},
+    {"head", ROSE_KERNEL_HEAD, ROSE_N_ROLES, 0, 1},
 };
 
 enum { N_MATRICES = sizeof g_matrices / sizeof *g_matrices };
 
-/* The head's outputs are rounded up to whole tiles, as in memory. */
 static rose_kernel_shape shape_of_model(const rose_arch *a, const matrix *m, uint32_t rows)
 {
-    const bool fc2 = m->role == ROSE_KERNEL_RESIDUAL && m->n_in > 1;
-    const uint32_t q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
-    switch (m->role) {
-    case ROSE_KERNEL_QKV:
-        return (rose_kernel_shape){m->role, q + 2 * kv, a->d_model, rows, false};
-    case ROSE_KERNEL_RESIDUAL:
-        return (rose_kernel_shape){m->role, a->d_model, fc2 ? a->d_ff : q, rows, false};
-    case ROSE_KERNEL_ACT:
-        return (rose_kernel_shape){m->role, a->d_ff * (a->mlp_gated ? 2 : 1), a->d_model, rows,
-                                   a->mlp_gated};
-    case ROSE_KERNEL_HEAD:
-        break;
-    }
-    return (rose_kernel_shape){m->role, (a->vocab_size + 63) / 64 * 64, a->d_model, rows, false};
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(a, rose_arch_any(a), specs);
+    for (size_t i = 0; i < n; i++)
+        if (specs[i].role == m->role)
+            return (rose_kernel_shape){m->kernel, specs[i].n, specs[i].k, rows, specs[i].gated};
+    /* The head's outputs are rounded up to whole tiles, as in memory. */
+    return (rose_kernel_shape){m->kernel, (a->vocab_size + 63) / 64 * 64, a->d_model, rows, false};
 }
 
 static rose_kernel_shape shape_of(const options *o, const matrix *m, uint32_t rows)
 {
-    const uint32_t n_out = m->role == ROSE_KERNEL_HEAD ? o->vocab : m->n_out * o->width;
+    const uint32_t n_out = m->role == ROSE_N_ROLES ? o->vocab : m->n_out * o->width;
     if (o->model != NULL) return shape_of_model(&o->arch, m, rows);
-    return (rose_kernel_shape){m->role, n_out, m->n_in * o->width, rows, false};
+    return (rose_kernel_shape){m->kernel, n_out, m->n_in * o->width, rows, false};
 }
 
 /* Reads the shape of --model. */
@@ -74,17 +67,16 @@ static rose_status read_arch(options *o, bool cuda, rose_err *err)
     if (o->model == NULL) return ROSE_OK;
     rose_status st = rose_model_open(&m, o->model, err);
     if (st != ROSE_OK) return st;
-    const rose_arch *a = &o->arch;
     o->arch = m->arch;
     rose_model_close(m);
-    const uint32_t sizes[] = {a->d_model, a->d_ff, a->n_heads * a->head_dim,
-                              a->n_kv_heads * a->head_dim};
-    for (size_t i = 0; cuda && i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] % 64 != 0)
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(&o->arch, rose_arch_any(&o->arch), specs);
+    for (size_t i = 0; cuda && i < n; i++)
+        if (specs[i].k % 64 != 0 || specs[i].n % 64 != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED,
-                             "--model: on cuda all sizes must be multiples of 64; this model has "
-                             "%u",
-                             sizes[i]);
+                             "--model: on cuda all sizes must be multiples of 64; the matrix '%s' "
+                             "of this model has %u inputs and %u outputs",
+                             rose_role_name(specs[i].role), specs[i].k, specs[i].n);
     return ROSE_OK;
 }
 
@@ -290,7 +282,7 @@ static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, c
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
             const rose_kernel_shape s = shape_of(o, m, o->rows[j]);
-            const uint64_t n_times = m->role == ROSE_KERNEL_HEAD ? 1 : N_LAYERS;
+            const uint64_t n_times = m->role == ROSE_N_ROLES ? 1 : N_LAYERS;
             times t;
             st = measure(ops, b, &s, o->repeats, &t, err);
             if (st != ROSE_OK) break;

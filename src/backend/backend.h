@@ -151,7 +151,7 @@ typedef struct rose_sampling {
     float top_p;       /* (0, 1]; 1 = off */
     float min_p;       /* [0, 1]; 0 = off */
     uint32_t top_k;    /* 0 = off */
-    uint64_t seed;     /* the random number is a function of (seed, out_pos) alone */
+    uint64_t seed;     /* the random number is a function of (seed, rose_batch_out.pos) alone */
 } rose_sampling;
 
 /* One entry of a log-probability report: the log-probability of an id and its rank (1 = the
@@ -197,34 +197,45 @@ typedef struct rose_output_rules {
     float repetition, frequency, presence; /* 1, 0, 0 = off */
 } rose_output_rules;
 
-/* A batch as a structure of arrays, all borrowed until step() returns. Sequence s owns rows
- * seq_first[s] .. seq_first[s+1)-1, at positions seq_pos[s], seq_pos[s]+1, ... Its page table is
- * pages[s * page_stride ...]: page i holds positions 16 i .. 16 i + 15. Entries are valid up to
- * the position of its last row. Earlier steps have already written the K and V of earlier
- * positions to the pages. No two sequences write the same page in one step. */
+/* A sequence of a step: neighbouring rows of the batch at neighbouring positions. Earlier steps
+ * have already written the K and V of earlier positions to its pages. */
+typedef struct rose_batch_seq {
+    uint32_t first, n; /* rows first .. first + n - 1, at least one */
+    uint32_t pos;      /* of the first row */
+    uint32_t adapter;  /* 0 = none; no backend has others yet */
+    /* Its page table: entry i is the page of positions 16 i .. 16 i + 15. Entries are valid up to
+     * the position of the last row. */
+    const uint32_t *table;
+} rose_batch_seq;
+
+/* An id to sample or to score, or a state to add. */
+typedef struct rose_batch_out {
+    uint32_t row; /* of the batch: its logits are used; outputs may share a row */
+    uint32_t pos; /* position of the sampled token: the key of the random number */
+    rose_sampling params;
+    const rose_output_rules *rules; /* NULL = none; borrowed until collect() */
+    /* NULL, or a sum, [d_model], borrowed until collect(). The state of the row is added to the
+     * sum: what the head's GEMM reads, as fp32. Each addition is one fp32 rounding, output after
+     * output. Outputs of the same sum are neighbours, and there are at most n_seqs sums. An output
+     * with a sum samples nothing: it has no rules, and its id means nothing. */
+    float *sum;
+} rose_batch_out;
+
+/* A batch: all arrays are borrowed until step() returns. The sequences stand in the order of their
+ * rows and have all rows. No two sequences write the same page in one step. */
 typedef struct rose_batch {
-    uint32_t n_seqs;           /* 1 .. max_seqs */
-    uint32_t n_tokens;         /* rows, 1 .. max_step_tokens */
-    const uint32_t *tokens;    /* [n_tokens] ids < vocab_size, or ROSE_TOKEN_OUTPUT | i */
-    const uint32_t *seq_first; /* [n_seqs + 1] */
-    const uint32_t *seq_pos;   /* [n_seqs] */
-    const uint32_t *pages;     /* [n_seqs][page_stride] */
-    uint32_t page_stride;
-    uint32_t n_outputs;      /* 0 .. max_step_tokens: ids to sample or to score */
-    const uint32_t *out_row; /* [n_outputs] the row whose logits are used; outputs may share it */
-    const uint32_t
-        *out_pos; /* [n_outputs] position of the sampled token (key of the random number) */
-    const rose_sampling *out_params;           /* [n_outputs] */
-    const rose_output_rules *const *out_rules; /* NULL, or [n_outputs], each NULL or rules; rules
-                                                  are borrowed until collect() */
-    /* NULL, or [n_outputs], each NULL or a sum, [d_model], borrowed until collect(). The state of
-     * the output's row is added to the sum: what the head's GEMM reads, as fp32. Each addition is
-     * one fp32 rounding, output after output. Outputs of the same sum are neighbours, and there are
-     * at most n_seqs sums. An output with a sum samples nothing: it has no rules, and its id means
-     * nothing. */
-    float *const *out_states;
+    uint32_t n_seqs;            /* 1 .. max_seqs */
+    uint32_t n_tokens;          /* rows, 1 .. max_step_tokens */
+    uint32_t n_outputs;         /* 0 .. max_step_tokens */
+    const uint32_t *tokens;     /* [n_tokens] ids < vocab_size, or ROSE_TOKEN_OUTPUT | i */
+    const rose_batch_seq *seqs; /* [n_seqs] */
+    const rose_batch_out *outs; /* [n_outputs] */
     float *logits; /* NULL, or [n_outputs][vocab_size] host memory that gets the raw logits */
 } rose_batch;
+
+/* Whether an output has rules, or a sum. */
+bool rose_batch_has_rules(const rose_batch *b);
+bool rose_batch_has_sums(const rose_batch *b);
 
 typedef struct rose_step_result {
     uint32_t n_outputs;
@@ -242,7 +253,7 @@ enum {
      * collected. Two steps may be in flight; they run and are collected in order. Tokens may be
      * ROSE_TOKEN_OUTPUT. */
     ROSE_CAP_AHEAD = 1u << 2,
-    ROSE_CAP_STATES = 1u << 3, /* out_states */
+    ROSE_CAP_STATES = 1u << 3, /* sums */
 };
 
 typedef struct rose_backend_ops {

@@ -28,55 +28,73 @@ static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
            ids_fit(r->seen_ids, r->n_seen, vocab);
 }
 
+bool rose_batch_has_rules(const rose_batch *b)
+{
+    for (uint32_t i = 0; i < b->n_outputs; i++)
+        if (b->outs[i].rules != NULL) return true;
+    return false;
+}
+
+bool rose_batch_has_sums(const rose_batch *b)
+{
+    for (uint32_t i = 0; i < b->n_outputs; i++)
+        if (b->outs[i].sum != NULL) return true;
+    return false;
+}
+
 static rose_status check_outputs(const rose_batch *b, uint32_t vocab, rose_err *err)
 {
     uint32_t n_sums = 0;
     for (uint32_t i = 0; i < b->n_outputs; i++) {
-        const rose_output_rules *r = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (b->out_row[i] >= b->n_tokens)
-            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i,
-                             b->out_row[i], b->n_tokens);
-        const float *sum = b->out_states != NULL ? b->out_states[i] : NULL;
-        if (sum != NULL && (i == 0 || sum != b->out_states[i - 1])) n_sums++;
-        if (n_sums > b->n_seqs || (sum != NULL && r != NULL))
+        const rose_batch_out *o = &b->outs[i];
+        if (o->row >= b->n_tokens)
+            return rose_fail(err, ROSE_E_INVAL, "step: output %u of row %u, %u rows", i, o->row,
+                             b->n_tokens);
+        if (o->sum != NULL && (i == 0 || o->sum != o[-1].sum)) n_sums++;
+        if (n_sums > b->n_seqs || (o->sum != NULL && o->rules != NULL))
             return rose_fail(err, ROSE_E_INVAL, "step: output %u has a state and %s", i,
-                             r != NULL ? "rules" : "more sums than sequences");
-        if (r != NULL && !rules_fit(r, vocab))
+                             o->rules != NULL ? "rules" : "more sums than sequences");
+        if (o->rules != NULL && !rules_fit(o->rules, vocab))
             return rose_fail(err, ROSE_E_INVAL, "step: output %u has rules outside the vocabulary",
                              i);
     }
     return ROSE_OK;
 }
 
+/* first: the row after those of the sequences before. */
 static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p, uint32_t i,
-                                  rose_err *err)
+                                  uint32_t first, rose_err *err)
 {
-    const uint32_t n_rows = b->seq_first[i + 1] - b->seq_first[i];
-    if (b->seq_first[i + 1] <= b->seq_first[i] || b->seq_pos[i] > p->max_model_len ||
-        n_rows > p->max_model_len - b->seq_pos[i])
-        return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has %u rows from position %u", i,
-                         n_rows, b->seq_pos[i]);
-    const uint32_t *pages = b->pages + (size_t)i * b->page_stride;
-    const uint32_t n_pages = (b->seq_pos[i] + n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
+    const rose_batch_seq *s = &b->seqs[i];
+    if (s->first != first || s->n == 0 || s->n > b->n_tokens - first || s->pos > p->max_model_len ||
+        s->n > p->max_model_len - s->pos || s->adapter != 0)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "step: sequence %u has %u rows from row %u, position %u, adapter %u", i,
+                         s->n, s->first, s->pos, s->adapter);
+    const uint32_t n_pages = (s->pos + s->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
     for (uint32_t j = 0; j < n_pages; j++)
-        if (pages[j] >= p->kv_pages)
+        if (s->table[j] >= p->kv_pages)
             return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has page %u, the pool has %u", i,
-                             pages[j], p->kv_pages);
+                             s->table[j], p->kv_pages);
     return ROSE_OK;
 }
 
 rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan *p, uint32_t vocab,
                                      uint32_t n_before, rose_err *err)
 {
+    uint32_t first = 0;
     if (b->n_seqs == 0 || b->n_seqs > p->max_seqs || b->n_tokens == 0 ||
-        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens ||
-        b->seq_first[0] != 0 || b->seq_first[b->n_seqs] != b->n_tokens)
+        b->n_tokens > p->max_step_tokens || b->n_outputs > p->max_step_tokens)
         return rose_fail(err, ROSE_E_INVAL, "step of %u sequences, %u tokens, %u outputs",
                          b->n_seqs, b->n_tokens, b->n_outputs);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        const rose_status st = check_sequence(b, p, i, err);
+        const rose_status st = check_sequence(b, p, i, first, err);
         if (st != ROSE_OK) return st;
+        first += b->seqs[i].n;
     }
+    if (first != b->n_tokens)
+        return rose_fail(err, ROSE_E_INVAL, "step of %u tokens, whose sequences have %u",
+                         b->n_tokens, first);
     /* for an id below ROSE_TOKEN_OUTPUT, the subtraction wraps to a large number */
     for (uint32_t i = 0; i < b->n_tokens; i++)
         if (b->tokens[i] >= vocab && b->tokens[i] - ROSE_TOKEN_OUTPUT >= n_before)

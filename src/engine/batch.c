@@ -32,44 +32,30 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
     memset(b, 0, sizeof *b);
     b->max_seqs = max_seqs;
     b->max_tokens = max_tokens;
+    b->stride = stride;
     b->tokens = calloc(max_tokens, sizeof *b->tokens);
-    b->seq_first = calloc(n + 1, sizeof *b->seq_first);
-    b->seq_pos = calloc(n, sizeof *b->seq_pos);
+    b->seqs = calloc(n, sizeof *b->seqs);
     b->pages = calloc(n * stride, sizeof *b->pages);
-    b->out_row = calloc(max_tokens, sizeof *b->out_row);
-    b->out_pos = calloc(max_tokens, sizeof *b->out_pos);
-    b->params = calloc(max_tokens, sizeof *b->params);
+    b->outs = calloc(max_tokens, sizeof *b->outs);
     b->rules = calloc((size_t)2 * max_tokens, sizeof *b->rules);
-    b->out_rules = calloc(max_tokens, sizeof *b->out_rules);
-    b->out_states = calloc(max_tokens, sizeof *b->out_states);
     b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
     b->row_pages = calloc(n, sizeof *b->row_pages);
-    b->batch = (rose_batch){.tokens = b->tokens,
-                            .seq_first = b->seq_first,
-                            .seq_pos = b->seq_pos,
-                            .pages = b->pages,
-                            .page_stride = stride,
-                            .out_row = b->out_row,
-                            .out_pos = b->out_pos,
-                            .out_params = b->params};
-    return b->tokens != NULL && b->seq_first != NULL && b->seq_pos != NULL && b->pages != NULL &&
-           b->out_row != NULL && b->out_pos != NULL && b->params != NULL && b->row_ticket != NULL &&
-           b->row_pages != NULL && b->rules != NULL && b->out_rules != NULL &&
-           b->out_states != NULL;
+    b->batch = (rose_batch){.tokens = b->tokens, .seqs = b->seqs, .outs = b->outs};
+    if (b->tokens == NULL || b->seqs == NULL || b->pages == NULL || b->outs == NULL ||
+        b->rules == NULL || b->row_ticket == NULL || b->row_pages == NULL)
+        return false;
+    for (uint32_t i = 0; i < max_seqs; i++)
+        b->seqs[i].table = b->pages + (size_t)i * stride;
+    return true;
 }
 
 void rose_batch_destroy(rose_batch_builder *b)
 {
     free(b->tokens);
-    free(b->seq_first);
-    free(b->seq_pos);
+    free(b->seqs);
     free(b->pages);
-    free(b->out_row);
-    free(b->out_pos);
-    free(b->params);
+    free(b->outs);
     free(b->rules);
-    free(b->out_rules);
-    free(b->out_states);
     free(b->row_ticket);
     free(b->row_pages);
     memset(b, 0, sizeof *b);
@@ -81,8 +67,6 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f)
     b->n_steps++;
     f->n_samples = 0;
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
-    b->batch.out_rules = NULL; /* until a sequence has some */
-    b->batch.out_states = NULL;
     b->n_guided = 0;
     b->bound = false;
 }
@@ -103,14 +87,14 @@ void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uin
 
 static void update_table(rose_batch_builder *b, uint32_t row, const rose_sched_item *it)
 {
-    assert(it->n_pages <= b->batch.page_stride);
+    assert(it->n_pages <= b->stride);
     if (b->row_ticket[row] != it->ticket) {
         b->row_ticket[row] = it->ticket;
         b->row_pages[row] = 0;
     }
     uint32_t have = b->row_pages[row];
     if (have >= it->n_pages) return;
-    memcpy(b->pages + (size_t)row * b->batch.page_stride + have, it->pages + have,
+    memcpy(b->pages + (size_t)row * b->stride + have, it->pages + have,
            (size_t)(it->n_pages - have) * sizeof *b->pages);
     b->row_pages[row] = it->n_pages;
 }
@@ -119,19 +103,14 @@ static uint32_t add_output(rose_batch_builder *b, uint32_t row, uint32_t pos, co
 {
     uint32_t k = b->batch.n_outputs++;
     assert(k < b->max_tokens);
-    b->out_row[k] = row;
-    b->out_pos[k] = pos;
-    b->params[k] = r->sampling;
-    b->out_rules[k] = NULL;
-    b->out_states[k] = NULL;
+    b->outs[k] = (rose_batch_out){.row = row, .pos = pos, .params = r->sampling};
     return k;
 }
 
 static rose_output_rules *with_rules(rose_batch_builder *b, uint32_t k, const rose_request *r)
 {
     rose_output_rules *rules = b->rules + (b->n_steps % 2) * b->max_tokens + k;
-    b->out_rules[k] = rules;
-    b->batch.out_rules = b->out_rules;
+    b->outs[k].rules = rules;
     if (r->guided == NULL) b->bound = true;
     return rules;
 }
@@ -158,8 +137,7 @@ static void add_states(rose_batch_builder *b, const rose_sched_item *it, rose_re
     if (r->pool == ROSE_POOL_LAST) pos = r->n_prompt - 1;
     for (; pos < it->pos + it->n; pos++) {
         uint32_t k = add_output(b, first_row + (pos - it->pos), pos + 1, r);
-        b->out_states[k] = r->state;
-        b->batch.out_states = b->out_states;
+        b->outs[k].sum = r->state;
         b->bound = true;
         r->n_pooled = pos + 1;
     }
@@ -173,7 +151,7 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
      * score of its last token; otherwise a token is sampled and ignored. */
     if (scores) add_scores(b, it, r, pos < r->n_prompt ? pos + 1 : r->n_prompt);
     if (r->pool != ROSE_POOL_NONE) add_states(b, it, r);
-    if (!it->sample) return;
+    if (it->n_outs == 0) return;
     if (!(scores && pos < r->n_prompt) && r->pool == ROSE_POOL_NONE) {
         uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
         const bool act =
@@ -213,10 +191,10 @@ void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_reque
     uint32_t row = batch->n_seqs++;
     assert(row < b->max_seqs && it->n <= b->max_tokens - batch->n_tokens);
     add_tokens(b, it, r);
-    b->seq_first[row] = batch->n_tokens;
-    b->seq_pos[row] = it->pos;
+    b->seqs[row].first = batch->n_tokens;
+    b->seqs[row].n = it->n;
+    b->seqs[row].pos = it->pos;
     update_table(b, row, it);
     batch->n_tokens += it->n;
-    b->seq_first[row + 1] = batch->n_tokens;
     add_outputs(b, it, r);
 }

@@ -41,21 +41,17 @@ typedef struct rose_batch_builder {
     rose_batch batch; /* what the backend gets; its pointers are the arrays below */
     uint32_t max_seqs, max_tokens;
     /* owned */
-    uint32_t *tokens;                    /* [max_tokens] */
-    uint32_t *seq_first;                 /* [max_seqs + 1] */
-    uint32_t *seq_pos;                   /* [max_seqs] */
-    uint32_t *pages;                     /* [max_seqs][stride] */
-    uint32_t *out_row;                   /* [max_tokens] */
-    uint32_t *out_pos;                   /* [max_tokens] */
-    rose_sampling *params;               /* [max_tokens] */
-    rose_output_rules *rules;            /* [2][max_tokens] of outputs that have any, by step */
-    const rose_output_rules **out_rules; /* [max_tokens] into rules, or NULL */
-    float **out_states;                  /* [max_tokens] of pooled requests, or NULL */
-    uint64_t *row_ticket;                /* [max_seqs] whose table the row holds */
-    uint32_t *row_pages;                 /* [max_seqs] how many of its pages */
-    rose_flight *flight;                 /* of the step that is being built */
-    uint64_t n_steps;                    /* with it */
-    uint32_t n_guided;                   /* outputs of requests with a guide in this step */
+    uint32_t *tokens;         /* [max_tokens] */
+    rose_batch_seq *seqs;     /* [max_seqs]; seqs[i].table is always row i of pages */
+    uint32_t *pages;          /* [max_seqs][stride] */
+    rose_batch_out *outs;     /* [max_tokens] */
+    rose_output_rules *rules; /* [2][max_tokens] of outputs that have any, by step */
+    uint64_t *row_ticket;     /* [max_seqs] whose table the row holds */
+    uint32_t *row_pages;      /* [max_seqs] how many of its pages */
+    rose_flight *flight;      /* of the step that is being built */
+    uint64_t n_steps;         /* with it */
+    uint32_t stride;          /* pages of the longest sequence */
+    uint32_t n_guided;        /* outputs of requests with a guide in this step */
     bool bound; /* a request without a guide has rules, or a request is pooled: collect this step
                    before the next is built */
 } rose_batch_builder;

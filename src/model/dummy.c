@@ -23,7 +23,7 @@ static uint64_t place_tensors(rose_weight_file *f, const rose_random_tensor *lis
                                          .usable = true,
                                          .dtype = dtype,
                                          .n_dims = from->n_dims,
-                                         .shape = {from->shape[0], from->shape[1]},
+                                         .shape = {from->shape[0], from->shape[1], from->shape[2]},
                                          .begin = at,
                                          .end = at + bytes};
         at += (bytes + ALIGN - 1) / ALIGN * ALIGN;

@@ -67,6 +67,24 @@ rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_a
     return st;
 }
 
+void rose_arch_set_kinds(rose_arch *a, const rose_layer_flags *f)
+{
+    const rose_kind base = a->kinds[0];
+    int index[] = {-1, -1, -1, -1}; /* of the kind with these flags */
+    a->n_kinds = 0;
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const unsigned flags = f->window > 0 ? f->of[i] : f->of[i] & ROSE_LAYER_NO_ROPE;
+        if (index[flags] < 0) {
+            rose_mixer *m = &a->kinds[a->n_kinds].mixer;
+            a->kinds[a->n_kinds] = base;
+            if ((flags & ROSE_LAYER_SLIDING) != 0) m->window = f->window, m->rope = f->rope;
+            if ((flags & ROSE_LAYER_NO_ROPE) != 0) m->rope = (rose_rope){0};
+            index[flags] = (int)a->n_kinds++;
+        }
+        a->kind_of[i] = (uint8_t)index[flags];
+    }
+}
+
 static rose_status refuse_multimodal(const rose_config *c, const char *type, rose_err *err)
 {
     bool has_gguf = false;

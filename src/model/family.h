@@ -29,32 +29,32 @@ typedef struct rose_naming {
 extern const rose_naming rose_naming_gpt2, rose_naming_llama, rose_naming_gguf;
 
 /* The kind of a tensor; random weights depend on it. */
-typedef enum rose_kind {
+typedef enum rose_tensor_kind {
     ROSE_KIND_MATRIX,
     ROSE_KIND_RESIDUAL, /* a matrix whose output is added to the residual stream */
     ROSE_KIND_BIAS,
     ROSE_KIND_NORM
-} rose_kind;
+} rose_tensor_kind;
 
 /* A tensor that the files of a model must hold. */
 typedef struct rose_tensor_row {
     char name[64];     /* without the prefix; a layer's without the layer ("h.3.") */
     size_t offset;     /* of the rose_tensor within rose_layer or rose_model */
-    uint32_t n_dims;   /* 1 or 2 */
-    uint64_t shape[2]; /* shape[1] is 1 for vectors */
-    rose_kind kind;
+    uint32_t n_dims;   /* 1 to 3 */
+    uint64_t shape[3]; /* dimensions that it does not have are 1 */
+    rose_tensor_kind kind;
 } rose_tensor_row;
 
 enum { ROSE_MAX_ROWS = 32 };
 
 typedef struct rose_family rose_family;
 
-/* The tensors outside the layers, the token embedding first, without the head; and those of each
+/* The tensors outside the layers, the token embedding first, without the head; and those of a
  * layer. Both return how many rows they wrote. The order never changes, because random weights
  * depend on it. */
 size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
                               rose_tensor_row out[ROSE_MAX_ROWS]);
-size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a,
+size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a, uint32_t layer,
                               rose_tensor_row out[ROSE_MAX_ROWS]);
 
 /* ---- families ---- */
@@ -98,6 +98,21 @@ struct rose_family {
     rose_decoder_defaults defaults;
     rose_status (*parse)(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err);
 };
+
+/* What layers of one model differ in, as parsers find it. */
+typedef struct rose_layer_flags {
+    uint8_t of[ROSE_MAX_LAYERS]; /* bits of the next enum */
+    uint32_t window;             /* of sliding layers; 0 = none */
+    rose_rope rope;              /* of sliding layers */
+} rose_layer_flags;
+enum {
+    ROSE_LAYER_SLIDING = 1, /* attention within the window */
+    ROSE_LAYER_NO_ROPE = 2
+};
+
+/* Sets kinds and kind_of; a->kinds[0] describes a full layer that rotates. Without a window no
+ * layer is sliding. */
+void rose_arch_set_kinds(rose_arch *a, const rose_layer_flags *f);
 
 extern const rose_family rose_family_gpt2, rose_family_llama, rose_family_mistral,
     rose_family_qwen2, rose_family_qwen3, rose_family_smollm3, rose_family_gemma3, rose_family_phi3;

@@ -6,12 +6,13 @@
 #include "model/decoder.h"
 #include "model/rope.h"
 
-/* Full layers in rope[0], sliding ones in rope[1]: rope_parameters by layer type, or rope_theta,
+/* The ropes of full and of sliding layers: rope_parameters by layer type, or rope_theta,
  * rope_local_base_freq and rope_scaling, which concerns full layers alone. */
 static rose_status read_rope(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
-                             rose_err *err)
+                             rose_layer_flags *f, rose_err *err)
 {
     float theta[2] = {d->theta, 10000.0f};
+    rose_rope *const out[2] = {&a->kinds[0].mixer.rope, &f->rope};
     rose_config all, fields[2], old;
     rose_status st = rose_config_read_positive(c, "rope_theta", ROSE_MAX_THETA, &theta[0], err);
     if (st == ROSE_OK)
@@ -26,41 +27,44 @@ static rose_status read_rope(const rose_config *c, const rose_decoder_defaults *
                          "%s: 'full_attention' and 'sliding_attention' are missing", all.label);
     if (fields[0].root == NULL) fields[0] = old;
     for (int i = 0; st == ROSE_OK && i < 2; i++)
-        st = rose_decoder_rope_fields(c, &fields[i], d, theta[i], i, a, err);
+        st = rose_decoder_rope_fields(c, &fields[i], d, theta[i], out[i], a, err);
     return st;
 }
 
-static rose_status read_windows(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
-                                rose_err *err)
+static rose_status read_windows(const rose_config *c, const rose_decoder_defaults *d,
+                                const rose_arch *a, rose_layer_flags *flags, rose_err *err)
 {
     const rose_config_u32 f = {
         "sliding_window_pattern", "_sliding_window_pattern", 1, ROSE_MAX_LAYERS, false, false};
     uint32_t pattern = 6;
     rose_status st = rose_config_read_u32(c, &f, &pattern, err);
-    if (st == ROSE_OK) st = rose_decoder_window(c, d, a, err);
+    if (st == ROSE_OK) st = rose_decoder_window(c, d, &flags->window, err);
     if (st != ROSE_OK) return st;
     for (uint32_t i = 0; i < a->n_layers; i++)
-        if ((i + 1) % pattern != 0) a->layer_flags[i] |= ROSE_LAYER_SLIDING;
-    return rose_decoder_layer_types(c, a, err);
+        if ((i + 1) % pattern != 0) flags->of[i] |= ROSE_LAYER_SLIDING;
+    return rose_decoder_layer_types(c, a, flags, err);
 }
 
 static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
+    rose_kind *k = &a->kinds[0];
+    rose_layer_flags flags = {.window = 0};
     float scalar = 256.0f;
     rose_status st = rose_decoder_parse_base(f, c, a, err);
     if (st != ROSE_OK) return st;
-    if (rose_config_get(c, f->defaults.act_field, NULL) == NULL) a->act = ROSE_ACT_GELU_TANH;
+    if (rose_config_get(c, f->defaults.act_field, NULL) == NULL) k->mlp.act = ROSE_ACT_GELU_TANH;
     st = rose_config_read_positive(c, "query_pre_attn_scalar", 1e6, &scalar, err);
     if (st == ROSE_OK)
-        st = rose_config_read_positive(c, "attn_logit_softcapping", 1e6, &a->attn_softcap, err);
+        st = rose_config_read_positive(c, "attn_logit_softcapping", 1e6, &k->mixer.softcap, err);
     if (st == ROSE_OK)
         st = rose_config_read_positive(c, "final_logit_softcapping", 1e6, &a->logit_softcap, err);
-    if (st == ROSE_OK) st = read_rope(c, &f->defaults, a, err);
-    if (st == ROSE_OK) st = read_windows(c, &f->defaults, a, err);
+    if (st == ROSE_OK) st = read_rope(c, &f->defaults, a, &flags, err);
+    if (st == ROSE_OK) st = read_windows(c, &f->defaults, a, &flags, err);
     a->norm_plus_one = true;
-    a->norm_place = ROSE_NORM_BOTH;
-    a->attn_scale = (float)(1.0 / sqrt((double)scalar));
     a->embed_scale = (float)sqrt((double)a->d_model);
+    k->norms.after = true;
+    k->mixer.scale = (float)(1.0 / sqrt((double)scalar));
+    if (st == ROSE_OK) rose_arch_set_kinds(a, &flags);
     return st;
 }
 

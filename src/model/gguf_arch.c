@@ -124,8 +124,8 @@ static rose_status read_sizes(const rose_gguf_reader *r, rose_arch *a)
     } sizes[] = {
         {"block_count", ROSE_MAX_LAYERS, &a->n_layers},
         {"embedding_length", ROSE_MAX_WIDTH, &a->d_model},
-        {"attention.head_count", ROSE_MAX_WIDTH, &a->n_heads},
-        {"feed_forward_length", ROSE_MAX_WIDTH * 4, &a->d_ff},
+        {"attention.head_count", ROSE_MAX_WIDTH, &a->kinds[0].mixer.n_heads},
+        {"feed_forward_length", ROSE_MAX_WIDTH * 4, &a->kinds[0].mlp.d_ff},
         {"context_length", ROSE_MAX_VOCAB, &a->max_positions},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -140,31 +140,32 @@ static rose_status read_sizes(const rose_gguf_reader *r, rose_arch *a)
 
 static rose_status read_heads(const rose_gguf_reader *r, rose_arch *a)
 {
+    rose_mixer *m = &a->kinds[0].mixer;
     uint32_t value_length = 0;
-    a->n_kv_heads = a->n_heads;
-    a->head_dim = a->d_model % a->n_heads == 0 ? a->d_model / a->n_heads : 0;
+    m->n_kv_heads = m->n_heads;
+    m->head_dim = a->d_model % m->n_heads == 0 ? a->d_model / m->n_heads : 0;
     rose_status st =
-        rose_gguf_read_u32(r, "attention.head_count_kv", 1, a->n_heads, &a->n_kv_heads);
+        rose_gguf_read_u32(r, "attention.head_count_kv", 1, m->n_heads, &m->n_kv_heads);
     if (st == ROSE_OK)
-        st = rose_gguf_read_u32(r, "attention.key_length", 1, ROSE_MAX_WIDTH, &a->head_dim);
+        st = rose_gguf_read_u32(r, "attention.key_length", 1, ROSE_MAX_WIDTH, &m->head_dim);
     if (st == ROSE_OK)
         st = rose_gguf_read_u32(r, "attention.value_length", 1, ROSE_MAX_WIDTH, &value_length);
     if (st != ROSE_OK) return st;
-    if (a->head_dim == 0)
+    if (m->head_dim == 0)
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: '%s.embedding_length' %u is not a multiple of the %u heads, and "
                          "'%s.attention.key_length' is missing",
-                         r->g->label, r->architecture, a->d_model, a->n_heads, r->architecture);
-    if (value_length != 0 && value_length != a->head_dim)
+                         r->g->label, r->architecture, a->d_model, m->n_heads, r->architecture);
+    if (value_length != 0 && value_length != m->head_dim)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: '%s.attention.value_length' is %u, but the keys have %u: not "
                          "supported",
-                         r->g->label, r->architecture, value_length, a->head_dim);
-    if (a->n_heads % a->n_kv_heads != 0)
+                         r->g->label, r->architecture, value_length, m->head_dim);
+    if (m->n_heads % m->n_kv_heads != 0)
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: '%s.attention.head_count' %u is not a multiple of "
                          "'%s.attention.head_count_kv' %u",
-                         r->g->label, r->architecture, a->n_heads, r->architecture, a->n_kv_heads);
+                         r->g->label, r->architecture, m->n_heads, r->architecture, m->n_kv_heads);
     return ROSE_OK;
 }
 
@@ -190,15 +191,17 @@ static rose_status read_vocab(const rose_gguf_reader *r, const rose_weights *w, 
 
 static void find_biases(const rose_weights *w, rose_arch *a)
 {
-    a->qkv_bias = rose_weights_find(w, "blk.0.attn_q.bias") != NULL ||
-                  rose_weights_find(w, "blk.0.attn_qkv.bias") != NULL;
-    a->proj_bias = rose_weights_find(w, "blk.0.attn_output.bias") != NULL;
-    a->mlp_bias = rose_weights_find(w, "blk.0.ffn_up.bias") != NULL;
+    rose_kind *k = &a->kinds[0];
+    k->mixer.qkv_bias = rose_weights_find(w, "blk.0.attn_q.bias") != NULL ||
+                        rose_weights_find(w, "blk.0.attn_qkv.bias") != NULL;
+    k->mixer.o_bias = rose_weights_find(w, "blk.0.attn_output.bias") != NULL;
+    k->mlp.bias = rose_weights_find(w, "blk.0.ffn_up.bias") != NULL;
 }
 
 /* Gemma: which layers have a window. llama.cpp's older converter does not write the pattern, which
  * is then that of every Gemma 3 model: each sixth layer sees everything. */
-static rose_status read_pattern(const rose_gguf_reader *r, rose_arch *a)
+static rose_status read_pattern(const rose_gguf_reader *r, const rose_arch *a,
+                                rose_layer_flags *flags)
 {
     static const char name[] = "attention.sliding_window_pattern";
     char key[KEY_CAP];
@@ -219,47 +222,50 @@ static rose_status read_pattern(const rose_gguf_reader *r, rose_arch *a)
     }
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (v != NULL ? rose_gguf_bool_at(v, i) : (i + 1) % every != 0)
-            a->layer_flags[i] |= ROSE_LAYER_SLIDING;
+            flags->of[i] |= ROSE_LAYER_SLIDING;
     return ROSE_OK;
 }
 
 /* A window of 0 says that there is none, as the converter writes for some models. Where no
  * key says which layers have the window, only one as long as the context is harmless. */
-static rose_status read_layers(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a)
+static rose_status read_layers(const rose_gguf_reader *r, const rose_gguf_family *f,
+                               const rose_arch *a, rose_layer_flags *flags)
 {
+    uint32_t *window = &flags->window;
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (f->no_rope_step > 0 && (i + 1) % f->no_rope_step == 0)
-            a->layer_flags[i] |= ROSE_LAYER_NO_ROPE;
-    const rose_status st =
-        rose_gguf_read_u32(r, "attention.sliding_window", 0, UINT32_MAX, &a->window);
-    if (st != ROSE_OK || a->window == 0) return st;
-    if (!f->gemma && !f->all_sliding && a->window < a->max_positions)
+            flags->of[i] |= ROSE_LAYER_NO_ROPE;
+    const rose_status st = rose_gguf_read_u32(r, "attention.sliding_window", 0, UINT32_MAX, window);
+    if (st != ROSE_OK || *window == 0) return st;
+    if (!f->gemma && !f->all_sliding && *window < a->max_positions)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: '%s.attention.sliding_window' is %u: no key says which layers of "
                          "this architecture have the window",
-                         r->g->label, r->architecture, a->window);
-    if (f->gemma) return read_pattern(r, a);
-    if (!f->all_sliding) a->window = 0;
-    if (a->window > 0) memset(a->layer_flags, ROSE_LAYER_SLIDING, a->n_layers);
+                         r->g->label, r->architecture, *window);
+    if (f->gemma) return read_pattern(r, a, flags);
+    if (!f->all_sliding) *window = 0;
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        flags->of[i] |= ROSE_LAYER_SLIDING;
     return ROSE_OK;
 }
 
 static rose_status read_numbers(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a)
 {
+    rose_mixer *m = &a->kinds[0].mixer;
     const char *const eps =
         f->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
     rose_status st = rose_gguf_read_f32(r, eps, 1.0f, &a->norm_eps);
     if (st == ROSE_OK && a->norm_eps == 0.0f)
         st = rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s.%s' is missing", r->g->label,
                        r->architecture, eps);
-    if (st == ROSE_OK) st = rose_gguf_read_f32(r, "attn_logit_softcapping", 1e6f, &a->attn_softcap);
+    if (st == ROSE_OK) st = rose_gguf_read_f32(r, "attn_logit_softcapping", 1e6f, &m->softcap);
     if (st == ROSE_OK)
         st = rose_gguf_read_f32(r, "final_logit_softcapping", 1e6f, &a->logit_softcap);
-    a->attn_scale = (float)(1.0 / sqrt((double)a->head_dim));
+    m->scale = (float)(1.0 / sqrt((double)m->head_dim));
     if (!f->gemma) return st;
     a->embed_scale = (float)sqrt((double)a->d_model);
     /* The one Gemma 3 model whose scale is not that of head_dim; no key says so. */
-    if (a->n_layers == 62) a->attn_scale = (float)(1.0 / sqrt((double)a->d_model / a->n_heads));
+    if (a->n_layers == 62) m->scale = (float)(1.0 / sqrt((double)a->d_model / m->n_heads));
     return st;
 }
 
@@ -331,12 +337,14 @@ static void describe_family(const rose_gguf_family *f, rose_arch *a)
 {
     *a = (rose_arch){.embed_scale = 1.0f,
                      .norm = f->layer_norm ? ROSE_NORM_LAYER : ROSE_NORM_RMS,
-                     .norm_place = f->gemma ? ROSE_NORM_BOTH : ROSE_NORM_BEFORE,
-                     .qk_norm = f->qk_norm,
-                     .mlp_gated = !f->layer_norm,
                      .pos = f->layer_norm ? ROSE_POS_LEARNED : ROSE_POS_ROPE,
-                     .act = f->layer_norm || f->gemma ? ROSE_ACT_GELU_TANH : ROSE_ACT_SILU,
+                     .n_kinds = 1,
                      .bos_id = -1};
+    a->kinds[0] =
+        (rose_kind){.mixer = {.qk_norm = f->qk_norm},
+                    .mlp = {.act = f->layer_norm || f->gemma ? ROSE_ACT_GELU_TANH : ROSE_ACT_SILU,
+                            .gated = !f->layer_norm},
+                    .norms = {.before = true, .after = f->gemma}};
     snprintf(a->model_type, sizeof a->model_type, "%s", f->tables.model_type);
 }
 
@@ -347,6 +355,7 @@ rose_status rose_gguf_read_arch(const rose_gguf_family **out, rose_weights *w, r
     rose_status st = find_family(out, g, err);
     if (st != ROSE_OK) return st;
     const rose_gguf_family *f = *out;
+    rose_layer_flags flags = {.window = 0};
     const rose_gguf_reader r = {g, f->architecture, err};
     describe_family(f, a);
     st = refuse_unknown_parts(&r);
@@ -354,9 +363,12 @@ rose_status rose_gguf_read_arch(const rose_gguf_family **out, rose_weights *w, r
     if (st == ROSE_OK) st = read_heads(&r, a);
     if (st == ROSE_OK) st = read_vocab(&r, w, a);
     if (st == ROSE_OK) st = read_numbers(&r, f, a);
-    if (st == ROSE_OK) st = read_layers(&r, f, a);
-    if (st == ROSE_OK && a->pos == ROSE_POS_ROPE) st = rose_gguf_read_rope(f, w, a, err);
+    if (st == ROSE_OK) st = read_layers(&r, f, a, &flags);
+    if (st == ROSE_OK && a->pos == ROSE_POS_ROPE)
+        st = rose_gguf_read_rope(f, w, a, &flags.rope, err);
     if (st == ROSE_OK) st = read_ids(g, a, err);
+    if (st != ROSE_OK) return st;
     find_biases(w, a);
-    return st;
+    rose_arch_set_kinds(a, &flags);
+    return ROSE_OK;
 }

@@ -22,9 +22,10 @@ typedef struct rose_gguf_family {
 rose_status rose_gguf_read_arch(const rose_gguf_family **out, rose_weights *w, rose_arch *a,
                                 rose_err *err);
 
-/* gguf_rope.c: the RoPE of all layers, with the tensors that hold factors. */
+/* gguf_rope.c: the rope of a->kinds[0] and that of sliding layers, with the tensors that hold
+ * factors. */
 rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose_arch *a,
-                                rose_err *err);
+                                rose_rope *sliding, rose_err *err);
 
 /* The reads of gguf.h with the key "<architecture>.<name>", which are checked for range. */
 typedef struct rose_gguf_reader {

@@ -98,7 +98,8 @@ static rose_status read_keys(const rose_gguf_reader *r, const rose_arch *a, rose
         st = rose_gguf_read_u32(r, "rope.scaling.original_context_length", 1, UINT32_MAX,
                                 &rope->original_max_positions);
     if (st == ROSE_OK)
-        st = rose_gguf_read_u32(r, "rope.dimension_count", 2, a->head_dim, &rope->dim);
+        st = rose_gguf_read_u32(r, "rope.dimension_count", 2, a->kinds[0].mixer.head_dim,
+                                &rope->dim);
     if (st == ROSE_OK && rope->dim % 2 != 0)
         st = rose_fail(r->err, ROSE_E_UNSUPPORTED, "%s: '%s.rope.dimension_count' %u is odd",
                        r->g->label, r->architecture, rope->dim);
@@ -226,12 +227,13 @@ static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, 
 }
 
 rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose_arch *a,
-                                rose_err *err)
+                                rose_rope *sliding, rose_err *err)
 {
+    const uint32_t head_dim = a->kinds[0].mixer.head_dim;
     const rose_gguf_reader r = {rose_weights_gguf(w), f->architecture, err};
-    rose_rope *const rope = &a->rope[0];
+    rose_rope *const rope = &a->kinds[0].mixer.rope;
     *rope = (rose_rope){.theta = f->gemma ? 1000000.0f : 10000.0f,
-                        .dim = a->head_dim,
+                        .dim = head_dim,
                         .original_max_positions = a->max_positions,
                         .beta_fast = 32.0f,
                         .beta_slow = 1.0f,
@@ -240,20 +242,20 @@ rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose
     if (st == ROSE_OK && rope->dim % 2 != 0)
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "%s: heads of %u values cannot be rotated",
                        r.g->label, rope->dim);
-    if (st == ROSE_OK && f->tables.permuted && rope->dim != a->head_dim)
+    if (st == ROSE_OK && f->tables.permuted && rope->dim != head_dim)
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "%s: '%s.rope.dimension_count' %u is not the head's %u: not supported for "
                        "this architecture",
-                       r.g->label, f->architecture, rope->dim, a->head_dim);
+                       r.g->label, f->architecture, rope->dim, head_dim);
     if (st == ROSE_OK) st = read_tensors(&r, w, a, rope);
     if (st == ROSE_OK) st = finish(&r, f, a, rope);
-    a->rope[1] = *rope;
+    *sliding = *rope;
     if (st != ROSE_OK || !f->gemma) return st;
-    a->rope[1] = (rose_rope){.theta = 10000.0f,
-                             .dim = a->head_dim,
-                             .beta_fast = 32.0f,
-                             .beta_slow = 1.0f,
-                             .truncate = true,
-                             .original_max_positions = a->max_positions};
-    return rose_gguf_read_f32(&r, "rope.freq_base_swa", (float)ROSE_MAX_THETA, &a->rope[1].theta);
+    *sliding = (rose_rope){.theta = 10000.0f,
+                           .dim = head_dim,
+                           .beta_fast = 32.0f,
+                           .beta_slow = 1.0f,
+                           .truncate = true,
+                           .original_max_positions = a->max_positions};
+    return rose_gguf_read_f32(&r, "rope.freq_base_swa", (float)ROSE_MAX_THETA, &sliding->theta);
 }

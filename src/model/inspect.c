@@ -55,11 +55,11 @@ static const char *norm_name(rose_norm n)
     return n == ROSE_NORM_LAYER ? "LayerNorm" : "RMSNorm";
 }
 
-static const char *norm_place_text(rose_norm_place p)
+static const char *norms_text(rose_norms n)
 {
-    return p == ROSE_NORM_BEFORE  ? ""
-           : p == ROSE_NORM_AFTER ? ", after attention and MLP"
-                                  : ", before and after attention and MLP";
+    return !n.after   ? ""
+           : n.before ? ", before and after attention and MLP"
+                      : ", after attention and MLP";
 }
 
 static const char *pos_name(rose_pos p)
@@ -82,11 +82,24 @@ static const char *safe(const char *s, char *out, size_t cap)
     return out;
 }
 
-static uint32_t count_layers(const rose_arch *a, uint8_t flag)
+/* The layers as a reader counts them. */
+typedef struct layer_counts {
+    uint32_t sliding, still; /* layers with a window; layers that do not rotate */
+    uint32_t window;
+    const rose_rope *full, *slides; /* of such layers that rotate; NULL without */
+} layer_counts;
+
+static layer_counts count_layers(const rose_arch *a)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < a->n_layers; i++)
-        n += (a->layer_flags[i] & flag) != 0;
+    layer_counts n = {0};
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        const rose_mixer *m = &rose_arch_kind(a, i)->mixer;
+        const rose_rope **rope = m->window > 0 ? &n.slides : &n.full;
+        n.sliding += m->window > 0;
+        if (m->window > 0) n.window = m->window;
+        n.still += a->pos == ROSE_POS_ROPE && m->rope.dim == 0;
+        if (*rope == NULL && m->rope.dim > 0) *rope = &m->rope;
+    }
     return n;
 }
 
@@ -185,28 +198,28 @@ static void print_rope(const rose_rope *r, const char *label, FILE *out)
 /* Rows of what GPT-2 does not have; none for GPT-2. */
 static void print_decoder(const rose_arch *a, FILE *out)
 {
-    const uint32_t sliding = count_layers(a, ROSE_LAYER_SLIDING);
-    const uint32_t still = count_layers(a, ROSE_LAYER_NO_ROPE);
-    if (a->pos == ROSE_POS_ROPE && sliding < a->n_layers)
-        print_rope(&a->rope[0], "rotary positions", out);
-    if (a->pos == ROSE_POS_ROPE && sliding > 0)
-        print_rope(&a->rope[1], "rotary, sliding layers", out);
-    if (still > 0) fprintf(out, "  %-24s%u of %u\n", "layers without rotation", still, a->n_layers);
-    if (sliding > 0)
-        fprintf(out, "  %-24s%u tokens in %u of %u layers\n", "sliding window", a->window, sliding,
+    const layer_counts n = count_layers(a);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    if (n.full != NULL) print_rope(n.full, "rotary positions", out);
+    if (n.slides != NULL) print_rope(n.slides, "rotary, sliding layers", out);
+    if (n.still > 0)
+        fprintf(out, "  %-24s%u of %u\n", "layers without rotation", n.still, a->n_layers);
+    if (n.sliding > 0)
+        fprintf(out, "  %-24s%u tokens in %u of %u layers\n", "sliding window", n.window, n.sliding,
                 a->n_layers);
-    if (a->qk_norm) fprintf(out, "  %-24syes\n", "norm of queries, keys");
-    if (a->attn_softcap > 0)
-        fprintf(out, "  %-24s%g\n", "soft cap of scores", (double)a->attn_softcap);
+    if (m->qk_norm) fprintf(out, "  %-24syes\n", "norm of queries, keys");
+    if (m->softcap > 0) fprintf(out, "  %-24s%g\n", "soft cap of scores", (double)m->softcap);
     if (a->logit_softcap > 0)
         fprintf(out, "  %-24s%g\n", "soft cap of logits", (double)a->logit_softcap);
     if (a->embed_scale != 1.0f)
         fprintf(out, "  %-24s%g\n", "embedding scale", (double)a->embed_scale);
 }
 
-rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *k, FILE *out)
+rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *keeper, FILE *out)
 {
     const rose_arch *a = &m->arch;
+    const rose_kind *k = rose_arch_any(a);
+    const rose_mixer *mixer = &k->mixer;
     char name[256], text[32];
     fprintf(out, "%s\n", safe(m->name, name, sizeof name));
     fprintf(out, "  %-24s%s\n", "architecture", a->model_type);
@@ -214,24 +227,25 @@ rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *k, FIL
     fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
     fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
             m->weights->n_files == 1 ? "file" : "files");
-    if (rose_weights_gguf(m->weights) != NULL) print_types(m, k, out);
+    if (rose_weights_gguf(m->weights) != NULL) print_types(m, keeper, out);
     row_count(out, "layers", a->n_layers);
     row_count(out, "width", a->d_model);
-    if (a->n_kv_heads == a->n_heads)
-        fprintf(out, "  %-24s%u of %u\n", "attention heads", a->n_heads, a->head_dim);
+    if (mixer->n_kv_heads == mixer->n_heads)
+        fprintf(out, "  %-24s%u of %u\n", "attention heads", mixer->n_heads, mixer->head_dim);
     else
-        fprintf(out, "  %-24s%u of %u (%u for keys and values)\n", "attention heads", a->n_heads,
-                a->head_dim, a->n_kv_heads);
-    row_count(out, "MLP width", a->d_ff);
+        fprintf(out, "  %-24s%u of %u (%u for keys and values)\n", "attention heads",
+                mixer->n_heads, mixer->head_dim, mixer->n_kv_heads);
+    row_count(out, "MLP width", k->mlp.d_ff);
     row_count(out, "vocabulary", a->vocab_size);
     fprintf(out, "  %-24s%s (%s)\n", "longest context", rose_format_count(a->max_positions, text),
             pos_name(a->pos));
-    fprintf(out, "  %-24s%s%s\n", "activation", act_name(a->act), a->mlp_gated ? ", gated" : "");
+    fprintf(out, "  %-24s%s%s\n", "activation", act_name(k->mlp.act),
+            k->mlp.gated ? ", gated" : "");
     fprintf(out, "  %-24s%s, epsilon %g%s%s\n", "normalisation", norm_name(a->norm),
-            (double)a->norm_eps, norm_place_text(a->norm_place),
+            (double)a->norm_eps, norms_text(k->norms),
             a->norm_plus_one ? ", times 1 + weight" : "");
-    fprintf(out, "  %-24s%g%s\n", "attention scale", (double)a->attn_scale,
-            a->attn_scale_by_layer ? ", divided by (layer + 1)" : "");
+    fprintf(out, "  %-24s%g%s\n", "attention scale", (double)mixer->scale,
+            mixer->scale_by_layer ? ", divided by (layer + 1)" : "");
     print_decoder(a, out);
     fprintf(out, "  %-24s%s\n", "output matrix",
             a->headless    ? "none"
@@ -290,15 +304,18 @@ static rose_json *rope_json(const rose_rope *r)
 /* Adds what GPT-2 does not have; consumes root. */
 static rose_json *add_decoder_json(rose_json *root, const rose_arch *a)
 {
+    const layer_counts n = count_layers(a);
+    const rose_kind *k = rose_arch_any(a);
+    const rose_rope *full = n.full != NULL ? n.full : n.slides;
     if (root == NULL || a->pos != ROSE_POS_ROPE) return root;
+    if (full == NULL) full = &k->mixer.rope;
     rose_json *more = rose_json_pack(
-        "{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(&a->rope[0]),
-        "rope_sliding", rope_json(&a->rope[1]), "window", (int64_t)a->window, "sliding_layers",
-        (int64_t)count_layers(a, ROSE_LAYER_SLIDING), "layers_without_rope",
-        (int64_t)count_layers(a, ROSE_LAYER_NO_ROPE), "qk_norm", a->qk_norm ? 1 : 0, "mlp_gated",
-        a->mlp_gated ? 1 : 0, "norm_plus_one", a->norm_plus_one ? 1 : 0, "embed_scale",
-        (double)a->embed_scale, "attn_softcap", (double)a->attn_softcap, "logit_softcap",
-        (double)a->logit_softcap);
+        "{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(full), "rope_sliding",
+        rope_json(n.slides != NULL ? n.slides : full), "window", (int64_t)n.window,
+        "sliding_layers", (int64_t)n.sliding, "layers_without_rope", (int64_t)n.still, "qk_norm",
+        k->mixer.qk_norm ? 1 : 0, "mlp_gated", k->mlp.gated ? 1 : 0, "norm_plus_one",
+        a->norm_plus_one ? 1 : 0, "embed_scale", (double)a->embed_scale, "attn_softcap",
+        (double)k->mixer.softcap, "logit_softcap", (double)a->logit_softcap);
     if (more == NULL || rose_json_update(root, more) != 0) {
         rose_json_decref(root);
         root = NULL;
@@ -309,6 +326,8 @@ static rose_json *add_decoder_json(rose_json *root, const rose_arch *a)
 
 static rose_json *arch_json(const rose_arch *a)
 {
+    const rose_kind *k = rose_arch_any(a);
+    const rose_mixer *m = &k->mixer;
     rose_json *eos = rose_json_array();
     for (uint32_t i = 0; i < a->n_eos; i++)
         if (rose_json_append_new(eos, rose_json_integer(a->eos_ids[i])) != 0) {
@@ -318,12 +337,12 @@ static rose_json *arch_json(const rose_arch *a)
     rose_json *bos = a->bos_id >= 0 ? rose_json_integer(a->bos_id) : rose_json_null();
     rose_json *root = rose_json_pack(
         "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:s,s:f,s:f,s:b,s:b,s:o,s:o}", "n_layers",
-        (int64_t)a->n_layers, "d_model", (int64_t)a->d_model, "n_heads", (int64_t)a->n_heads,
-        "n_kv_heads", (int64_t)a->n_kv_heads, "head_dim", (int64_t)a->head_dim, "d_ff",
-        (int64_t)a->d_ff, "vocab_size", (int64_t)a->vocab_size, "max_positions",
-        (int64_t)a->max_positions, "activation", act_name(a->act), "norm", norm_name(a->norm),
+        (int64_t)a->n_layers, "d_model", (int64_t)a->d_model, "n_heads", (int64_t)m->n_heads,
+        "n_kv_heads", (int64_t)m->n_kv_heads, "head_dim", (int64_t)m->head_dim, "d_ff",
+        (int64_t)k->mlp.d_ff, "vocab_size", (int64_t)a->vocab_size, "max_positions",
+        (int64_t)a->max_positions, "activation", act_name(k->mlp.act), "norm", norm_name(a->norm),
         "positions", pos_name(a->pos), "norm_eps", (double)a->norm_eps, "attn_scale",
-        (double)a->attn_scale, "attn_scale_by_layer", a->attn_scale_by_layer ? 1 : 0, "tied_head",
+        (double)m->scale, "attn_scale_by_layer", m->scale_by_layer ? 1 : 0, "tied_head",
         a->tied_head ? 1 : 0, "bos_id", bos, "eos_ids", eos);
     return add_decoder_json(root, a);
 }

@@ -37,7 +37,7 @@ static void shape_text(const uint64_t *shape, uint32_t n, char out[128])
 }
 
 /* Finds one tensor and checks it against the shape that the architecture asks for. */
-static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, const uint64_t want[2],
+static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, const uint64_t want[3],
                                rose_tensor *out)
 {
     const rose_weights *w = b->m->weights;
@@ -52,7 +52,7 @@ static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, con
                          rose_weights_gguf(w) == NULL
                              ? ""
                              : ", Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K");
-    if (t->n_dims != n_dims || t->shape[0] != want[0] || (n_dims == 2 && t->shape[1] != want[1])) {
+    if (t->n_dims != n_dims || memcmp(t->shape, want, n_dims * sizeof *want) != 0) {
         char found[128], expected[128];
         shape_text(t->shape, t->n_dims, found);
         shape_text(want, n_dims, expected);
@@ -61,9 +61,9 @@ static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, con
                          rose_weights_gguf(w) == NULL ? "config.json asks" : "the metadata ask",
                          expected);
     }
-    *out = (rose_tensor){t->name, t->data, t->dtype, n_dims, {want[0], want[1]}};
+    *out = (rose_tensor){t->name, t->data, t->dtype, n_dims, {want[0], want[1], want[2]}};
     t->used = true;
-    b->m->n_params += want[0] * want[1];
+    b->m->n_params += want[0] * want[1] * want[2];
     b->m->has_blocks |= rose_dtype_block(t->dtype) > 1;
     b->dtype_bytes[t->dtype] += t->end - t->begin;
     return ROSE_OK;
@@ -160,7 +160,7 @@ static rose_status bind_head(binder *b)
         m->head = m->tok_embed;
         return ROSE_OK;
     }
-    const uint64_t shape[2] = {m->arch.vocab_size, m->arch.d_model};
+    const uint64_t shape[3] = {m->arch.vocab_size, m->arch.d_model, 1};
     return bind_tensor(b, name, 2, shape, &m->head);
 }
 
@@ -192,30 +192,19 @@ static void warn_unused(const binder *b)
                  rose_weights_label(w, first), n, first->name);
 }
 
-void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i)
+static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *a, uint32_t layer)
 {
-    const uint8_t flags = a->layer_flags[i];
-    const bool sliding = (flags & ROSE_LAYER_SLIDING) != 0;
-    l->window = sliding ? a->window : 0;
-    l->rope = a->pos != ROSE_POS_ROPE || (flags & ROSE_LAYER_NO_ROPE) != 0 ? -1 : sliding ? 1 : 0;
-    l->attn_scale = a->attn_scale;
-    if (a->attn_scale_by_layer) l->attn_scale /= (float)(i + 1);
-}
-
-static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *a)
-{
-    rose_linear *const all[] = {&l->qkv, &l->proj, &l->fc1, &l->fc2};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        all[i]->transposed = f->naming->transposed;
-        all[i]->n_parts = 1;
-    }
-    if (!f->fused) {
-        l->qkv.n_parts = 3;
-        l->fc1.n_parts = 2;
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const rose_kind *k = rose_arch_kind(a, layer);
+    const size_t n = rose_kind_matrices(a, k, specs);
+    for (size_t i = 0; i < n; i++) {
+        rose_linear *m = &l->m[specs[i].role];
+        m->transposed = f->naming->transposed;
+        m->n_parts = f->fused ? 1 : specs[i].role == ROSE_QKV ? 3 : specs[i].gated ? 2 : 1;
     }
     if (!f->permuted) return;
-    l->qkv.permuted_heads[0] = a->n_heads;
-    l->qkv.permuted_heads[1] = a->n_kv_heads;
+    l->m[ROSE_QKV].permuted_heads[0] = k->mixer.n_heads;
+    l->m[ROSE_QKV].permuted_heads[1] = k->mixer.n_kv_heads;
 }
 
 /* transformers casts the scale to the type of the embedding, and the models were trained so:
@@ -236,14 +225,13 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     if (st == ROSE_OK && b.in_head)
         st = bind_tensor(&b, family->naming->head_name, 2, rows[0].shape, &m->tok_embed);
     if (st == ROSE_OK) st = bind_rows(&b, rows + b.in_head, n - b.in_head, "", m);
-    n = rose_family_layer_rows(family, &m->arch, rows);
     if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
         char lead[32];
         rose_layer *l = &m->layers[i];
-        prepare_layer(l, family, &m->arch);
-        rose_layer_describe(l, &m->arch, i);
+        prepare_layer(l, family, &m->arch, i);
+        n = rose_family_layer_rows(family, &m->arch, i, rows);
         snprintf(lead, sizeof lead, "%s%u.", family->naming->layer_prefix, i);
         st = bind_rows(&b, rows, n, lead, l);
     }

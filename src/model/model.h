@@ -32,8 +32,6 @@ uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 wi
 uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
-/* Where a layer normalises: the input of attention and MLP, their output, or both (Gemma). */
-typedef enum rose_norm_place { ROSE_NORM_BEFORE, ROSE_NORM_AFTER, ROSE_NORM_BOTH } rose_norm_place;
 typedef enum rose_pos { ROSE_POS_LEARNED, ROSE_POS_ROPE } rose_pos;
 typedef enum rose_act {
     ROSE_ACT_GELU_TANH, /* gelu_new, gelu_pytorch_tanh, gelu_fast and similar:
@@ -70,42 +68,60 @@ typedef struct rose_rope {
     const float *short_factor, *long_factor;
 } rose_rope;
 
-enum { ROSE_MAX_EOS = 64, ROSE_MAX_LAYERS = 1024 };
+/* ---- kinds of layer ----
+ * A layer is: norm, mixer, add, norm, MLP, add. */
 
-/* What a layer has of its own: bits of rose_arch.layer_flags. */
-enum {
-    ROSE_LAYER_SLIDING = 1, /* attention within the window; RoPE by rope[1] */
-    ROSE_LAYER_NO_ROPE = 2
-};
+/* What mixes the positions of a sequence: attention, in which a position sees itself and those
+ * before it. */
+typedef struct rose_mixer {
+    uint32_t n_heads;      /* query heads */
+    uint32_t n_kv_heads;   /* a divisor of n_heads; == n_heads for GPT-2 */
+    uint32_t head_dim;     /* free of d_model; d_model / n_heads for GPT-2 */
+    uint32_t window;       /* a position sees itself and window - 1 before; 0 = all before */
+    rose_rope rope;        /* dim 0: q and k are not rotated */
+    float scale;           /* scores are scaled by this: 1/sqrt(head_dim) and others */
+    bool scale_by_layer;   /* further divided by (layer + 1): rose_arch_scale */
+    float softcap;         /* of scores: s -> cap tanh(s / cap); 0 = none */
+    bool qk_norm;          /* RMS norm over head_dim of each head of q and k, before RoPE */
+    bool qkv_bias, o_bias; /* the tensors that the files must hold */
+} rose_mixer;
+
+typedef struct rose_mlp {
+    uint32_t d_ff; /* width (n_inner, default 4 d_model) */
+    rose_act act;
+    bool gated; /* act(gate) * up */
+    bool bias;
+} rose_mlp;
+
+/* The input of mixer and MLP is normed, or what they give is, or both (Gemma). */
+typedef struct rose_norms {
+    bool before, after;
+} rose_norms;
+
+typedef struct rose_kind {
+    rose_mixer mixer;
+    rose_mlp mlp;
+    rose_norms norms;
+} rose_kind;
+
+enum { ROSE_MAX_KINDS = 8, ROSE_MAX_EOS = 64, ROSE_MAX_LAYERS = 1024 };
 
 typedef struct rose_arch {
     char model_type[32]; /* "gpt2" */
     uint32_t n_layers;   /* 1 .. ROSE_MAX_LAYERS */
     uint32_t d_model;    /* residual width */
-    uint32_t n_heads;    /* query heads */
-    uint32_t n_kv_heads; /* a divisor of n_heads; == n_heads for GPT-2 */
-    uint32_t head_dim;   /* free of d_model; d_model / n_heads for GPT-2 */
-    uint32_t d_ff;       /* MLP width (n_inner, default 4 d_model) */
     uint32_t vocab_size;
     uint32_t max_positions; /* n_positions: the longest context */
     float norm_eps;
-    float attn_scale; /* scores are scaled by this: 1/sqrt(head_dim), or 1 with scale_attn_weights
-                         false; backends read it from rose_layer */
-    bool attn_scale_by_layer; /* scale_attn_by_inverse_layer_idx: further divided by (layer + 1) */
-    float attn_softcap, logit_softcap; /* x -> cap tanh(x / cap); 0 = none */
-    float embed_scale;                 /* the token embedding is multiplied by this; 1 = none */
-    uint32_t window; /* a sliding layer's position sees itself and window - 1 before; 0 = none */
+    float logit_softcap; /* x -> cap tanh(x / cap); 0 = none */
+    float embed_scale;   /* the token embedding is multiplied by this; 1 = none */
     rose_norm norm;
-    rose_norm_place norm_place;
     bool norm_plus_one; /* every norm but LayerNorm multiplies by 1 + w (Gemma) */
-    bool qk_norm;       /* RMS norm over head_dim of each head of q and k, before RoPE */
-    bool mlp_gated;     /* act(gate) * up */
-    bool qkv_bias, proj_bias, mlp_bias; /* the tensors that the files must hold */
     rose_pos pos;
-    rose_rope rope[2]; /* with ROSE_POS_ROPE: [0] of full layers, [1] of sliding ones */
-    rose_act act;
-    float *rope_factors; /* what rope[] borrows; owned, freed by rose_arch_free; NULL = none */
-    uint8_t layer_flags[ROSE_MAX_LAYERS];
+    uint32_t n_kinds;                 /* 1 .. ROSE_MAX_KINDS; each has a layer */
+    rose_kind kinds[ROSE_MAX_KINDS];  /* they differ in window and rotation alone (rose_arch_any) */
+    uint8_t kind_of[ROSE_MAX_LAYERS]; /* index into kinds */
+    float *rope_factors; /* what the ropes borrow; owned, freed by rose_arch_free; NULL = none */
     bool tied_head; /* the head is the token embedding: config.json says so and the files hold no
                        other head, or the files hold none at all */
     bool headless; /* ... the latter, and config.json says that there is one: logits have no meaning
@@ -118,6 +134,25 @@ typedef struct rose_arch {
                                        duplicates; ids outside the vocabulary are dropped with a
                                        warning */
 } rose_arch;
+
+static inline const rose_kind *rose_arch_kind(const rose_arch *a, uint32_t layer)
+{
+    return &a->kinds[a->kind_of[layer]];
+}
+
+/* Some kind, for what all kinds of a model have in common: heads, MLP, norms. Whoever calls it
+ * relies on that: memory of one size for every layer, one division of attention for all layers. */
+static inline const rose_kind *rose_arch_any(const rose_arch *a)
+{
+    return &a->kinds[0];
+}
+
+/* The factor of a layer's scores. */
+static inline float rose_arch_scale(const rose_arch *a, uint32_t layer)
+{
+    const rose_mixer *m = &rose_arch_kind(a, layer)->mixer;
+    return m->scale_by_layer ? m->scale / (float)(layer + 1) : m->scale;
+}
 
 static inline bool rose_arch_is_eos(const rose_arch *a, uint64_t id)
 {
@@ -136,14 +171,49 @@ static inline bool rose_arch_add_eos(rose_arch *a, uint64_t id)
     return true;
 }
 
-/* A tensor borrowed from the mapping. shape[1] is 1 for vectors. Row-major, little-endian. The
- * data may have any alignment, so read it with memcpy or unaligned loads. */
+/* ---- the matrices of a layer ---- */
+
+/* What a matrix computes. A layer has each role at most once, and the parts of a layer run in this
+ * order. */
+typedef enum rose_role {
+    ROSE_QKV,  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
+    ROSE_OUT,  /* n_heads head_dim -> d_model, added to the residual stream */
+    ROSE_UP,   /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
+    ROSE_DOWN, /* d_ff -> d_model, added to the residual stream */
+    ROSE_N_ROLES
+} rose_role;
+
+/* How a matrix is divided over several devices: each has some of the outputs, or some of the inputs
+ * and so a part of every sum. */
+typedef enum rose_split { ROSE_SPLIT_NONE, ROSE_SPLIT_OUTPUTS, ROSE_SPLIT_INPUTS } rose_split;
+
+/* y = x W: k inputs, n outputs. Everything that loads, packs, plans or tunes matrices loops over
+ * the list that rose_kind_matrices makes. */
+typedef struct rose_matrix_spec {
+    rose_role role;
+    uint32_t k, n;    /* gated: n counts gate and up */
+    uint32_t n_stack; /* matrices of this shape in one tensor of the files; 1 */
+    uint32_t unit;    /* inputs or outputs that a split keeps together: head_dim, or 1 */
+    bool gated;       /* act(gate) * up is what comes out: n / 2 values */
+    rose_split split;
+} rose_matrix_spec;
+
+/* The matrices of a kind of layer in the order of the roles; returns how many there are. */
+size_t rose_kind_matrices(const rose_arch *a, const rose_kind *k,
+                          rose_matrix_spec out[ROSE_N_ROLES]);
+
+const char *rose_role_name(rose_role r); /* "qkv", "out", "up", "down" */
+
+/* ---- tensors ---- */
+
+/* A tensor borrowed from the mapping. Dimensions that it does not have are 1. Row-major,
+ * little-endian. The data may have any alignment, so read it with memcpy or unaligned loads. */
 typedef struct rose_tensor {
     const char *name; /* as in the file; borrowed */
     const void *data;
     rose_dtype dtype;
     uint32_t n_dims;
-    uint64_t shape[2];
+    uint64_t shape[3];
 } rose_tensor;
 
 enum { ROSE_LINEAR_PARTS = 3 };
@@ -169,17 +239,8 @@ typedef struct rose_layer {
     rose_tensor ln1_w, ln1_b, ln2_w, ln2_b; /* before attention, before the MLP */
     rose_tensor post1, post2;               /* after attention, after the MLP */
     rose_tensor q_norm, k_norm;             /* [head_dim] */
-    rose_linear qkv;  /* d_model -> (n_heads + 2 n_kv_heads) head_dim: q, k, v, each by head */
-    rose_linear proj; /* n_heads head_dim -> d_model */
-    rose_linear fc1;  /* d_model -> d_ff; gated: 2 d_ff, gate first, then up */
-    rose_linear fc2;  /* d_ff -> d_model */
-    uint32_t window;  /* 0 = full attention */
-    int rope;         /* index into arch.rope; -1 = this layer does not rotate */
-    float attn_scale;
+    rose_linear m[ROSE_N_ROLES];
 } rose_layer;
-
-/* Fill what the architecture says of layer i: window, rope and attn_scale. */
-void rose_layer_describe(rose_layer *l, const rose_arch *a, uint32_t i);
 
 /* Free what the architecture owns. rose_model_close calls it; a copy of an architecture borrows. */
 void rose_arch_free(rose_arch *a);

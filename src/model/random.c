@@ -191,7 +191,7 @@ static void list_add(rose_random_tensor *t, const char *lead, const rose_tensor_
     t->n_dims = row->n_dims;
     memcpy(t->shape, row->shape, sizeof t->shape);
     t->kind = row->kind;
-    t->n = row->shape[0] * row->shape[1];
+    t->n = row->shape[0] * row->shape[1] * row->shape[2];
 }
 
 rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_family *f,
@@ -200,10 +200,9 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
     const rose_naming *names = f->naming;
     const char *prefix = prefixed ? names->prefix : "";
     rose_tensor_row outer[ROSE_MAX_ROWS], layer[ROSE_MAX_ROWS];
-    rose_tensor_row head = {.n_dims = 2, .shape = {a->vocab_size, a->d_model}};
+    rose_tensor_row head = {.n_dims = 2, .shape = {a->vocab_size, a->d_model, 1}};
     const size_t n_outer = rose_family_model_rows(f, a, outer);
-    const size_t n_layer = rose_family_layer_rows(f, a, layer);
-    rose_random_tensor *list = calloc(n_outer + a->n_layers * n_layer + 1, sizeof *list);
+    rose_random_tensor *list = calloc(n_outer + a->n_layers * ROSE_MAX_ROWS + 1, sizeof *list);
     *out = list;
     *n = 0;
     if (list == NULL) return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
@@ -211,6 +210,7 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
         list_add(&list[(*n)++], prefix, &outer[t]);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         char lead[64];
+        const size_t n_layer = rose_family_layer_rows(f, a, i, layer);
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, names->layer_prefix, i);
         for (size_t t = 0; t < n_layer; t++)
             list_add(&list[(*n)++], lead, &layer[t]);
@@ -265,7 +265,8 @@ static rose_status plan_make(plan *p, const rose_random_opts *o, rose_json *conf
 /* ---- the weights ---- */
 
 /* The sum of four uniform integers in [0, 2^16) has variance 4 (2^32 - 1) / 12. */
-void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std)
+void rose_random_scale(rose_random_values *v, rose_tensor_kind kind, const rose_arch *a,
+                       float init_std)
 {
     /* The default's double is 0.02 itself: its bits are those of the models of before. */
     double std = init_std == 0.02f ? 0.02 : (double)init_std;
@@ -318,13 +319,13 @@ static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t 
     rose_status st = rose_buf_addf(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = begin; st == ROSE_OK && i < end; i++) {
         const rose_random_tensor *t = &p->tensors[i];
-        char second[32] = "";
-        if (t->n_dims == 2) snprintf(second, sizeof second, ",%" PRIu64, t->shape[1]);
-        st = rose_buf_addf(b,
-                           ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64
-                           "%s],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
-                           t->name, rose_dtype_name(p->o->dtype), t->shape[0], second, t->begin,
-                           t->begin + t->n * size);
+        st = rose_buf_addf(b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64, t->name,
+                           rose_dtype_name(p->o->dtype), t->shape[0]);
+        for (uint32_t k = 1; st == ROSE_OK && k < t->n_dims; k++)
+            st = rose_buf_addf(b, ",%" PRIu64, t->shape[k]);
+        if (st == ROSE_OK)
+            st = rose_buf_addf(b, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->begin,
+                               t->begin + t->n * size);
     }
     if (st == ROSE_OK) st = rose_buf_add(b, "}", 1);
     while (st == ROSE_OK && b->len % 8 != 0)

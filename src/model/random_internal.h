@@ -12,8 +12,8 @@
 typedef struct rose_random_tensor {
     char name[128];
     uint32_t n_dims;
-    uint64_t shape[2];
-    rose_kind kind;
+    uint64_t shape[3];
+    rose_tensor_kind kind;
     uint64_t n;     /* elements */
     uint64_t begin; /* offset within its shard's data */
     uint32_t shard;
@@ -34,7 +34,8 @@ rose_status rose_weights_open_dummy(struct rose_weights **out, const char *dir,
 rose_status rose_random_preset(rose_json **out, const char *name, rose_err *err);
 
 /* Fills mean and scale for tensors of this kind. */
-void rose_random_scale(rose_random_values *v, rose_kind kind, const rose_arch *a, float init_std);
+void rose_random_scale(rose_random_values *v, rose_tensor_kind kind, const rose_arch *a,
+                       float init_std);
 
 /* A folder under construction. It remembers the files that it made, to remove them on failure. */
 typedef struct rose_folder {

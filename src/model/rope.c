@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -208,9 +209,33 @@ void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_fre
         inv_freq[i] /= r->short_factor[i];
 }
 
+static bool same_rope(const rose_rope *a, const rose_rope *b)
+{
+    const float x[] = {a->theta,           a->factor,    a->low_freq_factor, a->high_freq_factor,
+                       a->beta_fast,       a->beta_slow, a->mscale,          a->mscale_all_dim,
+                       a->attention_factor};
+    const float y[] = {b->theta,           b->factor,    b->low_freq_factor, b->high_freq_factor,
+                       b->beta_fast,       b->beta_slow, b->mscale,          b->mscale_all_dim,
+                       b->attention_factor};
+    return a->dim == b->dim && a->kind == b->kind && a->truncate == b->truncate &&
+           a->original_max_positions == b->original_max_positions &&
+           a->short_factor == b->short_factor && a->long_factor == b->long_factor &&
+           memcmp(x, y, sizeof x) == 0;
+}
+
+int rose_rope_of_kind(const rose_arch *a, uint32_t kind)
+{
+    const rose_rope *r = &a->kinds[kind].mixer.rope;
+    uint32_t i = 0;
+    if (a->pos != ROSE_POS_ROPE || r->dim == 0) return -1;
+    while (!same_rope(&a->kinds[i].mixer.rope, r))
+        i++;
+    return (int)i;
+}
+
 void rose_rope_log_context(const rose_arch *a, uint32_t served_context)
 {
-    const rose_rope *r = &a->rope[0];
+    const rose_rope *r = &rose_arch_any(a)->mixer.rope;
     const uint32_t original = r->original_max_positions;
     const bool longer = r->kind == ROSE_ROPE_LONGROPE || r->kind == ROSE_ROPE_DYNAMIC;
     if (a->pos != ROSE_POS_ROPE || !longer || served_context <= original) return;

@@ -18,6 +18,10 @@
 void rose_rope_table(const rose_rope *r, uint32_t served_context, float *inv_freq,
                      float *attention_factor);
 
+/* The kind whose table of frequencies this kind uses: the first one with the same rope, so a table
+ * exists for each distinct rope. -1: the kind does not rotate. */
+int rose_rope_of_kind(const rose_arch *a, uint32_t kind);
+
 /* Logs it if the served context decides which frequencies the model has: those of longrope's long
  * factors, or those of a grown base (dynamic). */
 void rose_rope_log_context(const rose_arch *a, uint32_t served_context);

@@ -85,6 +85,7 @@ static rose_status read_kind(const reader *r, rose_rope *rope)
 /* The product is int(head_dim * factor) in fp64, as in Python. */
 static rose_status read_dim(const reader *r, rose_rope *rope)
 {
+    const uint32_t head_dim = r->a->kinds[0].mixer.head_dim;
     static const char name[] = "partial_rotary_factor";
     float checked = 1.0f;
     rose_status st = rose_config_read_positive(r->c, name, 1.0, &checked, r->err);
@@ -102,12 +103,12 @@ static rose_status read_dim(const reader *r, rose_rope *rope)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: partial_rotary_factor %g: %s rotates whole heads", r->c->label,
                          partial, r->a->model_type);
-    rope->dim = (uint32_t)(r->a->head_dim * partial);
+    rope->dim = (uint32_t)(head_dim * partial);
     if (rope->dim == 0 || rope->dim % 2 != 0)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: head_dim %u with partial_rotary_factor %g rotates %u values; an even "
                          "number is needed",
-                         r->c->label, r->a->head_dim, partial, rope->dim);
+                         r->c->label, head_dim, partial, rope->dim);
     return ROSE_OK;
 }
 
@@ -256,11 +257,10 @@ static rose_status finish(const reader *r, rose_rope *rope)
 }
 
 rose_status rose_decoder_rope_fields(const rose_config *c, const rose_config *fields,
-                                     const rose_decoder_defaults *d, float theta, int index,
+                                     const rose_decoder_defaults *d, float theta, rose_rope *rope,
                                      rose_arch *a, rose_err *err)
 {
     const reader r = {.c = c, .fields = fields, .d = d, .a = a, .err = err};
-    rose_rope *rope = &a->rope[index];
     *rope = (rose_rope){.theta = theta};
     rose_status st = check_unknown(&r);
     if (st == ROSE_OK) st = read_kind(&r, rope);
@@ -282,7 +282,6 @@ rose_status rose_decoder_rope(const rose_config *c, const rose_decoder_defaults 
     if (st == ROSE_OK) st = rose_config_sub(&fields, c, "rope_scaling", err);
     if (st == ROSE_OK && rose_json_size(fields.root) == 0)
         st = rose_config_sub(&fields, c, "rope_parameters", err);
-    if (st == ROSE_OK) st = rose_decoder_rope_fields(c, &fields, d, theta, 0, a, err);
-    a->rope[1] = a->rope[0];
-    return st;
+    if (st != ROSE_OK) return st;
+    return rose_decoder_rope_fields(c, &fields, d, theta, &a->kinds[0].mixer.rope, a, err);
 }

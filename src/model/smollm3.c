@@ -3,7 +3,8 @@
 #include "model/decoder.h"
 
 /* no_rope_layers holds 1 for a layer that rotates and 0 for one that does not. */
-static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *err)
+static rose_status read_no_rope(const rose_config *c, const rose_arch *a, rose_layer_flags *flags,
+                                rose_err *err)
 {
     const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
     uint32_t interval = 4;
@@ -22,29 +23,32 @@ static rose_status read_no_rope(const rose_config *c, rose_arch *a, rose_err *er
             return rose_fail(err, ROSE_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->label,
                              i);
         if (list != NULL) rotates = rose_json_int(v) == 1;
-        if (!rotates) a->layer_flags[i] |= ROSE_LAYER_NO_ROPE;
+        if (!rotates) flags->of[i] |= ROSE_LAYER_NO_ROPE;
     }
     return ROSE_OK;
 }
 
-static rose_status read_windows(const rose_family *f, const rose_config *c, rose_arch *a,
-                                rose_err *err)
+static rose_status read_windows(const rose_family *f, const rose_config *c, const rose_arch *a,
+                                rose_layer_flags *flags, rose_err *err)
 {
     bool use = false;
     rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
-    if (st == ROSE_OK) st = rose_decoder_window(c, &f->defaults, a, err);
+    if (st == ROSE_OK) st = rose_decoder_window(c, &f->defaults, &flags->window, err);
     if (st != ROSE_OK) return st;
-    if (!use) a->window = 0;
-    for (uint32_t i = 0; a->window != 0 && i < a->n_layers; i++)
-        if ((a->layer_flags[i] & ROSE_LAYER_NO_ROPE) != 0) a->layer_flags[i] |= ROSE_LAYER_SLIDING;
-    return rose_decoder_layer_types(c, a, err);
+    if (!use) flags->window = 0;
+    for (uint32_t i = 0; flags->window != 0 && i < a->n_layers; i++)
+        if ((flags->of[i] & ROSE_LAYER_NO_ROPE) != 0) flags->of[i] |= ROSE_LAYER_SLIDING;
+    return rose_decoder_layer_types(c, a, flags, err);
 }
 
 static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
+    rose_layer_flags flags = {.window = 0};
     rose_status st = rose_decoder_parse(f, c, a, err);
-    if (st == ROSE_OK) st = read_no_rope(c, a, err);
-    if (st == ROSE_OK) st = read_windows(f, c, a, err);
+    flags.rope = a->kinds[0].mixer.rope;
+    if (st == ROSE_OK) st = read_no_rope(c, a, &flags, err);
+    if (st == ROSE_OK) st = read_windows(f, c, a, &flags, err);
+    if (st == ROSE_OK) rose_arch_set_kinds(a, &flags);
     return st;
 }
 

@@ -59,15 +59,16 @@ enum {
     FUSED = 32,
     PARTS = 64,
     QKV_BIAS = 128,
-    PROJ_BIAS = 256,
-    MLP_BIAS = 512
+    O_BIAS = 256,
+    MLP_BIAS = 512,
+    PRE_NORMS = 1024
 };
 
 typedef struct spec {
     const char *names[N_NAMINGS]; /* without ".weight" or ".bias"; NULL = no family has it */
     size_t offset;
     dim dims[2]; /* of a matrix: outputs, inputs */
-    rose_kind kind;
+    rose_tensor_kind kind;
     unsigned when; /* all these bits */
 } spec;
 
@@ -90,51 +91,58 @@ static const spec model_specs[] = {
 #define LN2_LLAMA "post_attention_layernorm"
 
 static const spec layer_specs[] = {
-    LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, 0),
-    LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, LAYER_NORM),
-    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.w[0], QKV, MODEL, MATRIX, FUSED),
-    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.w[0], Q, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.w[1], KV, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.w[2], KV, MODEL, MATRIX, PARTS),
-    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", qkv.b[0], QKV, NONE, BIAS,
+    LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, PRE_NORMS),
+    LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, PRE_NORMS | LAYER_NORM),
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", m[ROSE_QKV].w[0], QKV, MODEL, MATRIX,
+              FUSED),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", m[ROSE_QKV].w[0], Q, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", m[ROSE_QKV].w[1], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", m[ROSE_QKV].w[2], KV, MODEL, MATRIX, PARTS),
+    LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", m[ROSE_QKV].b[0], QKV, NONE, BIAS,
               FUSED | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", qkv.b[0], Q, NONE, BIAS, PARTS | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", qkv.b[1], KV, NONE, BIAS, PARTS | QKV_BIAS),
-    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", qkv.b[2], KV, NONE, BIAS, PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", m[ROSE_QKV].b[0], Q, NONE, BIAS,
+              PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.k_proj", "attn_k", m[ROSE_QKV].b[1], KV, NONE, BIAS,
+              PARTS | QKV_BIAS),
+    LAYER_ROW(NULL, "self_attn.v_proj", "attn_v", m[ROSE_QKV].b[2], KV, NONE, BIAS,
+              PARTS | QKV_BIAS),
     LAYER_ROW(NULL, "self_attn.q_norm", "attn_q_norm", q_norm, HEAD, NONE, NORM, QK_NORM),
     LAYER_ROW(NULL, "self_attn.k_norm", "attn_k_norm", k_norm, HEAD, NONE, NORM, QK_NORM),
-    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.w[0], MODEL, Q, RESIDUAL, 0),
-    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", proj.b[0], MODEL, NONE, BIAS,
-              PROJ_BIAS),
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", m[ROSE_OUT].w[0], MODEL, Q,
+              RESIDUAL, 0),
+    LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", m[ROSE_OUT].b[0], MODEL, NONE, BIAS,
+              O_BIAS),
     LAYER_ROW(NULL, LN2_LLAMA, "post_attention_norm", post1, MODEL, NONE, NORM, POST_NORMS),
-    LAYER_ROW(NULL, "pre_feedforward_layernorm", "ffn_norm", ln2_w, MODEL, NONE, NORM, POST_NORMS),
-    LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, NO_POST_NORMS),
-    LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, LAYER_NORM),
-    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.w[0], FC1, MODEL, MATRIX, FUSED),
-    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", fc1.b[0], FC1, NONE, BIAS,
+    LAYER_ROW(NULL, "pre_feedforward_layernorm", "ffn_norm", ln2_w, MODEL, NONE, NORM,
+              PRE_NORMS | POST_NORMS),
+    LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, PRE_NORMS | NO_POST_NORMS),
+    LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, PRE_NORMS | LAYER_NORM),
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].w[0], FC1, MODEL, MATRIX, FUSED),
+    LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].b[0], FC1, NONE, BIAS,
               FUSED | MLP_BIAS),
-    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.w[0], FF, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.w[1], FF, MODEL, MATRIX, PARTS),
-    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", fc1.b[0], FF, NONE, BIAS, PARTS | MLP_BIAS),
-    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", fc1.b[1], FF, NONE, BIAS, PARTS | MLP_BIAS),
-    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.w[0], MODEL, FF, RESIDUAL, 0),
-    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", fc2.b[0], MODEL, NONE, BIAS, MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", m[ROSE_UP].w[0], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", m[ROSE_UP].w[1], FF, MODEL, MATRIX, PARTS),
+    LAYER_ROW(NULL, "mlp.gate_proj", "ffn_gate", m[ROSE_UP].b[0], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW(NULL, "mlp.up_proj", "ffn_up", m[ROSE_UP].b[1], FF, NONE, BIAS, PARTS | MLP_BIAS),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].w[0], MODEL, FF, RESIDUAL, 0),
+    LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].b[0], MODEL, NONE, BIAS,
+              MLP_BIAS),
     LAYER_ROW(NULL, "post_feedforward_layernorm", "post_ffw_norm", post2, MODEL, NONE, NORM,
               POST_NORMS),
 };
 
-static unsigned features(const rose_family *f, const rose_arch *a)
+static unsigned features(const rose_family *f, const rose_arch *a, const rose_kind *k)
 {
     return (a->norm == ROSE_NORM_LAYER ? LAYER_NORM : 0u) |
-           (a->pos == ROSE_POS_LEARNED ? LEARNED_POS : 0u) |
-           (a->norm_place == ROSE_NORM_BOTH ? POST_NORMS : NO_POST_NORMS) |
-           (a->qk_norm ? QK_NORM : 0u) | (f->fused ? FUSED : PARTS) |
-           (a->qkv_bias ? QKV_BIAS : 0u) | (a->proj_bias ? PROJ_BIAS : 0u) |
-           (a->mlp_bias ? MLP_BIAS : 0u);
+           (a->pos == ROSE_POS_LEARNED ? LEARNED_POS : 0u) | (k->norms.before ? PRE_NORMS : 0u) |
+           (k->norms.after ? POST_NORMS : NO_POST_NORMS) | (k->mixer.qk_norm ? QK_NORM : 0u) |
+           (f->fused ? FUSED : PARTS) | (k->mixer.qkv_bias ? QKV_BIAS : 0u) |
+           (k->mixer.o_bias ? O_BIAS : 0u) | (k->mlp.bias ? MLP_BIAS : 0u);
 }
 
-static uint64_t dim_size(const rose_arch *a, dim d)
+static uint64_t dim_size(const rose_arch *a, const rose_kind *k, dim d)
 {
+    const rose_mixer *m = &k->mixer;
     switch (d) {
     case NONE:
         return 1;
@@ -145,38 +153,39 @@ static uint64_t dim_size(const rose_arch *a, dim d)
     case MODEL:
         return a->d_model;
     case HEAD:
-        return a->head_dim;
+        return m->head_dim;
     case Q:
-        return (uint64_t)a->n_heads * a->head_dim;
+        return (uint64_t)m->n_heads * m->head_dim;
     case KV:
-        return (uint64_t)a->n_kv_heads * a->head_dim;
+        return (uint64_t)m->n_kv_heads * m->head_dim;
     case QKV:
-        return ((uint64_t)a->n_heads + 2 * (uint64_t)a->n_kv_heads) * a->head_dim;
+        return ((uint64_t)m->n_heads + 2 * (uint64_t)m->n_kv_heads) * m->head_dim;
     case FF:
-        return a->d_ff;
+        return k->mlp.d_ff;
     case FC1:
-        return (a->mlp_gated ? 2 : 1) * (uint64_t)a->d_ff;
+        return (k->mlp.gated ? 2 : 1) * (uint64_t)k->mlp.d_ff;
     }
     return 0;
 }
 
 /* swapped: matrices are stored [in][out]. */
-static size_t make_rows(const rose_family *f, const rose_arch *a, const spec *specs, size_t n_specs,
-                        bool swapped, rose_tensor_row out[ROSE_MAX_ROWS])
+static size_t make_rows(const rose_family *f, const rose_arch *a, const rose_kind *k,
+                        const spec *specs, size_t n_specs, bool swapped,
+                        rose_tensor_row out[ROSE_MAX_ROWS])
 {
-    const unsigned has = features(f, a);
+    const unsigned has = features(f, a, k);
     size_t n = 0;
     for (size_t i = 0; i < n_specs; i++) {
         const spec *s = &specs[i];
         if ((s->when & has) != s->when) continue;
         const char *const name = s->names[f->naming->column];
         assert(name != NULL && n < ROSE_MAX_ROWS);
-        const uint64_t rows = dim_size(a, s->dims[0]), cols = dim_size(a, s->dims[1]);
+        const uint64_t rows = dim_size(a, k, s->dims[0]), cols = dim_size(a, k, s->dims[1]);
         const bool swap = swapped && s->dims[1] != NONE;
         rose_tensor_row *row = &out[n++];
         *row = (rose_tensor_row){.offset = s->offset,
                                  .n_dims = s->dims[1] == NONE ? 1 : 2,
-                                 .shape = {swap ? cols : rows, swap ? rows : cols},
+                                 .shape = {swap ? cols : rows, swap ? rows : cols, 1},
                                  .kind = s->kind};
         snprintf(row->name, sizeof row->name, "%s.%s", name,
                  s->kind == ROSE_KIND_BIAS ? "bias" : "weight");
@@ -187,12 +196,36 @@ static size_t make_rows(const rose_family *f, const rose_arch *a, const spec *sp
 size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
                               rose_tensor_row out[ROSE_MAX_ROWS])
 {
-    return make_rows(f, a, model_specs, sizeof model_specs / sizeof model_specs[0], false, out);
+    return make_rows(f, a, rose_arch_any(a), model_specs,
+                     sizeof model_specs / sizeof model_specs[0], false, out);
 }
 
-size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a,
+size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a, uint32_t layer,
                               rose_tensor_row out[ROSE_MAX_ROWS])
 {
-    return make_rows(f, a, layer_specs, sizeof layer_specs / sizeof layer_specs[0],
-                     !f->naming->transposed, out);
+    return make_rows(f, a, rose_arch_kind(a, layer), layer_specs,
+                     sizeof layer_specs / sizeof layer_specs[0], !f->naming->transposed, out);
+}
+
+const char *rose_role_name(rose_role r)
+{
+    static const char *const names[ROSE_N_ROLES] = {"qkv", "out", "up", "down"};
+    return names[r];
+}
+
+size_t rose_kind_matrices(const rose_arch *a, const rose_kind *k,
+                          rose_matrix_spec out[ROSE_N_ROLES])
+{
+    const rose_mixer *m = &k->mixer;
+    const uint32_t d = a->d_model, q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
+    const uint32_t ff = k->mlp.d_ff;
+    const bool gated = k->mlp.gated;
+    const rose_matrix_spec all[] = {
+        {ROSE_QKV, d, q + 2 * kv, 1, m->head_dim, false, ROSE_SPLIT_OUTPUTS},
+        {ROSE_OUT, q, d, 1, m->head_dim, false, ROSE_SPLIT_INPUTS},
+        {ROSE_UP, d, gated ? 2 * ff : ff, 1, 1, gated, ROSE_SPLIT_OUTPUTS},
+        {ROSE_DOWN, ff, d, 1, 1, false, ROSE_SPLIT_INPUTS},
+    };
+    memcpy(out, all, sizeof all);
+    return sizeof all / sizeof *all;
 }

@@ -387,8 +387,8 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
     it->pages = rose_sched_table(s, q);
     it->n_pages = s->n_pages[q->lane];
     q->n_done += n;
-    it->sample = q->n_done == q->n_known;
-    if (it->sample) {
+    it->n_outs = q->n_done == q->n_known;
+    if (it->n_outs > 0) {
         q->n_known++;
         q->held = q->guided;
         p->n_outputs++;

@@ -97,7 +97,7 @@ typedef struct rose_sched_item {
     uint32_t seq;          /* its handle */
     uint32_t pos;          /* first position to compute */
     uint32_t n;            /* rows: positions pos .. pos + n - 1 */
-    bool sample;           /* sample the token at position pos + n from the last row */
+    uint32_t n_outs;       /* the last rows, as many, each sample the token after them; 0 or 1 */
     uint64_t ticket;       /* of the page table, 1, 2, ...: unique in the scheduler's life. (ticket,
                               n_pages) tells whether a copy of the table is current */
     const uint32_t *pages; /* [n_pages] pages in order of position; borrowed until the next call */

@@ -99,17 +99,18 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         .model_type = "gpt2",
         .n_layers = s->n_layers,
         .d_model = d,
-        .n_heads = s->n_heads,
-        .n_kv_heads = s->n_heads,
-        .head_dim = d / s->n_heads,
-        .d_ff = s->d_ff,
+        .n_kinds = 1,
+        .kinds = {{.mixer = {.n_heads = s->n_heads,
+                             .n_kv_heads = s->n_heads,
+                             .head_dim = d / s->n_heads,
+                             .scale = 1.0f / sqrtf((float)(d / s->n_heads)),
+                             .scale_by_layer = s->by_layer},
+                   .mlp = {.d_ff = s->d_ff, .act = s->act},
+                   .norms = {.before = true}}},
         .vocab_size = s->vocab,
         .max_positions = s->max_positions,
         .norm_eps = 1e-5f,
-        .attn_scale = 1.0f / sqrtf((float)(d / s->n_heads)),
-        .attn_scale_by_layer = s->by_layer,
         .embed_scale = 1.0f,
-        .act = s->act,
         .tied_head = !s->untied,
         .bos_id = -1,
     };
@@ -127,11 +128,10 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
         l->ln1_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
         l->ln2_w = fx_tensor(&r, s->dtype, d, 1, 1, 0.2f);
         l->ln2_b = fx_tensor(&r, s->dtype, d, 1, 0, 0.2f);
-        l->qkv = fx_linear(&r, s, d, 3 * d);
-        l->proj = fx_linear(&r, s, d, d);
-        l->fc1 = fx_linear(&r, s, d, s->d_ff);
-        l->fc2 = fx_linear(&r, s, s->d_ff, d);
-        rose_layer_describe(l, &m->arch, i);
+        l->m[ROSE_QKV] = fx_linear(&r, s, d, 3 * d);
+        l->m[ROSE_OUT] = fx_linear(&r, s, d, d);
+        l->m[ROSE_UP] = fx_linear(&r, s, d, s->d_ff);
+        l->m[ROSE_DOWN] = fx_linear(&r, s, s->d_ff, d);
     }
     return m;
 }
@@ -140,9 +140,18 @@ static inline void fx_model_free(rose_model *m)
 {
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         const rose_layer *l = &m->layers[i];
-        const rose_tensor *all[] = {&l->ln1_w,    &l->ln1_b,    &l->ln2_w,     &l->ln2_b,
-                                    &l->qkv.w[0], &l->qkv.b[0], &l->proj.w[0], &l->proj.b[0],
-                                    &l->fc1.w[0], &l->fc1.b[0], &l->fc2.w[0],  &l->fc2.b[0]};
+        const rose_tensor *all[] = {&l->ln1_w,
+                                    &l->ln1_b,
+                                    &l->ln2_w,
+                                    &l->ln2_b,
+                                    &l->m[ROSE_QKV].w[0],
+                                    &l->m[ROSE_QKV].b[0],
+                                    &l->m[ROSE_OUT].w[0],
+                                    &l->m[ROSE_OUT].b[0],
+                                    &l->m[ROSE_UP].w[0],
+                                    &l->m[ROSE_UP].b[0],
+                                    &l->m[ROSE_DOWN].w[0],
+                                    &l->m[ROSE_DOWN].b[0]};
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
             free((void *)(uintptr_t)all[j]->data);
     }
@@ -279,12 +288,11 @@ typedef struct fx_part {
 
 static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
 {
-    static uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
-    static uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[FX_MAX_ROWS], out_pos[FX_MAX_ROWS];
-    static rose_sampling params[FX_MAX_ROWS]; /* temperature 0: greedy */
-    static float *states[FX_MAX_ROWS];
+    static uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS * FX_STRIDE];
+    static rose_batch_seq seqs[FX_MAX_SEQS];
+    static rose_batch_out outs[FX_MAX_ROWS]; /* temperature 0: greedy */
     const uint32_t vocab = f->model->arch.vocab_size;
-    rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seq_first = first, .seq_pos = pos};
+    rose_batch b = {.n_seqs = n_parts, .tokens = tokens, .seqs = seqs, .outs = outs};
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
@@ -293,8 +301,10 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         fx_seq *s = parts[i].seq;
         uint32_t end = s->done + parts[i].n_rows;
         assert_true(end <= s->n_tokens && b.n_tokens + parts[i].n_rows <= FX_MAX_ROWS);
-        first[i] = b.n_tokens;
-        pos[i] = s->done;
+        seqs[i] = (rose_batch_seq){.first = b.n_tokens,
+                                   .n = parts[i].n_rows,
+                                   .pos = s->done,
+                                   .table = pages + i * FX_STRIDE};
         while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
             assert_true(f->n_free > 0);
             s->pages[s->n_pages++] = f->free_pages[--f->n_free];
@@ -304,20 +314,12 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         for (uint32_t p = s->done; p < end; p++) {
             if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
                 assert_true(b.n_outputs < FX_MAX_ROWS);
-                states[b.n_outputs] = parts[i].seq->sum;
-                if (parts[i].seq->sum != NULL) b.out_states = states;
-                out_row[b.n_outputs] = b.n_tokens;
-                out_pos[b.n_outputs++] = p + 1;
+                outs[b.n_outputs++] =
+                    (rose_batch_out){.row = b.n_tokens, .pos = p + 1, .sum = s->sum};
             }
             tokens[b.n_tokens++] = s->tokens[p];
         }
     }
-    first[n_parts] = b.n_tokens;
-    b.pages = pages;
-    b.page_stride = FX_STRIDE;
-    b.out_row = out_row;
-    b.out_pos = out_pos;
-    b.out_params = params;
     const size_t logits_bytes = ((size_t)b.n_outputs * vocab + 1) * sizeof *b.logits;
     b.logits = malloc(logits_bytes);
     assert_non_null(b.logits);

@@ -165,15 +165,15 @@ static void test_plan_refuses_options(void **state)
         REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "num-kv-pages");
         m->arch.n_layers = 1;
         const uint64_t row = 4096 * sizeof(float), free_bytes = rose_memory_available();
-        m->arch.d_ff =
+        m->arch.kinds[0].mlp.d_ff =
             (uint32_t)(free_bytes / 2048) & ~63u; /* weights take a quarter of the memory */
         REFUSED(max_step_tokens, 1 << 20, ROSE_E_NOMEM, "max-num-batched-tokens");
-        m->arch.d_ff = g_shape.d_ff;
+        m->arch.kinds[0].mlp.d_ff = g_shape.d_ff;
         /* Embeddings that are also the head, in shares of the memory that is there. */
         m->arch.tied_head = true;
         m->arch.d_model = 4096;
-        m->arch.n_heads = m->arch.n_kv_heads = 32;
-        m->arch.head_dim = 128;
+        m->arch.kinds[0].mixer.n_heads = m->arch.kinds[0].mixer.n_kv_heads = 32;
+        m->arch.kinds[0].mixer.head_dim = 128;
         m->arch.vocab_size = (uint32_t)(free_bytes / row * 3 / 2); /* fp32: 1.5 of it, bf16: 0.75 */
         REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "choose dtype bfloat16");
         m->arch.vocab_size = (uint32_t)(free_bytes / row * 5 / 2); /* bf16: 1.25 */
@@ -217,20 +217,20 @@ static void test_plan_refuses_architectures(void **state)
     rose_model *m = fx_model(&g_shape, 1);
     const rose_arch good = m->arch;
     rose_backend_opts o = default_opts();
-    m->arch.n_kv_heads = m->arch.n_heads - 1;
+    m->arch.kinds[0].mixer.n_kv_heads = m->arch.kinds[0].mixer.n_heads - 1;
     refused(m, &o, ROSE_E_UNSUPPORTED, "KV heads");
     m->arch = good;
     m->arch.pos = ROSE_POS_ROPE;
-    m->arch.rope[0].dim = m->arch.head_dim + 2;
+    m->arch.kinds[0].mixer.rope.dim = m->arch.kinds[0].mixer.head_dim + 2;
     refused(m, &o, ROSE_E_UNSUPPORTED, "RoPE");
-    m->arch.rope[0].dim = 3;
+    m->arch.kinds[0].mixer.rope.dim = 3;
     refused(m, &o, ROSE_E_UNSUPPORTED, "RoPE");
     m->arch = good;
-    m->arch.n_heads = m->arch.n_kv_heads = 1;
-    m->arch.head_dim = m->arch.d_model = 257;
+    m->arch.kinds[0].mixer.n_heads = m->arch.kinds[0].mixer.n_kv_heads = 1;
+    m->arch.kinds[0].mixer.head_dim = m->arch.d_model = 257;
     refused(m, &o, ROSE_E_UNSUPPORTED, "head size 257");
     m->arch = good;
-    m->arch.d_ff = 0;
+    m->arch.kinds[0].mlp.d_ff = 0;
     refused(m, &o, ROSE_E_UNSUPPORTED, "size");
     m->arch = good;
     fx_model_free(m);
@@ -454,7 +454,7 @@ static void test_int8_refusals(void **state)
     o.dtype = ROSE_COMPUTE_AUTO;
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
     assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
-    rose_tensor *t = &m->layers[0].fc1.w[0];
+    rose_tensor *t = &m->layers[0].m[ROSE_UP].w[0];
     memset((void *)(uintptr_t)t->data, 0xFF, rose_dtype_size(t->dtype));
     assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_E_UNSUPPORTED);
     assert_null(ctx);
@@ -562,28 +562,20 @@ static void test_copy_pages(void **state)
 
 /* A batch of one sequence of 20 rows for the tests below. */
 typedef struct one {
-    uint32_t tokens[20], first[2], pos[1], pages[2];
-    uint32_t out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
-    rose_sampling params[FX_MAX_SEQS];
+    uint32_t tokens[20], pages[2];
+    rose_batch_seq seq;
+    rose_batch_out outs[FX_MAX_SEQS];
     rose_batch b;
 } one;
 
 static void one_init(one *o)
 {
     memset(o, 0, sizeof *o);
-    o->first[1] = 20;
+    o->seq = (rose_batch_seq){.n = 20, .table = o->pages};
     o->pages[0] = 3;
     o->pages[1] = 1;
-    o->b = (rose_batch){.n_seqs = 1,
-                        .n_tokens = 20,
-                        .tokens = o->tokens,
-                        .seq_first = o->first,
-                        .seq_pos = o->pos,
-                        .pages = o->pages,
-                        .page_stride = 2,
-                        .out_row = o->out_row,
-                        .out_pos = o->out_pos,
-                        .out_params = o->params};
+    o->b = (rose_batch){
+        .n_seqs = 1, .n_tokens = 20, .tokens = o->tokens, .seqs = &o->seq, .outs = o->outs};
     for (uint32_t i = 0; i < 20; i++)
         o->tokens[i] = i * 3;
 }
@@ -596,6 +588,7 @@ static void test_outputs(void **state)
     const uint32_t vocab = m->arch.vocab_size;
     fx_backend f = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 0);
     static one o;
+    static rose_batch_out given[FX_MAX_SEQS];
     rose_step_result result;
     rose_err err;
     uint64_t ticket;
@@ -608,9 +601,11 @@ static void test_outputs(void **state)
     assert_int_equal(result.n_outputs, 0);
 
     for (uint32_t i = 0; i < FX_MAX_SEQS; i++) {
-        o.out_row[i] = 19 - i / 3 % 20;
-        o.out_pos[i] = i;
-        o.params[i] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+        o.outs[i] = (rose_batch_out){
+            .row = 19 - i / 3 % 20,
+            .pos = i,
+            .params = {.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7}};
+        given[i] = o.outs[i];
     }
     o.b.n_outputs = FX_MAX_SEQS;
     o.b.logits = all;
@@ -626,9 +621,7 @@ static void test_outputs(void **state)
         one_init(&o);
         o.b.n_outputs = 1;
         o.b.logits = row;
-        o.out_row[0] = 19 - i / 3 % 20;
-        o.out_pos[0] = i;
-        o.params[0] = (rose_sampling){.temperature = i % 4 == 0 ? 0 : 1.5f, .top_p = 1, .seed = 7};
+        o.outs[0] = given[i];
         assert_int_equal(f.ops->step(f.cpu, &o.b, &ticket, &err), ROSE_OK);
         assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
         assert_memory_equal(row, all + (size_t)i * vocab, vocab * sizeof *row);
@@ -695,11 +688,14 @@ static void test_bad_batches(void **state)
     BAD(o.b.n_tokens = 0);
     BAD(o.b.n_tokens = FX_MAX_ROWS + 1);
     BAD(o.b.n_outputs = FX_MAX_ROWS + 1);
-    BAD(o.pos[0] = 81);
-    BAD(o.pos[0] = UINT32_MAX);
-    BAD(o.first[0] = 1);
-    BAD(o.first[1] = 19);
-    BAD((o.b.n_outputs = 1, o.out_row[0] = 20));
+    BAD(o.seq.pos = 81);
+    BAD(o.seq.pos = UINT32_MAX);
+    BAD(o.seq.first = 1);
+    BAD(o.seq.n = 0);
+    BAD(o.seq.n = 19);
+    BAD(o.seq.n = 21);
+    BAD(o.seq.adapter = 1);
+    BAD((o.b.n_outputs = 1, o.outs[0].row = 20));
     BAD(o.pages[1] = f.plan.kv_pages);
     BAD(o.tokens[0] = ROSE_TOKEN_OUTPUT); /* one step at a time: no step before to name */
     one_init(&o); /* the shared check: a token may name an output that the step before has */

@@ -72,27 +72,26 @@ static uint64_t resident(const rose_region *r)
 static void run_steps(void *ctx, uint32_t *last_ids)
 {
     static uint32_t tokens[CHUNK], pages[LEN / ROSE_KV_PAGE_TOKENS];
-    static rose_sampling greedy;
-    uint32_t first[2] = {0, CHUNK}, pos = 0, out_row = CHUNK - 1, out_pos = 0;
-    rose_batch b = {.n_seqs = 1, .n_tokens = CHUNK, .tokens = tokens, .seq_first = first};
+    rose_batch_seq seq = {.n = CHUNK, .table = pages};
+    rose_batch_out out = {.row = CHUNK - 1}; /* greedy */
+    const rose_batch b = {.n_seqs = 1,
+                          .n_tokens = CHUNK,
+                          .n_outputs = 1,
+                          .tokens = tokens,
+                          .seqs = &seq,
+                          .outs = &out};
+    const uint32_t n_pages = LEN / ROSE_KV_PAGE_TOKENS;
     const rose_backend_ops *ops = rose_backend_cpu();
     rose_step_result result;
     rose_err err = {""};
     uint64_t ticket;
-    b.seq_pos = &pos;
-    b.pages = pages;
-    b.page_stride = LEN / ROSE_KV_PAGE_TOKENS;
-    b.n_outputs = 1;
-    b.out_row = &out_row;
-    b.out_pos = &out_pos;
-    b.out_params = &greedy;
     for (uint32_t s = 0; s < SEQS; s++) {
-        for (uint32_t i = 0; i < b.page_stride; i++)
-            pages[i] = s * b.page_stride + i;
-        for (pos = 0; pos < LEN; pos += CHUNK) {
+        for (uint32_t i = 0; i < n_pages; i++)
+            pages[i] = s * n_pages + i;
+        for (seq.pos = 0; seq.pos < LEN; seq.pos += CHUNK) {
             for (uint32_t i = 0; i < CHUNK; i++)
-                tokens[i] = (s * 31 + pos + i * 7) % g_shape.vocab;
-            out_pos = pos + CHUNK;
+                tokens[i] = (s * 31 + seq.pos + i * 7) % g_shape.vocab;
+            out.pos = seq.pos + CHUNK;
             assert_int_equal(ops->step(ctx, &b, &ticket, &err), ROSE_OK);
             assert_int_equal(ops->collect(ctx, ticket, &result, &err), ROSE_OK);
             last_ids[s] = result.ids[0];

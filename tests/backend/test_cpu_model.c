@@ -77,12 +77,13 @@ static double naive_act(rose_act act, double x)
 static void naive_attention(const rose_arch *a, const double *qkv, double *k, double *v,
                             uint32_t pos, uint32_t layer, double *out)
 {
-    const uint32_t d = a->d_model, hd = a->head_dim;
-    double scale = (double)a->attn_scale / (a->attn_scale_by_layer ? layer + 1 : 1);
+    const uint32_t d = a->d_model, hd = a->kinds[0].mixer.head_dim;
+    double scale =
+        (double)a->kinds[0].mixer.scale / (a->kinds[0].mixer.scale_by_layer ? layer + 1 : 1);
     double p[256];
     memcpy(k + (size_t)pos * d, qkv + d, d * sizeof *k);
     memcpy(v + (size_t)pos * d, qkv + 2 * d, d * sizeof *v);
-    for (uint32_t h = 0; h < a->n_heads; h++) {
+    for (uint32_t h = 0; h < a->kinds[0].mixer.n_heads; h++) {
         double max = (double)-INFINITY, sum = 0;
         for (uint32_t j = 0; j <= pos; j++) {
             p[j] = 0;
@@ -110,7 +111,7 @@ static void naive_forward(const rose_model *m, const uint32_t *tokens, uint32_t 
     double *k = calloc(a->n_layers * layer_kv, sizeof *k);
     double *v = calloc(a->n_layers * layer_kv, sizeof *v);
     double *x = calloc(d, sizeof *x), *h = calloc(d, sizeof *h), *o = calloc(d, sizeof *o);
-    double *wide = calloc((size_t)3 * d + a->d_ff, sizeof *wide);
+    double *wide = calloc((size_t)3 * d + a->kinds[0].mlp.d_ff, sizeof *wide);
     double *tok = read_all(&m->tok_embed), *position = read_all(&m->pos_embed);
     rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};
 
@@ -121,16 +122,16 @@ static void naive_forward(const rose_model *m, const uint32_t *tokens, uint32_t 
         for (uint32_t l = 0; l < a->n_layers; l++) {
             const rose_layer *w = &m->layers[l];
             naive_norm(&w->ln1_w, &w->ln1_b, (double)a->norm_eps, x, d, h);
-            naive_linear(&w->qkv, h, d, 3 * d, wide);
+            naive_linear(&w->m[ROSE_QKV], h, d, 3 * d, wide);
             naive_attention(a, wide, k + l * layer_kv, v + l * layer_kv, p, l, o);
-            naive_linear(&w->proj, o, d, d, h);
+            naive_linear(&w->m[ROSE_OUT], o, d, d, h);
             for (uint32_t i = 0; i < d; i++)
                 x[i] += h[i];
             naive_norm(&w->ln2_w, &w->ln2_b, (double)a->norm_eps, x, d, h);
-            naive_linear(&w->fc1, h, d, a->d_ff, wide);
-            for (uint32_t i = 0; i < a->d_ff; i++)
-                wide[i] = naive_act(a->act, wide[i]);
-            naive_linear(&w->fc2, wide, a->d_ff, d, h);
+            naive_linear(&w->m[ROSE_UP], h, d, a->kinds[0].mlp.d_ff, wide);
+            for (uint32_t i = 0; i < a->kinds[0].mlp.d_ff; i++)
+                wide[i] = naive_act(a->kinds[0].mlp.act, wide[i]);
+            naive_linear(&w->m[ROSE_DOWN], wide, a->kinds[0].mlp.d_ff, d, h);
             for (uint32_t i = 0; i < d; i++)
                 x[i] += h[i];
         }

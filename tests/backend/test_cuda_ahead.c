@@ -35,21 +35,14 @@ typedef struct flight {
 
 typedef struct batch {
     rose_batch b;
-    uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
-    uint32_t pages[FX_MAX_SEQS * MAX_PAGES], out_row[FX_MAX_SEQS], out_pos[FX_MAX_SEQS];
-    rose_sampling params[FX_MAX_SEQS];
+    uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS * MAX_PAGES];
+    rose_batch_seq seqs[FX_MAX_SEQS];
+    rose_batch_out outs[FX_MAX_SEQS];
 } batch;
 
 static void begin(batch *x)
 {
-    x->b = (rose_batch){.tokens = x->tokens,
-                        .seq_first = x->first,
-                        .seq_pos = x->pos,
-                        .pages = x->pages,
-                        .page_stride = MAX_PAGES,
-                        .out_row = x->out_row,
-                        .out_pos = x->out_pos,
-                        .out_params = x->params};
+    x->b = (rose_batch){.tokens = x->tokens, .seqs = x->seqs, .outs = x->outs};
 }
 
 static void add(const game *g, batch *x, seq *q, uint32_t i, flight *f)
@@ -58,18 +51,22 @@ static void add(const game *g, batch *x, seq *q, uint32_t i, flight *f)
     uint32_t s = b->n_seqs++, end = q->n_prompt;
     if (end > q->done + g->chunk) end = q->done + g->chunk;
     if (q->done >= q->n_prompt) end = q->done + 1;
-    x->pos[s] = q->done;
+    x->seqs[s] = (rose_batch_seq){.first = b->n_tokens,
+                                  .n = end - q->done,
+                                  .pos = q->done,
+                                  .table = x->pages + s * MAX_PAGES};
     memcpy(x->pages + s * MAX_PAGES, q->pages, sizeof q->pages);
     for (; q->done < end; q->done++)
         x->tokens[b->n_tokens++] =
             q->done < q->n_known ? q->ids[q->done] : ROSE_TOKEN_OUTPUT | q->out;
-    x->first[s + 1] = b->n_tokens;
     if (end < q->n_prompt) return;
     uint32_t k = b->n_outputs++;
-    x->out_row[k] = b->n_tokens - 1;
-    x->out_pos[k] = end;
-    x->params[k] = (rose_sampling){
-        .temperature = (float)(i % 3) * 0.5f, .top_p = 0.95f, .top_k = i % 2 ? 0 : 50, .seed = i};
+    x->outs[k] = (rose_batch_out){.row = b->n_tokens - 1,
+                                  .pos = end,
+                                  .params = {.temperature = (float)(i % 3) * 0.5f,
+                                             .top_p = 0.95f,
+                                             .top_k = i % 2 ? 0 : 50,
+                                             .seed = i}};
     q->out = k;
     q->sampling++;
     f->seqs[f->n++] = i;
@@ -241,20 +238,10 @@ static void test_crowd(void **state)
 static rose_status one(fx_backend *f, uint32_t token, uint32_t pos, const uint32_t *page,
                        uint64_t *ticket)
 {
-    static const uint32_t first[] = {0, 1}, row[] = {0};
-    static const rose_sampling greedy[] = {{.top_p = 1}};
-    const uint32_t out_pos[] = {pos + 1};
-    const rose_batch b = {.n_seqs = 1,
-                          .n_tokens = 1,
-                          .tokens = &token,
-                          .seq_first = first,
-                          .seq_pos = &pos,
-                          .pages = page,
-                          .page_stride = 1,
-                          .n_outputs = 1,
-                          .out_row = row,
-                          .out_pos = out_pos,
-                          .out_params = greedy};
+    const rose_batch_seq seq = {.n = 1, .pos = pos, .table = page};
+    const rose_batch_out out = {.pos = pos + 1, .params = {.top_p = 1}}; /* greedy */
+    const rose_batch b = {
+        .n_seqs = 1, .n_tokens = 1, .n_outputs = 1, .tokens = &token, .seqs = &seq, .outs = &out};
     rose_err err = {""};
     return f->ops->step(f->cpu, &b, ticket, &err);
 }

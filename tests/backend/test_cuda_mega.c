@@ -34,28 +34,30 @@ static void describe(rose_arch *a, const mega_kind *k)
     *a = (rose_arch){
         .n_layers = k->n_layers,
         .d_model = k->d,
-        .n_heads = k->n_heads,
-        .n_kv_heads = k->n_kv,
-        .head_dim = k->head_dim,
-        .d_ff = k->d_ff,
+        .n_kinds = 1,
+        .kinds = {{.mixer = {.n_heads = k->n_heads,
+                             .n_kv_heads = k->n_kv,
+                             .head_dim = k->head_dim,
+                             .scale = 1.0f / sqrtf((float)k->head_dim),
+                             .qk_norm = k->qk_norm,
+                             .qkv_bias = !k->llama,
+                             .o_bias = !k->llama},
+                   .mlp = {.d_ff = k->d_ff,
+                           .act = k->llama ? ROSE_ACT_SILU : ROSE_ACT_GELU_TANH,
+                           .gated = k->llama,
+                           .bias = !k->llama},
+                   .norms = {.before = true}}},
         .vocab_size = k->vocab,
         .max_positions = k->n_tokens,
         .norm_eps = 1e-5f,
-        .attn_scale = 1.0f / sqrtf((float)k->head_dim),
         .embed_scale = 1.0f,
         .norm = k->llama ? ROSE_NORM_RMS : ROSE_NORM_LAYER,
-        .qk_norm = k->qk_norm,
-        .mlp_gated = k->llama,
-        .qkv_bias = !k->llama,
-        .proj_bias = !k->llama,
-        .mlp_bias = !k->llama,
         .pos = k->llama ? ROSE_POS_ROPE : ROSE_POS_LEARNED,
-        .act = k->llama ? ROSE_ACT_SILU : ROSE_ACT_GELU_TANH,
         .tied_head = k->tied,
         .bos_id = -1,
     };
     snprintf(a->model_type, sizeof a->model_type, "%s", k->llama ? "llama" : "gpt2");
-    if (k->llama) a->rope[0] = (rose_rope){.theta = 10000, .dim = k->head_dim};
+    if (k->llama) a->kinds[0].mixer.rope = (rose_rope){.theta = 10000, .dim = k->head_dim};
 }
 
 static void fill_layer(rose_layer *l, const mega_kind *k, fx_random *r)
@@ -68,10 +70,10 @@ static void fill_layer(rose_layer *l, const mega_kind *k, fx_random *r)
     if (bias) l->ln2_b = fx_tensor(r, ROSE_BF16, d, 1, 0, 0.2f);
     if (k->qk_norm) l->q_norm = fx_tensor(r, ROSE_BF16, hd, 1, 1, 0.2f);
     if (k->qk_norm) l->k_norm = fx_tensor(r, ROSE_BF16, hd, 1, 1, 0.2f);
-    l->qkv = linear_of(r, d, q + 2 * k->n_kv * hd, bias);
-    l->proj = linear_of(r, q, d, bias);
-    l->fc1 = linear_of(r, d, k->llama ? 2 * k->d_ff : k->d_ff, bias);
-    l->fc2 = linear_of(r, k->d_ff, d, bias);
+    l->m[ROSE_QKV] = linear_of(r, d, q + 2 * k->n_kv * hd, bias);
+    l->m[ROSE_OUT] = linear_of(r, q, d, bias);
+    l->m[ROSE_UP] = linear_of(r, d, k->llama ? 2 * k->d_ff : k->d_ff, bias);
+    l->m[ROSE_DOWN] = linear_of(r, k->d_ff, d, bias);
 }
 
 static rose_model *model_of(const mega_kind *k, uint64_t seed)
@@ -88,10 +90,8 @@ static rose_model *model_of(const mega_kind *k, uint64_t seed)
     m->head = k->tied ? m->tok_embed : fx_tensor(&r, ROSE_BF16, k->vocab, k->d, 0, 0.5f);
     m->layers = calloc(k->n_layers, sizeof *m->layers);
     assert_non_null(m->layers);
-    for (uint32_t i = 0; i < k->n_layers; i++) {
+    for (uint32_t i = 0; i < k->n_layers; i++)
         fill_layer(&m->layers[i], k, &r);
-        rose_layer_describe(&m->layers[i], &m->arch, i);
-    }
     return m;
 }
 

@@ -311,20 +311,12 @@ static void check_blocks(const rose_model *m)
     enum { N = 150 };
     fx_seq s[N];
     fx_part parts[N];
-    uint32_t tokens[N], first[N + 1], pos[N] = {0}, rows[N], out_pos[N], pages[N];
-    static rose_sampling params[N]; /* greedy */
+    uint32_t tokens[N], pages[N];
+    rose_batch_seq seqs[N];
+    rose_batch_out outs[N]; /* greedy */
     fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 0);
-    const rose_batch b = {.n_seqs = N,
-                          .n_tokens = N,
-                          .n_outputs = N,
-                          .tokens = tokens,
-                          .seq_first = first,
-                          .seq_pos = pos,
-                          .pages = pages,
-                          .page_stride = 1,
-                          .out_row = rows,
-                          .out_pos = out_pos,
-                          .out_params = params};
+    const rose_batch b = {
+        .n_seqs = N, .n_tokens = N, .n_outputs = N, .tokens = tokens, .seqs = seqs, .outs = outs};
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
@@ -333,10 +325,10 @@ static void check_blocks(const rose_model *m)
         s[i] = fx_seq_make(m, fx_seed() + i, 1);
         parts[i] = (fx_part){&s[i], 1, FX_ALL};
         tokens[i] = s[i].tokens[0];
-        first[i] = rows[i] = pages[i] = i;
-        out_pos[i] = 1;
+        pages[i] = i;
+        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &pages[i]};
+        outs[i] = (rose_batch_out){.row = i, .pos = 1};
     }
-    first[N] = N;
     fx_step(&f, parts, N);
     assert_non_null(rose_cuda_graph_for(fx_cuda(&f), &b));
     assert_int_equal(f.ops->step(f.cpu, &b, &ticket, &err), ROSE_OK);

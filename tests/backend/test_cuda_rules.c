@@ -28,9 +28,7 @@ typedef struct wish {
 } wish;
 
 static wish g_wish[MAX_OUT];
-static const rose_output_rules *g_rules[MAX_OUT];
-static rose_sampling g_params[MAX_OUT];
-static uint32_t g_pos[MAX_OUT];
+static rose_batch_out g_outs[MAX_OUT];
 
 static void random_wish(wish *w, uint32_t vocab)
 {
@@ -52,9 +50,9 @@ static void random_wishes(uint32_t n, uint32_t vocab)
 {
     for (uint32_t i = 0; i < n; i++) {
         random_wish(&g_wish[i], vocab);
-        g_rules[i] = g_wish[i].rules;
-        g_params[i] = g_wish[i].sampling;
-        g_pos[i] = rnd(1000);
+        g_outs[i].rules = g_wish[i].rules;
+        g_outs[i].params = g_wish[i].sampling;
+        g_outs[i].pos = rnd(1000);
     }
 }
 
@@ -146,8 +144,7 @@ static void set_logits(rose_cuda *c, const float *x, uint32_t rows)
 static void run_rules(rose_cuda *c, uint32_t rows)
 {
     rose_cuda_slot *slot = &c->slots[0];
-    const rose_batch b = {
-        .n_outputs = rows, .out_rules = g_rules, .out_params = g_params, .out_pos = g_pos};
+    const rose_batch b = {.n_outputs = rows, .outs = g_outs};
     const rose_cuda_step step = {.batch = &b, .slot = slot}; /* at.ids is 0 */
     for (uint32_t i = 0; i < rows; i++)
         slot->ids[i] = i % c->arch.vocab_size; /* what the first pass has chosen */
@@ -199,7 +196,7 @@ static uint32_t check_result(rose_cuda *c, const float *x, uint32_t i)
         assert_int_equal(id, w->set.u.score_id);
     } else if (changes(w)) {
         apply_naively(&w->set, x + (size_t)i * vocab, vocab, y);
-        want = rose_sampler_pick(&g_kernels, y, vocab, &w->sampling, g_pos[i], scratch(vocab));
+        want = rose_sampler_pick(&g_kernels, y, vocab, &w->sampling, g_outs[i].pos, scratch(vocab));
         other = id != want;
         if (w->sampling.temperature <= 0) assert_int_equal(id, want);
         if (other) assert_true(id < vocab && y[id] > -INFINITY);
@@ -219,7 +216,7 @@ static void only_masks(uint32_t n, uint32_t vocab)
             (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1, .mask = w->set.mask};
         for (uint32_t id = 0; id < vocab; id++)
             if (rnd(one_in) == 0) w->set.mask[id / 32] |= 1u << id % 32;
-        g_rules[i] = w->rules = &w->set.u;
+        g_outs[i].rules = w->rules = &w->set.u;
     }
 }
 
@@ -321,8 +318,8 @@ static void test_long_lists(void **state)
                 want[ids[i]] = v;
             }
         }
-        g_rules[0] = &u;
-        g_params[0] = (rose_sampling){.top_p = 1};
+        g_outs[0].rules = &u;
+        g_outs[0].params = (rose_sampling){.top_p = 1};
         set_logits(c, x, 1);
         run_rules(c, 1);
         assert_int_equal(cudaMemcpy(y, c->scratch.changed, sizeof y, cudaMemcpyDeviceToHost),
@@ -336,9 +333,8 @@ static void test_long_lists(void **state)
 /* ---- whole steps ---- */
 
 typedef struct whole {
-    uint32_t tokens[FX_MAX_ROWS], first[FX_MAX_SEQS + 1], pos[FX_MAX_SEQS];
-    uint32_t pages[FX_MAX_SEQS * FX_STRIDE], out_row[MAX_OUT];
-    uint32_t ids[MAX_OUT];
+    uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS * FX_STRIDE], ids[MAX_OUT];
+    rose_batch_seq seqs[FX_MAX_SEQS];
     float *logits;
     rose_batch b;
 } whole;
@@ -352,26 +348,21 @@ static whole *make_whole(uint32_t n_seqs, uint32_t n_rows, uint32_t n_outputs)
     w->logits = calloc((size_t)MAX_OUT * MAX_VOCAB, sizeof *w->logits);
     assert_non_null(w->logits);
     for (uint32_t s = 0; s < n_seqs; s++) {
-        w->first[s + 1] = (s + 1) * n_rows;
+        w->seqs[s] =
+            (rose_batch_seq){.first = s * n_rows, .n = n_rows, .table = w->pages + s * FX_STRIDE};
         for (uint32_t j = 0; j < each; j++)
             w->pages[s * FX_STRIDE + j] = s * each + j;
     }
     for (uint32_t i = 0; i < n_seqs * n_rows; i++)
         w->tokens[i] = rnd(MAX_VOCAB);
     for (uint32_t i = 0; i < n_outputs; i++)
-        w->out_row[i] = n_outputs == n_seqs * n_rows ? i : rnd(n_seqs * n_rows);
+        g_outs[i].row = n_outputs == n_seqs * n_rows ? i : rnd(n_seqs * n_rows);
     w->b = (rose_batch){.n_seqs = n_seqs,
                         .n_tokens = n_seqs * n_rows,
                         .tokens = w->tokens,
-                        .seq_first = w->first,
-                        .seq_pos = w->pos,
-                        .pages = w->pages,
-                        .page_stride = FX_STRIDE,
+                        .seqs = w->seqs,
                         .n_outputs = n_outputs,
-                        .out_row = w->out_row,
-                        .out_pos = g_pos,
-                        .out_params = g_params,
-                        .out_rules = g_rules,
+                        .outs = g_outs,
                         .logits = w->logits};
     return w;
 }
@@ -403,7 +394,7 @@ static void check_whole(const whole *w)
         } else {
             memcpy(y, logits, sizeof y);
             if (changes(x)) apply_naively(&x->set, logits, MAX_VOCAB, y);
-            want = rose_sampler_pick(&g_kernels, y, MAX_VOCAB, &x->sampling, g_pos[i],
+            want = rose_sampler_pick(&g_kernels, y, MAX_VOCAB, &x->sampling, g_outs[i].pos,
                                      scratch(MAX_VOCAB));
         }
         if (w->ids[i] != want && (want == ROSE_TOKEN_NONE || x->sampling.temperature <= 0))
@@ -466,7 +457,7 @@ static void test_refused_steps(void **state)
     u[2].allowed = u[3].banned = u[4].bias_ids = u[5].seen_ids = bad;
     u[2].n_allowed = u[3].n_banned = u[4].n_bias = u[5].n_seen = 1;
     for (int i = 0; i < 6; i++) {
-        g_rules[0] = &u[i];
+        g_outs[0].rules = &u[i];
         assert_int_equal(f.ops->step(f.cpu, &w->b, &ticket, &err), ROSE_E_INVAL);
         assert_non_null(strstr(err.msg, "rules"));
     }

@@ -3,6 +3,7 @@
  * greedy ids in fp32, and the same bits in every way of running a sequence, in fp32, bf16 and with
  * int8 weights. Contexts pass the windows and the original contexts of the RoPE scaling. */
 #define N_OTHERS 15
+#include "arch_view.h"
 #include "backend/cpu_ways.h"
 #include "backend/golden_checks.h"
 #include "log_capture.h"
@@ -81,8 +82,8 @@ static void test_pairs(void **state)
 /* A GPU's backend that lacks sliding windows. */
 static rose_status check_as_gpu(const rose_model *m, rose_err *err)
 {
-    if (m->arch.window == 0) return ROSE_OK;
-    return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: window %u", m->name, m->arch.window);
+    if (view_window(&m->arch) == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: window %u", m->name, view_window(&m->arch));
 }
 
 /* What --device auto takes where there is a GPU, and what the log says about it. */
@@ -105,7 +106,7 @@ static void test_device_auto(void **state)
         golden g;
         golden_open(&g, g_families[i]);
         rose_model *m = golden_model(&g);
-        const bool fits = m->arch.window == 0;
+        const bool fits = view_window(&m->arch) == 0;
         auto_takes(m, fits ? "cuda" : "cpu", fits ? NULL : "window ");
         rose_model_close(m);
         golden_close(&g);

@@ -189,13 +189,13 @@ static twins twins_open(const recipe *c)
     fx_random r = {.seed = fx_seed() + 3};
     for (uint32_t i = 0; i < a->arch.n_layers; i++) {
         rose_layer *x = &a->layers[i], *y = &b->layers[i];
-        linear_twins(&t, &r, &x->qkv, &y->qkv, c->qkv);
-        linear_twins(&t, &r, &x->proj, &y->proj, &c->proj);
-        linear_twins(&t, &r, &x->fc1, &y->fc1, c->fc1);
-        linear_twins(&t, &r, &x->fc2, &y->fc2, &c->fc2);
+        linear_twins(&t, &r, &x->m[ROSE_QKV], &y->m[ROSE_QKV], c->qkv);
+        linear_twins(&t, &r, &x->m[ROSE_OUT], &y->m[ROSE_OUT], &c->proj);
+        linear_twins(&t, &r, &x->m[ROSE_UP], &y->m[ROSE_UP], c->fc1);
+        linear_twins(&t, &r, &x->m[ROSE_DOWN], &y->m[ROSE_DOWN], &c->fc2);
         for (uint32_t p = 0; c->permuted && p < 2; p++)
-            x->qkv.permuted_heads[p] = y->qkv.permuted_heads[p] =
-                p == 0 ? a->arch.n_heads : a->arch.n_kv_heads;
+            x->m[ROSE_QKV].permuted_heads[p] = y->m[ROSE_QKV].permuted_heads[p] =
+                p == 0 ? a->arch.kinds[0].mixer.n_heads : a->arch.kinds[0].mixer.n_kv_heads;
     }
     make_twins(&t, &r, &a->tok_embed, &b->tok_embed, c->embed);
     if (!a->arch.tied_head) make_twins(&t, &r, &a->head, &b->head, c->head);
@@ -305,22 +305,22 @@ static void test_kept(void **state)
     (void)state;
     twins t = twins_open(&g_recipes[0]);
     const rose_layer *l = &t.blocks->layers[1];
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->qkv.w[1], "Q4_K", false);
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->qkv.w[2], "Q6_K", false);
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_QKV].w[1], "Q4_K", false);
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_QKV].w[2], "Q6_K", false);
     expect_kept(&t, ROSE_COMPUTE_AUTO, &t.blocks->tok_embed, "Q4_K", false);
     expect_kept(&t, ROSE_COMPUTE_AUTO, &t.blocks->head, "Q6_K", false);
-    expect_kept(&t, ROSE_COMPUTE_F32, &l->fc2.w[0], "Q6_K", false);
-    expect_kept(&t, ROSE_COMPUTE_BF16, &l->fc2.w[0], "BF16", true);
+    expect_kept(&t, ROSE_COMPUTE_F32, &l->m[ROSE_DOWN].w[0], "Q6_K", false);
+    expect_kept(&t, ROSE_COMPUTE_BF16, &l->m[ROSE_DOWN].w[0], "BF16", true);
     expect_kept(&t, ROSE_COMPUTE_AUTO, &l->ln1_w, NULL, false);
     twins_close(&t);
 
     t = twins_open(&g_recipes[2]);
     l = &t.blocks->layers[0];
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->qkv.w[1], "Q4_0", false);
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->qkv.w[2], "BF16", true);
-    expect_kept(&t, ROSE_COMPUTE_F32, &l->qkv.w[2], "F32", true);
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->fc1.w[0], "BF16", true); /* gate and up differ */
-    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->fc1.w[1], "BF16", true);
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_QKV].w[1], "Q4_0", false);
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_QKV].w[2], "BF16", true);
+    expect_kept(&t, ROSE_COMPUTE_F32, &l->m[ROSE_QKV].w[2], "F32", true);
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_UP].w[0], "BF16", true); /* gate and up differ */
+    expect_kept(&t, ROSE_COMPUTE_AUTO, &l->m[ROSE_UP].w[1], "BF16", true);
     expect_kept(&t, ROSE_COMPUTE_AUTO, &t.blocks->head, "BF16", false); /* F16 */
     expect_kept(&t, ROSE_COMPUTE_F32, &t.blocks->head, "F32", true);
     expect_kept(&t, ROSE_COMPUTE_AUTO, &t.blocks->tok_embed, "Q5_0", false);
@@ -342,14 +342,15 @@ static void test_plan(void **state)
     uint64_t least = rose_dtype_bytes(ROSE_Q4_K, rose_tensor_n(&t.blocks->tok_embed));
     least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, a->vocab_size);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        const uint32_t o_width = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
+        const uint32_t o_width = a->kinds[0].mixer.n_heads * a->kinds[0].mixer.head_dim,
+                       kv = a->kinds[0].mixer.n_kv_heads * a->kinds[0].mixer.head_dim;
         least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, o_width + kv);
         least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, kv);
         least += rose_panels_bytes(ROSE_W_Q4_K, o_width, a->d_model);
-        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, 2 * a->d_ff);
-        least += rose_panels_bytes(ROSE_W_Q6_K, a->d_ff, a->d_model);
+        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, 2 * a->kinds[0].mlp.d_ff);
+        least += rose_panels_bytes(ROSE_W_Q6_K, a->kinds[0].mlp.d_ff, a->d_model);
     }
-    const uint64_t tables = (uint64_t)a->max_positions * a->head_dim * sizeof(float);
+    const uint64_t tables = (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * sizeof(float);
     assert_in_range(p.weights, least + tables, least + tables + 16384);
     assert_in_range(p.kv_page, 1, rose_cpu_kv_page_bytes(a, true)); /* KV in bf16 */
 

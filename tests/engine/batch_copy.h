@@ -11,9 +11,9 @@
 
 typedef struct batch_copy {
     rose_batch b;
-    uint32_t *tokens, *seq_first, *seq_pos, *pages, *out_row, *out_pos;
-    rose_sampling *params;
-    const rose_output_rules **rules;
+    uint32_t *tokens, *pages;
+    rose_batch_seq *seqs;
+    rose_batch_out *outs;
     uint32_t stride;
 } batch_copy;
 
@@ -23,25 +23,17 @@ static inline void batch_copy_create(batch_copy *c, const rose_memory_plan *p)
     memset(c, 0, sizeof *c);
     c->stride = (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
     c->tokens = calloc(rows, sizeof *c->tokens);
-    c->seq_first = calloc(seqs + 1, sizeof *c->seq_first);
-    c->seq_pos = calloc(seqs, sizeof *c->seq_pos);
     c->pages = calloc(seqs * c->stride, sizeof *c->pages);
-    c->out_row = calloc(rows, sizeof *c->out_row);
-    c->out_pos = calloc(rows, sizeof *c->out_pos);
-    c->params = calloc(rows, sizeof *c->params);
-    c->rules = calloc(rows, sizeof *c->rules);
+    c->seqs = calloc(seqs, sizeof *c->seqs);
+    c->outs = calloc(rows, sizeof *c->outs);
 }
 
 static inline void batch_copy_destroy(batch_copy *c)
 {
     free(c->tokens);
-    free(c->seq_first);
-    free(c->seq_pos);
     free(c->pages);
-    free(c->out_row);
-    free(c->out_pos);
-    free(c->params);
-    free(c->rules);
+    free(c->seqs);
+    free(c->outs);
     memset(c, 0, sizeof *c);
 }
 
@@ -50,21 +42,17 @@ static inline void batch_copy_take(batch_copy *c, const rose_batch *b)
 {
     c->b = *b;
     memcpy(c->tokens, b->tokens, b->n_tokens * sizeof *c->tokens);
-    memcpy(c->seq_first, b->seq_first, (b->n_seqs + 1) * sizeof *c->seq_first);
-    memcpy(c->seq_pos, b->seq_pos, b->n_seqs * sizeof *c->seq_pos);
-    memcpy(c->pages, b->pages, (size_t)b->n_seqs * b->page_stride * sizeof *c->pages);
-    memcpy(c->out_row, b->out_row, b->n_outputs * sizeof *c->out_row);
-    memcpy(c->out_pos, b->out_pos, b->n_outputs * sizeof *c->out_pos);
-    memcpy(c->params, b->out_params, b->n_outputs * sizeof *c->params);
-    if (b->out_rules != NULL) memcpy(c->rules, b->out_rules, b->n_outputs * sizeof *c->rules);
+    memcpy(c->seqs, b->seqs, b->n_seqs * sizeof *c->seqs);
+    if (b->n_outputs > 0) memcpy(c->outs, b->outs, b->n_outputs * sizeof *c->outs);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        rose_batch_seq *q = &c->seqs[i];
+        uint32_t *to = c->pages + (size_t)i * c->stride;
+        memcpy(to, q->table, ((q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1) * sizeof *to);
+        q->table = to;
+    }
     c->b.tokens = c->tokens;
-    c->b.seq_first = c->seq_first;
-    c->b.seq_pos = c->seq_pos;
-    c->b.pages = c->pages;
-    c->b.out_row = c->out_row;
-    c->b.out_pos = c->out_pos;
-    c->b.out_params = c->params;
-    c->b.out_rules = b->out_rules != NULL ? c->rules : NULL;
+    c->b.seqs = c->seqs;
+    c->b.outs = c->outs;
 }
 
 #endif

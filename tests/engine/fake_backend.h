@@ -187,16 +187,17 @@ static uint32_t fake_id(uint32_t token, uint64_t step)
 
 static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
 {
-    const uint32_t *table = b->pages + (size_t)s * b->page_stride;
-    uint32_t pos = b->seq_pos[s];
-    if (b->seq_first[s] >= b->seq_first[s + 1] || b->seq_first[s + 1] > b->n_tokens) {
+    const rose_batch_seq *q = &b->seqs[s];
+    const uint32_t *table = q->table;
+    uint32_t pos = q->pos;
+    if (q->n == 0 || q->first + q->n > b->n_tokens) {
         fake_check(false, "rows of a sequence are not a range");
         return;
     }
     fake_walk(table, pos);
     fake_read(table, pos, s, step);
-    for (uint32_t row = b->seq_first[s]; row < b->seq_first[s + 1]; row++, pos++) {
-        if (pos >= fake.plan.max_model_len || pos / ROSE_KV_PAGE_TOKENS >= b->page_stride) {
+    for (uint32_t row = q->first; row < q->first + q->n; row++, pos++) {
+        if (pos >= fake.plan.max_model_len) {
             fake_check(false, "a position beyond the context");
             return;
         }
@@ -240,24 +241,26 @@ static uint32_t fake_masked(const uint32_t *mask, uint64_t h)
 
 static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *id)
 {
-    const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[k] : NULL;
+    const rose_batch_out *o = &b->outs[k];
+    const rose_batch_seq *q = &b->seqs[s];
+    const rose_output_rules *rules = o->rules;
     bool scores = rules != NULL && rules->score_id != ROSE_TOKEN_NONE;
-    if (s == b->n_seqs || (b->out_row[k] != b->seq_first[s + 1] - 1 && !scores)) {
+    if (s == b->n_seqs || (o->row != q->first + q->n - 1 && !scores)) {
         fake_check(false, "an output that is not a sequence's last row");
         *id = ROSE_TOKEN_NONE;
         return;
     }
-    uint32_t pos = b->seq_pos[s] + b->out_row[k] - b->seq_first[s];
-    fake_check(b->out_pos[k] == pos + 1, "out_pos");
-    uint64_t seed = b->out_params[k].seed, n_prompt = b->out_params[k].top_k;
-    uint64_t state = fake_at(b->pages + (size_t)s * b->page_stride, pos)->state;
+    uint32_t pos = q->pos + o->row - q->first;
+    fake_check(o->pos == pos + 1, "the position of an output");
+    uint64_t seed = o->params.seed, n_prompt = o->params.top_k;
+    uint64_t state = fake_at(q->table, pos)->state;
     *id = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
               ? ROSE_TOKEN_NONE
-              : fake_sample(state, seed, b->out_pos[k]);
+              : fake_sample(state, seed, o->pos);
     if (rules == NULL) return;
-    *id = scores ? rules->score_id : fake_sample(state, seed ^ fake_rules(rules), b->out_pos[k]);
+    *id = scores ? rules->score_id : fake_sample(state, seed ^ fake_rules(rules), o->pos);
     if (rules->mask != NULL)
-        *id = fake_masked(rules->mask, fake_mix(state, seed ^ fake_rules(rules), b->out_pos[k]));
+        *id = fake_masked(rules->mask, fake_mix(state, seed ^ fake_rules(rules), o->pos));
     if (rules->report != NULL)
         *rules->report = (rose_logprob){.id = *id, .rank = 1, .logprob = (float)(state >> 40)};
 }
@@ -269,7 +272,7 @@ static void fake_compute(const rose_batch *b, uint64_t step)
     for (uint32_t i = 0; i < b->n_seqs; i++)
         fake_rows(b, i, step);
     for (uint32_t k = 0; k < b->n_outputs; k++) {
-        while (s < b->n_seqs && b->seq_first[s + 1] <= b->out_row[k])
+        while (s < b->n_seqs && b->seqs[s].first + b->seqs[s].n <= b->outs[k].row)
             s++;
         fake_output(b, s, k, &fake.ids[step % 2][k]);
     }
@@ -280,14 +283,14 @@ static void fake_references(const rose_batch *b, uint64_t step, bool ahead)
 {
     const rose_batch *before = &fake.copies[(step - 1) % 2].b;
     for (uint32_t s = 0; s < b->n_seqs; s++) {
-        uint32_t end = b->seq_first[s + 1], pos = b->seq_pos[s];
-        for (uint32_t row = b->seq_first[s]; row < end; row++, pos++) {
+        uint32_t end = b->seqs[s].first + b->seqs[s].n, pos = b->seqs[s].pos;
+        for (uint32_t row = b->seqs[s].first; row < end; row++, pos++) {
             uint32_t token = b->tokens[row], out = token & ~ROSE_TOKEN_OUTPUT;
             if (token < FAKE_VOCAB) continue;
             fake_check(ahead && token >= ROSE_TOKEN_OUTPUT, "an id out of range");
             if (!ahead) continue;
             fake_check(row == end - 1, "a reference that is not the last row");
-            fake_check(out < before->n_outputs && before->out_pos[out] == pos,
+            fake_check(out < before->n_outputs && before->outs[out].pos == pos,
                        "a reference to what is not sampled for it");
             atomic_fetch_add(&fake.n_refs, 1);
         }
@@ -297,11 +300,15 @@ static void fake_references(const rose_batch *b, uint64_t step, bool ahead)
 static bool fake_fits(const rose_batch *b)
 {
     bool ok = b->n_seqs >= 1 && b->n_seqs <= fake.plan.max_seqs && b->n_tokens >= 1 &&
-              b->n_tokens <= fake.plan.max_step_tokens &&
-              b->n_outputs <= fake.plan.max_step_tokens && b->seq_first[0] == 0 &&
-              b->seq_first[b->n_seqs] == b->n_tokens && b->page_stride <= fake.copies[0].stride;
+              b->n_tokens <= fake.plan.max_step_tokens && b->n_outputs <= fake.plan.max_step_tokens;
+    uint32_t n_rows = 0;
+    for (uint32_t s = 0; ok && s < b->n_seqs; s++) {
+        ok = b->seqs[s].first == n_rows;
+        n_rows += b->seqs[s].n;
+    }
+    ok = ok && n_rows == b->n_tokens;
     fake_check(ok, "a batch outside the plan");
-    fake_check(b->out_rules != NULL || b->n_outputs <= b->n_seqs, "n_outputs");
+    fake_check(rose_batch_has_rules(b) || b->n_outputs <= b->n_seqs, "n_outputs");
     return ok;
 }
 
@@ -314,8 +321,8 @@ static rose_status fake_accept(const rose_batch *b, uint64_t step, bool lazy, ro
     if (in_flight > 0) {
         atomic_fetch_add(&fake.n_ahead, 1);
         const rose_batch *before = &fake.copies[(step - 1) % 2].b;
-        for (uint32_t k = 0; before->out_rules != NULL && k < before->n_outputs; k++) {
-            const rose_output_rules *r = before->out_rules[k];
+        for (uint32_t k = 0; k < before->n_outputs; k++) {
+            const rose_output_rules *r = before->outs[k].rules;
             fake_check(r == NULL || r->mask != NULL, "a step ahead of one with rules");
             atomic_fetch_add(&fake.n_masked, r != NULL);
         }

@@ -167,7 +167,7 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
         out->n_steps++;
         out->duration_s = r->now;
         for (uint32_t i = 0; i < p.n_items; i++) {
-            if (p.items[i].sample) token(r, p.items[i].seq, o, out);
+            if (p.items[i].n_outs > 0) token(r, p.items[i].seq, o, out);
         }
     }
 }

@@ -46,18 +46,18 @@ static void defaults(void **state)
     assert_string_equal(a->model_type, "gpt2");
     assert_int_equal(a->n_layers, 2);
     assert_int_equal(a->d_model, 4);
-    assert_int_equal(a->n_heads, 2);
-    assert_int_equal(a->n_kv_heads, 2);
-    assert_int_equal(a->head_dim, 2);
-    assert_int_equal(a->d_ff, 16);
+    assert_int_equal(a->kinds[0].mixer.n_heads, 2);
+    assert_int_equal(a->kinds[0].mixer.n_kv_heads, 2);
+    assert_int_equal(a->kinds[0].mixer.head_dim, 2);
+    assert_int_equal(a->kinds[0].mlp.d_ff, 16);
     assert_int_equal(a->vocab_size, 7);
     assert_int_equal(a->max_positions, 3);
     assert_true(a->norm_eps == 1e-5f);
-    assert_true(a->attn_scale == (float)(1.0 / sqrt(2.0)));
-    assert_false(a->attn_scale_by_layer);
+    assert_true(a->kinds[0].mixer.scale == (float)(1.0 / sqrt(2.0)));
+    assert_false(a->kinds[0].mixer.scale_by_layer);
     assert_int_equal(a->norm, ROSE_NORM_LAYER);
     assert_int_equal(a->pos, ROSE_POS_LEARNED);
-    assert_int_equal(a->act, ROSE_ACT_GELU_TANH);
+    assert_int_equal(a->kinds[0].mlp.act, ROSE_ACT_GELU_TANH);
     assert_true(a->tied_head);
     assert_int_equal(a->bos_id, -1);
     assert_int_equal(a->n_eos, 1);
@@ -68,21 +68,22 @@ static void defaults(void **state)
 static void fields_take_effect(void **state)
 {
     (void)state;
-    assert_int_equal(arch_with("n_inner", "null").d_ff, 16);
-    assert_int_equal(arch_with("n_inner", "16").d_ff, 16);
-    assert_int_equal(arch_with("activation_function", "\"gelu\"").act, ROSE_ACT_GELU_ERF);
-    assert_int_equal(arch_with("activation_function", "\"relu\"").act, ROSE_ACT_RELU);
-    assert_int_equal(arch_with("activation_function", "\"silu\"").act, ROSE_ACT_SILU);
-    assert_int_equal(arch_with("activation_function", "\"gelu_pytorch_tanh\"").act,
+    assert_int_equal(arch_with("n_inner", "null").kinds[0].mlp.d_ff, 16);
+    assert_int_equal(arch_with("n_inner", "16").kinds[0].mlp.d_ff, 16);
+    assert_int_equal(arch_with("activation_function", "\"gelu\"").kinds[0].mlp.act,
+                     ROSE_ACT_GELU_ERF);
+    assert_int_equal(arch_with("activation_function", "\"relu\"").kinds[0].mlp.act, ROSE_ACT_RELU);
+    assert_int_equal(arch_with("activation_function", "\"silu\"").kinds[0].mlp.act, ROSE_ACT_SILU);
+    assert_int_equal(arch_with("activation_function", "\"gelu_pytorch_tanh\"").kinds[0].mlp.act,
                      ROSE_ACT_GELU_TANH);
     assert_true(arch_with("layer_norm_epsilon", "1e-12").norm_eps == 1e-12f);
     assert_true(arch_with("layer_norm_epsilon", "1").norm_eps == 1.0f);
-    assert_true(arch_with("scale_attn_weights", "false").attn_scale == 1.0f);
-    assert_true(arch_with("scale_attn_by_inverse_layer_idx", "true").attn_scale_by_layer);
+    assert_true(arch_with("scale_attn_weights", "false").kinds[0].mixer.scale == 1.0f);
+    assert_true(arch_with("scale_attn_by_inverse_layer_idx", "true").kinds[0].mixer.scale_by_layer);
     assert_true(arch_with("reorder_and_upcast_attn", "true").tied_head);
     assert_true(arch_with("add_cross_attention", "false").tied_head);
     assert_true(arch_with("tie_word_embeddings", "null").tied_head);
-    assert_int_equal(arch_with("n_head", "4").head_dim, 1);
+    assert_int_equal(arch_with("n_head", "4").kinds[0].mixer.head_dim, 1);
     assert_int_equal(arch_with("n_embd", "4.0").d_model, 4);
     assert_int_equal(arch_with("bos_token_id", "0").bos_id, 0);
     assert_int_equal(arch_with("bos_token_id", "7").bos_id, -1); /* outside the vocabulary */
@@ -280,7 +281,7 @@ static void python_json(void **state)
         put_text(scratch, "config.json", text);
         put_text(scratch, "generation_config.json", text);
         rose_model *m = expect_opens(scratch);
-        assert_int_equal(m->arch.n_heads, 2);
+        assert_int_equal(m->arch.kinds[0].mixer.n_heads, 2);
         assert_int_equal(m->arch.n_eos, 1);
         assert_int_equal(m->arch.bos_id, -1);
         rose_model_close(m);

@@ -4,9 +4,11 @@
 
 #include "base/json.h"
 
+#include "arch_view.h"
 #include "golden.h"
 #include "log_capture.h"
 #include "model/family.h"
+#include "model/rope.h"
 
 #define SIZES                                                                                      \
     "\"hidden_size\": 24, \"num_hidden_layers\": 6, \"num_attention_heads\": 4, "                  \
@@ -63,13 +65,16 @@ static void check_layers(const rose_arch *a, const char *want)
 {
     assert_int_equal(a->n_layers, strlen(want));
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        rose_layer l = {0};
-        rose_layer_describe(&l, a, i);
+        const rose_mixer *m = &rose_arch_kind(a, i)->mixer;
         const bool sliding = want[i] == 's' || want[i] == 'S';
         const bool rotates = want[i] == 's' || want[i] == 'f';
-        assert_int_equal(l.window, sliding ? a->window : 0);
-        assert_int_equal(l.rope, !rotates ? -1 : sliding ? 1 : 0);
-        assert_true(l.attn_scale == a->attn_scale);
+        const rose_rope *rope = sliding ? view_sliding(a) : view_full(a);
+        const int table = rose_rope_of_kind(a, a->kind_of[i]);
+        assert_int_equal(m->window, sliding ? view_window(a) : 0);
+        assert_int_equal(m->rope.dim, rotates ? rope->dim : 0);
+        assert_int_equal(table >= 0, rotates);
+        if (rotates) assert_true(a->kinds[table].mixer.rope.theta == rope->theta);
+        assert_true(rose_arch_scale(a, i) == a->kinds[0].mixer.scale);
     }
 }
 
@@ -79,23 +84,27 @@ static void llama(void **state)
     rose_arch a = arch_of("llama", "");
     assert_string_equal(a.model_type, "llama");
     assert_int_equal(a.d_model, 24);
-    assert_int_equal(a.n_heads, 4);
-    assert_int_equal(a.n_kv_heads, 2);
-    assert_int_equal(a.head_dim, 6);
-    assert_int_equal(a.d_ff, 40);
+    assert_int_equal(a.kinds[0].mixer.n_heads, 4);
+    assert_int_equal(a.kinds[0].mixer.n_kv_heads, 2);
+    assert_int_equal(a.kinds[0].mixer.head_dim, 6);
+    assert_int_equal(a.kinds[0].mlp.d_ff, 40);
     assert_int_equal(a.max_positions, 256);
     assert_int_equal(a.n_eos, 2);
     assert_int_equal(a.bos_id, 1);
-    assert_true(a.norm == ROSE_NORM_RMS && a.norm_eps == 1e-6f && a.act == ROSE_ACT_SILU);
-    assert_true(a.pos == ROSE_POS_ROPE && a.mlp_gated && a.embed_scale == 1.0f && !a.tied_head);
-    assert_false(a.qkv_bias || a.proj_bias || a.mlp_bias || a.qk_norm || a.norm_plus_one);
-    assert_true(a.rope[0].kind == ROSE_ROPE_DEFAULT && a.rope[0].theta == 10000.0f);
-    assert_int_equal(a.rope[0].dim, 6);
-    assert_true(a.attn_scale == (float)(1 / sqrt(6.0)));
+    assert_true(a.norm == ROSE_NORM_RMS && a.norm_eps == 1e-6f &&
+                a.kinds[0].mlp.act == ROSE_ACT_SILU);
+    assert_true(a.pos == ROSE_POS_ROPE && a.kinds[0].mlp.gated && a.embed_scale == 1.0f &&
+                !a.tied_head);
+    assert_false(a.kinds[0].mixer.qkv_bias || a.kinds[0].mixer.o_bias || a.kinds[0].mlp.bias ||
+                 a.kinds[0].mixer.qk_norm || a.norm_plus_one);
+    assert_true(view_full(&a)->kind == ROSE_ROPE_DEFAULT && view_full(&a)->theta == 10000.0f);
+    assert_int_equal(view_full(&a)->dim, 6);
+    assert_true(a.kinds[0].mixer.scale == (float)(1 / sqrt(6.0)));
     check_layers(&a, "ffffff");
     a = arch_of("llama", "\"head_dim\": 10, \"attention_bias\": true, \"mlp_bias\": true, "
                          "\"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true");
-    assert_true(a.head_dim == 10 && a.qkv_bias && a.proj_bias && a.mlp_bias && a.tied_head);
+    assert_true(a.kinds[0].mixer.head_dim == 10 && a.kinds[0].mixer.qkv_bias &&
+                a.kinds[0].mixer.o_bias && a.kinds[0].mlp.bias && a.tied_head);
     assert_true(a.norm_eps == 1e-5f);
 }
 
@@ -115,7 +124,7 @@ static void rope_spellings(void **state)
     };
     for (size_t i = 0; i < 3; i++) {
         rose_arch a = arch_of("llama", same[i]);
-        const rose_rope *r = &a.rope[0];
+        const rose_rope *r = view_full(&a);
         assert_true(r->kind == ROSE_ROPE_LLAMA3 && r->theta == 500000.0f && r->factor == 8.0f);
         assert_true(r->low_freq_factor == 1.0f && r->high_freq_factor == 4.0f);
         assert_int_equal(r->original_max_positions, 64);
@@ -131,11 +140,12 @@ static void scaled_contexts(void **state)
     assert_int_equal(a.max_positions, 1024);
     a = arch_of("llama", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.5}");
     assert_int_equal(a.max_positions, 640);
-    assert_int_equal(a.rope[0].original_max_positions, 256);
+    assert_int_equal(view_full(&a)->original_max_positions, 256);
     a = arch_of("qwen2", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
                          "\"original_max_position_embeddings\": 256}");
     assert_int_equal(a.max_positions, 1024);
-    assert_true(a.rope[0].beta_fast == 32.0f && a.rope[0].beta_slow == 1.0f && a.rope[0].truncate);
+    assert_true(view_full(&a)->beta_fast == 32.0f && view_full(&a)->beta_slow == 1.0f &&
+                view_full(&a)->truncate);
     a = arch_of("gemma3_text", "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}");
     assert_int_equal(a.max_positions, 256);
 }
@@ -144,16 +154,16 @@ static void windows(void **state)
 {
     (void)state;
     rose_arch a = arch_of("mistral", "\"sliding_window\": 32");
-    assert_int_equal(a.window, 32);
+    assert_int_equal(view_window(&a), 32);
     check_layers(&a, "ssssss");
     a = arch_of("mistral", "\"sliding_window\": null");
     check_layers(&a, "ffffff");
     a = arch_of("mistral", "");
-    assert_int_equal(a.window, 4096);
+    assert_int_equal(view_window(&a), 4096);
     a = arch_of("qwen2", "\"sliding_window\": 32, \"max_window_layers\": 2");
-    assert_true(a.qkv_bias && !a.proj_bias);
+    assert_true(a.kinds[0].mixer.qkv_bias && !a.kinds[0].mixer.o_bias);
     check_layers(&a, "ffffff");
-    assert_int_equal(a.window, 0);
+    assert_int_equal(view_window(&a), 0);
     a = arch_of("qwen2", "\"sliding_window\": 32, \"max_window_layers\": 2, "
                          "\"use_sliding_window\": true");
     check_layers(&a, "ffssss");
@@ -161,14 +171,15 @@ static void windows(void **state)
                          "[\"full_attention\", \"sliding_attention\", \"full_attention\", "
                          "\"full_attention\", \"full_attention\", \"sliding_attention\"]");
     check_layers(&a, "fsfffs");
-    assert_true(a.qk_norm && a.head_dim == 128 && !a.qkv_bias);
+    assert_true(a.kinds[0].mixer.qk_norm && a.kinds[0].mixer.head_dim == 128 &&
+                !a.kinds[0].mixer.qkv_bias);
 }
 
 static void smollm3(void **state)
 {
     (void)state;
     rose_arch a = arch_of("smollm3", "");
-    assert_true(a.tied_head && a.rope[0].theta == 2000000.0f);
+    assert_true(a.tied_head && view_full(&a)->theta == 2000000.0f);
     check_layers(&a, "fffFff");
     a = arch_of("smollm3", "\"no_rope_layer_interval\": 2, \"use_sliding_window\": true, "
                            "\"sliding_window\": 16");
@@ -184,11 +195,13 @@ static void gemma3(void **state)
         arch_of("gemma3_text", "\"sliding_window\": 16, \"query_pre_attn_scalar\": 64, "
                                "\"rope_theta\": 999999, \"rope_local_base_freq\": 20000, "
                                "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}");
-    assert_true(a.norm_plus_one && a.norm_place == ROSE_NORM_BOTH && a.qk_norm && a.tied_head);
-    assert_true(a.act == ROSE_ACT_GELU_TANH && a.mlp_gated && a.head_dim == 256);
-    assert_true(a.attn_scale == 0.125f && a.embed_scale == (float)sqrt(24.0));
-    assert_true(a.rope[0].theta == 999999.0f && a.rope[0].kind == ROSE_ROPE_LINEAR);
-    assert_true(a.rope[1].theta == 20000.0f && a.rope[1].kind == ROSE_ROPE_DEFAULT);
+    assert_true(a.norm_plus_one && a.kinds[0].norms.after && a.kinds[0].mixer.qk_norm &&
+                a.tied_head);
+    assert_true(a.kinds[0].mlp.act == ROSE_ACT_GELU_TANH && a.kinds[0].mlp.gated &&
+                a.kinds[0].mixer.head_dim == 256);
+    assert_true(a.kinds[0].mixer.scale == 0.125f && a.embed_scale == (float)sqrt(24.0));
+    assert_true(view_full(&a)->theta == 999999.0f && view_full(&a)->kind == ROSE_ROPE_LINEAR);
+    assert_true(view_sliding(&a)->theta == 20000.0f && view_sliding(&a)->kind == ROSE_ROPE_DEFAULT);
     check_layers(&a, "sssssf");
     a = arch_of("gemma3_text",
                 "\"sliding_window\": 16, \"sliding_window_pattern\": 2, "
@@ -197,8 +210,9 @@ static void gemma3(void **state)
                 "\"factor\": 2.0, \"rope_theta\": 77.0}, \"sliding_attention\": {\"rope_theta\": "
                 "88.0, \"rope_type\": \"default\"}}");
     check_layers(&a, "sfsfsf");
-    assert_true(a.attn_softcap == 50.0f && a.logit_softcap == 30.0f);
-    assert_true(a.rope[0].theta == 77.0f && a.rope[0].factor == 2.0f && a.rope[1].theta == 88.0f);
+    assert_true(a.kinds[0].mixer.softcap == 50.0f && a.logit_softcap == 30.0f);
+    assert_true(view_full(&a)->theta == 77.0f && view_full(&a)->factor == 2.0f &&
+                view_sliding(&a)->theta == 88.0f);
 }
 
 static void phi3(void **state)
@@ -208,13 +222,14 @@ static void phi3(void **state)
                                   "\"sliding_window\": 20, \"original_max_position_embeddings\": "
                                   "64, \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, "
                                   "1.5, 2], \"long_factor\": [1, 4, 9]}");
-    assert_int_equal(a.rope[0].dim, 6);
-    assert_true(a.rope[0].kind == ROSE_ROPE_LONGROPE && a.rope[0].factor == 4.0f);
-    assert_true(a.rope[1].short_factor[1] == 1.5f && a.rope[1].long_factor[2] == 9.0f);
+    assert_int_equal(view_full(&a)->dim, 6);
+    assert_true(view_full(&a)->kind == ROSE_ROPE_LONGROPE && view_full(&a)->factor == 4.0f);
+    assert_true(view_sliding(&a)->short_factor[1] == 1.5f &&
+                view_sliding(&a)->long_factor[2] == 9.0f);
     check_layers(&a, "ssssss");
     rose_arch_free(&a);
     a = arch_of("phi3", "");
-    assert_true(a.rope[0].kind == ROSE_ROPE_DEFAULT && a.window == 0);
+    assert_true(view_full(&a)->kind == ROSE_ROPE_DEFAULT && view_window(&a) == 0);
 }
 
 /* Fields that transformers takes with a warning, and what is logged. */
@@ -263,9 +278,9 @@ static void rope_warnings(void **state)
     }
     rose_arch a = arch_of("llama", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null, "
                                    "\"original_max_position_embeddings\": 16}");
-    assert_true(a.rope[0].factor == (float)a.max_positions / 16);
+    assert_true(view_full(&a)->factor == (float)a.max_positions / 16);
     a = arch_of("llama", YARN ", \"mscale\": 0, \"beta_fast\": 0}");
-    assert_true(a.rope[0].mscale == 0 && a.rope[0].beta_fast == 32.0f);
+    assert_true(view_full(&a)->mscale == 0 && view_full(&a)->beta_fast == 32.0f);
     a = arch_of("llama", "\"max_position_embeddings\": 1e15");
     assert_int_equal(a.max_positions, 1 << 24);
     a = arch_of("llama", "\"max_position_embeddings\": null"); /* as in the first Llama's files */
@@ -273,7 +288,7 @@ static void rope_warnings(void **state)
     a = arch_of("gemma3_text", "\"max_position_embeddings\": null");
     assert_int_equal(a.max_positions, 131072);
     a = arch_of("llama", "\"rope_theta\": 1e11");
-    assert_true(a.rope[0].theta == 1e11f);
+    assert_true(view_full(&a)->theta == 1e11f);
 }
 
 static void refusals(void **state)
@@ -383,23 +398,23 @@ static void check_shape(const rose_tensor *t, uint64_t rows, uint64_t cols)
 
 static void check_fused(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 1);
-    assert_int_equal(l->fc1.n_parts, 1);
-    check_shape(&l->qkv.w[0], (4 + 2 + 2) * 6, 24);
-    check_shape(&l->fc1.w[0], 80, 24);
-    check_shape(&l->proj.w[0], 24, 24);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 1);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 1);
+    check_shape(&l->m[ROSE_QKV].w[0], (4 + 2 + 2) * 6, 24);
+    check_shape(&l->m[ROSE_UP].w[0], 80, 24);
+    check_shape(&l->m[ROSE_OUT].w[0], 24, 24);
 }
 
 static void check_parts(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 3);
-    assert_int_equal(l->fc1.n_parts, 2);
-    check_shape(&l->qkv.w[0], 64, 24);
-    check_shape(&l->qkv.w[1], 32, 24);
-    check_shape(&l->qkv.w[2], 32, 24);
-    check_shape(&l->fc1.w[0], 40, 24);
-    check_shape(&l->fc1.w[1], 40, 24);
-    check_shape(&l->proj.w[0], 24, 64);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 3);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 2);
+    check_shape(&l->m[ROSE_QKV].w[0], 64, 24);
+    check_shape(&l->m[ROSE_QKV].w[1], 32, 24);
+    check_shape(&l->m[ROSE_QKV].w[2], 32, 24);
+    check_shape(&l->m[ROSE_UP].w[0], 40, 24);
+    check_shape(&l->m[ROSE_UP].w[1], 40, 24);
+    check_shape(&l->m[ROSE_OUT].w[0], 24, 64);
 }
 
 static void tensors_of_each_family(void **state)
@@ -408,21 +423,22 @@ static void tensors_of_each_family(void **state)
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         rose_model *m = random_model(families[f], ROSE_F32, 4);
         const rose_layer *l = &m->layers[1];
-        const bool gemma = m->arch.norm_place == ROSE_NORM_BOTH, qk = m->arch.qk_norm;
+        const bool gemma = m->arch.kinds[0].norms.after, qk = m->arch.kinds[0].mixer.qk_norm;
         assert_string_equal(m->arch.model_type, families[f]);
         if (strcmp(families[f], "phi3") == 0)
             check_fused(l);
         else
             check_parts(l);
-        assert_true(l->qkv.transposed && l->proj.transposed && l->fc1.transposed);
-        check_shape(&l->fc2.w[0], 24, 40);
+        assert_true(l->m[ROSE_QKV].transposed && l->m[ROSE_OUT].transposed &&
+                    l->m[ROSE_UP].transposed);
+        check_shape(&l->m[ROSE_DOWN].w[0], 24, 40);
         check_shape(&m->head, 300, 24);
         assert_null(m->pos_embed.data);
         assert_null(m->lnf_b.data);
         assert_true((l->post1.data != NULL) == gemma && (l->post2.data != NULL) == gemma);
         assert_true((l->q_norm.data != NULL) == qk && (l->k_norm.data != NULL) == qk);
-        assert_true((l->qkv.b[2].data != NULL) == (strcmp(families[f], "qwen2") == 0));
-        assert_null(l->proj.b[0].data);
+        assert_true((l->m[ROSE_QKV].b[2].data != NULL) == (strcmp(families[f], "qwen2") == 0));
+        assert_null(l->m[ROSE_OUT].b[0].data);
         rose_model_close(m);
     }
 }
@@ -521,8 +537,8 @@ static void random_model_from_a_config(void **state)
     if (rose_random_model_write(&o, scratch, &err) != ROSE_OK) fail_msg("%s", err.msg);
     rose_model *m = expect_opens(scratch);
     assert_string_equal(m->arch.model_type, "phi3");
-    assert_int_equal(m->arch.rope[0].dim, 72);
-    assert_true(m->arch.rope[1].long_factor == m->arch.rope_factors + 36);
+    assert_int_equal(view_full(&m->arch)->dim, 72);
+    assert_true(view_sliding(&m->arch)->long_factor == m->arch.rope_factors + 36);
     rose_model_close(m);
     o.config = "/nowhere/config.json";
     empty_folder(scratch);

@@ -2,8 +2,10 @@
  * models, what is refused, and a real file where there is one. */
 #include "model/gguf_fixture.h"
 
+#include "arch_view.h"
 #include "model/convert.h"
 #include "model/inspect.h"
+#include "model/rope.h"
 #include "model/weights.h"
 
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, Q2_K = 10, BF16 = 30 };
@@ -47,17 +49,17 @@ static void expect_common(const rose_model *m, const char *type)
     assert_string_equal(m->name, "m");
     assert_int_equal(a->n_layers, GG_LAYERS);
     assert_int_equal(a->d_model, GG_D);
-    assert_int_equal(a->n_heads, GG_HEADS);
-    assert_int_equal(a->n_kv_heads, GG_KV);
-    assert_int_equal(a->head_dim, GG_HEAD);
-    assert_int_equal(a->d_ff, GG_FF);
+    assert_int_equal(a->kinds[0].mixer.n_heads, GG_HEADS);
+    assert_int_equal(a->kinds[0].mixer.n_kv_heads, GG_KV);
+    assert_int_equal(a->kinds[0].mixer.head_dim, GG_HEAD);
+    assert_int_equal(a->kinds[0].mlp.d_ff, GG_FF);
     assert_int_equal(a->vocab_size, GG_VOCAB); /* from the embedding: no key says it */
     assert_int_equal(a->max_positions, GG_CONTEXT);
     assert_true(a->norm_eps == 1e-5f);
-    assert_true(a->attn_scale == (float)(1.0 / sqrt(GG_HEAD)));
+    assert_true(a->kinds[0].mixer.scale == (float)(1.0 / sqrt(GG_HEAD)));
     assert_int_equal(a->norm, ROSE_NORM_RMS);
     assert_int_equal(a->pos, ROSE_POS_ROPE);
-    assert_true(a->mlp_gated);
+    assert_true(a->kinds[0].mlp.gated);
     assert_false(a->norm_plus_one); /* gemma's files hold 1 + w */
     assert_true(a->tied_head);      /* no output.weight */
     assert_ptr_equal(m->head.data, m->tok_embed.data);
@@ -67,21 +69,22 @@ static void expect_common(const rose_model *m, const char *type)
 
 static void expect_parts(const rose_layer *l)
 {
-    assert_int_equal(l->qkv.n_parts, 3);
-    assert_int_equal(l->fc1.n_parts, 2);
-    expect_shape(&l->qkv.w[0], GG_HEADS * GG_HEAD, GG_D);
-    expect_shape(&l->qkv.w[1], GG_KV * GG_HEAD, GG_D);
-    expect_shape(&l->qkv.w[2], GG_KV * GG_HEAD, GG_D);
-    expect_shape(&l->fc1.w[0], GG_FF, GG_D);
-    expect_shape(&l->fc2.w[0], GG_D, GG_FF);
-    assert_string_equal(strrchr(l->fc1.w[0].name, '_'), "_gate.weight");
-    assert_true(l->qkv.transposed && l->proj.transposed && l->fc1.transposed && l->fc2.transposed);
+    assert_int_equal(l->m[ROSE_QKV].n_parts, 3);
+    assert_int_equal(l->m[ROSE_UP].n_parts, 2);
+    expect_shape(&l->m[ROSE_QKV].w[0], GG_HEADS * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_QKV].w[1], GG_KV * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_QKV].w[2], GG_KV * GG_HEAD, GG_D);
+    expect_shape(&l->m[ROSE_UP].w[0], GG_FF, GG_D);
+    expect_shape(&l->m[ROSE_DOWN].w[0], GG_D, GG_FF);
+    assert_string_equal(strrchr(l->m[ROSE_UP].w[0].name, '_'), "_gate.weight");
+    assert_true(l->m[ROSE_QKV].transposed && l->m[ROSE_OUT].transposed &&
+                l->m[ROSE_UP].transposed && l->m[ROSE_DOWN].transposed);
 }
 
 static void expect_permuted(const rose_model *m, bool permuted)
 {
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        const rose_linear *qkv = &m->layers[i].qkv;
+        const rose_linear *qkv = &m->layers[i].m[ROSE_QKV];
         assert_int_equal(qkv->permuted_heads[0], permuted ? GG_HEADS : 0);
         assert_int_equal(qkv->permuted_heads[1], permuted ? GG_KV : 0);
         assert_int_equal(qkv->permuted_heads[2], 0);
@@ -101,24 +104,24 @@ static void llama(void **state)
     expect_common(m, "llama");
     expect_parts(&m->layers[3]);
     expect_permuted(m, true);
-    assert_int_equal(m->arch.act, ROSE_ACT_SILU);
-    assert_true(m->arch.rope[0].theta == 100000.0f);
-    assert_int_equal(m->arch.rope[0].dim, GG_HEAD);
-    assert_int_equal(m->arch.rope[0].kind, ROSE_ROPE_DEFAULT);
-    assert_int_equal(m->arch.window, 0);
-    assert_int_equal(m->layers[0].rope, 0);
+    assert_int_equal(m->arch.kinds[0].mlp.act, ROSE_ACT_SILU);
+    assert_true(view_full(&m->arch)->theta == 100000.0f);
+    assert_int_equal(view_full(&m->arch)->dim, GG_HEAD);
+    assert_int_equal(view_full(&m->arch)->kind, ROSE_ROPE_DEFAULT);
+    assert_int_equal(view_window(&m->arch), 0);
+    assert_int_equal(rose_rope_of_kind(&m->arch, 0), 0);
     assert_int_equal(m->arch.bos_id, 1);
     assert_int_equal(m->arch.n_eos, 1);
     assert_int_equal(m->arch.eos_ids[0], 2);
-    assert_null(m->layers[0].qkv.b[0].data);
+    assert_null(m->layers[0].m[ROSE_QKV].b[0].data);
     rose_model_close(m);
 
     w = gg_model("llama", F32); /* as Mistral: a window everywhere, an output matrix */
     gg_u32(w, "llama", "attention.sliding_window", 40);
     gw_add(w, "output.weight", F16, GG_VOCAB, GG_D);
     m = open_model(w);
-    assert_int_equal(m->layers[2].window, 40);
-    assert_true(m->arch.rope[1].theta == 10000.0f);
+    assert_int_equal(rose_arch_kind(&m->arch, 2)->mixer.window, 40);
+    assert_true(view_sliding(&m->arch)->theta == 10000.0f);
     assert_false(m->arch.tied_head);
     assert_int_equal(m->head.dtype, ROSE_F16);
     rose_model_close(m);
@@ -131,15 +134,16 @@ static void qwen(void **state)
     expect_common(m, "qwen2");
     expect_parts(&m->layers[0]);
     expect_permuted(m, false);
-    assert_true(m->arch.qkv_bias && !m->arch.proj_bias && !m->arch.qk_norm);
-    expect_shape(&m->layers[1].qkv.b[1], GG_KV * GG_HEAD, 1);
+    assert_true(m->arch.kinds[0].mixer.qkv_bias && !m->arch.kinds[0].mixer.o_bias &&
+                !m->arch.kinds[0].mixer.qk_norm);
+    expect_shape(&m->layers[1].m[ROSE_QKV].b[1], GG_KV * GG_HEAD, 1);
     assert_int_equal(m->dtype, ROSE_BF16);
     rose_model_close(m);
 
     m = open_model(gg_model("qwen3", F32));
     expect_common(m, "qwen3");
     expect_permuted(m, false);
-    assert_true(m->arch.qk_norm && !m->arch.qkv_bias);
+    assert_true(m->arch.kinds[0].mixer.qk_norm && !m->arch.kinds[0].mixer.qkv_bias);
     expect_shape(&m->layers[1].q_norm, GG_HEAD, 1);
     rose_model_close(m);
 }
@@ -151,7 +155,7 @@ static void smollm3(void **state)
     expect_common(m, "smollm3");
     expect_permuted(m, true);
     for (uint32_t i = 0; i < GG_LAYERS; i++)
-        assert_int_equal(m->layers[i].rope, i == 3 ? -1 : 0);
+        assert_int_equal(rose_rope_of_kind(&m->arch, m->arch.kind_of[i]), i == 3 ? -1 : 0);
     rose_model_close(m);
 }
 
@@ -168,19 +172,20 @@ static void gemma3(void **state)
     const rose_arch *a = &m->arch;
     expect_common(m, "gemma3_text");
     expect_permuted(m, false);
-    assert_int_equal(a->norm_place, ROSE_NORM_BOTH);
-    assert_int_equal(a->act, ROSE_ACT_GELU_TANH);
-    assert_true(a->qk_norm && a->embed_scale == 8.0f && a->logit_softcap == 30.0f);
+    assert_true(a->kinds[0].norms.before && a->kinds[0].norms.after);
+    assert_int_equal(a->kinds[0].mlp.act, ROSE_ACT_GELU_TANH);
+    assert_true(a->kinds[0].mixer.qk_norm && a->embed_scale == 8.0f && a->logit_softcap == 30.0f);
     expect_shape(&m->layers[0].post1, GG_D, 1);
     expect_shape(&m->layers[0].post2, GG_D, 1);
     for (uint32_t i = 0; i < GG_LAYERS; i++) {
-        assert_int_equal(m->layers[i].window, i == 2 ? 0 : 20);
-        assert_int_equal(m->layers[i].rope, i == 2 ? 0 : 1);
+        const rose_mixer *x = &rose_arch_kind(&m->arch, i)->mixer;
+        assert_int_equal(x->window, i == 2 ? 0 : 20);
+        assert_true(x->rope.theta == (i == 2 ? 1000000.0f : 10000.0f));
     }
-    assert_int_equal(a->rope[0].kind, ROSE_ROPE_LINEAR);
-    assert_true(a->rope[0].theta == 1000000.0f && a->rope[0].factor == 8.0f);
-    assert_int_equal(a->rope[1].kind, ROSE_ROPE_DEFAULT);
-    assert_true(a->rope[1].theta == 10000.0f);
+    assert_int_equal(view_full(a)->kind, ROSE_ROPE_LINEAR);
+    assert_true(view_full(a)->theta == 1000000.0f && view_full(a)->factor == 8.0f);
+    assert_int_equal(view_sliding(a)->kind, ROSE_ROPE_DEFAULT);
+    assert_true(view_sliding(a)->theta == 10000.0f);
     rose_model_close(m);
 
     w = gg_model("gemma3", F32); /* a pattern by layer */
@@ -189,8 +194,9 @@ static void gemma3(void **state)
     gw_bytes(&w->pairs, "\0\1\1\0", GG_LAYERS);
     gg_f32(w, "gemma3", "rope.freq_base_swa", 5000.0f);
     m = open_model(w);
-    assert_true(m->layers[0].window == 0 && m->layers[1].window == 20 && m->layers[3].window == 0);
-    assert_true(m->arch.rope[1].theta == 5000.0f);
+    for (uint32_t i = 0; i < GG_LAYERS; i++)
+        assert_int_equal(rose_arch_kind(&m->arch, i)->mixer.window, i == 1 || i == 2 ? 20 : 0);
+    assert_true(view_sliding(&m->arch)->theta == 5000.0f);
     rose_model_close(m);
 }
 
@@ -205,13 +211,13 @@ static void phi3(void **state)
     gw_add(w, "rope_factors_long.weight", F32, 12, 0);
     gw_add(w, "rope_factors_short.weight", F32, 12, 0);
     rose_model *m = open_model(w);
-    const rose_rope *r = &m->arch.rope[0];
+    const rose_rope *r = view_full(&m->arch);
     expect_common(m, "phi3");
     expect_permuted(m, false);
-    assert_int_equal(m->layers[0].qkv.n_parts, 1);
-    assert_int_equal(m->layers[0].fc1.n_parts, 1);
-    expect_shape(&m->layers[0].qkv.w[0], (GG_HEADS + 2 * GG_KV) * GG_HEAD, GG_D);
-    expect_shape(&m->layers[0].fc1.w[0], 2 * GG_FF, GG_D);
+    assert_int_equal(m->layers[0].m[ROSE_QKV].n_parts, 1);
+    assert_int_equal(m->layers[0].m[ROSE_UP].n_parts, 1);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], (GG_HEADS + 2 * GG_KV) * GG_HEAD, GG_D);
+    expect_shape(&m->layers[0].m[ROSE_UP].w[0], 2 * GG_FF, GG_D);
     assert_int_equal(r->kind, ROSE_ROPE_LONGROPE);
     assert_int_equal(r->dim, 24);
     assert_int_equal(r->original_max_positions, 64);
@@ -228,14 +234,14 @@ static void gpt2(void **state)
     rose_model *m = open_model(gg_model("gpt2", F16));
     const rose_arch *a = &m->arch;
     assert_string_equal(a->model_type, "gpt2");
-    assert_int_equal(a->head_dim, GG_D / GG_HEADS);
-    assert_int_equal(a->n_kv_heads, GG_HEADS);
-    assert_true(a->norm == ROSE_NORM_LAYER && a->pos == ROSE_POS_LEARNED && !a->mlp_gated);
-    assert_true(a->qkv_bias && a->proj_bias && a->mlp_bias);
-    assert_int_equal(a->act, ROSE_ACT_GELU_TANH);
-    assert_int_equal(m->layers[0].rope, -1);
-    assert_true(m->layers[0].qkv.transposed);
-    expect_shape(&m->layers[0].qkv.w[0], 3 * GG_D, GG_D);
+    assert_int_equal(a->kinds[0].mixer.head_dim, GG_D / GG_HEADS);
+    assert_int_equal(a->kinds[0].mixer.n_kv_heads, GG_HEADS);
+    assert_true(a->norm == ROSE_NORM_LAYER && a->pos == ROSE_POS_LEARNED && !a->kinds[0].mlp.gated);
+    assert_true(a->kinds[0].mixer.qkv_bias && a->kinds[0].mixer.o_bias && a->kinds[0].mlp.bias);
+    assert_int_equal(a->kinds[0].mlp.act, ROSE_ACT_GELU_TANH);
+    assert_int_equal(rose_rope_of_kind(&m->arch, 0), -1);
+    assert_true(m->layers[0].m[ROSE_QKV].transposed);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], 3 * GG_D, GG_D);
     expect_shape(&m->pos_embed, GG_CONTEXT, GG_D);
     expect_shape(&m->lnf_b, GG_D, 1);
     rose_model_close(m);
@@ -265,7 +271,7 @@ static void permutation(void **state)
                     gw_bytes(&w->data, &before, sizeof before);
                 }
     rose_model *m = open_model(w);
-    const rose_linear *qkv = &m->layers[0].qkv;
+    const rose_linear *qkv = &m->layers[0].m[ROSE_QKV];
     for (uint64_t i = 0; i < rows; i++) {
         float row[GG_D];
         rose_tensor_read_f32(&qkv->w[0], rose_linear_row(qkv, 0, i) * GG_D, GG_D, row);
@@ -300,7 +306,7 @@ static void llama3_factors(void **state)
     gg_f32(w, "llama", "rope.freq_base", 500000.0f);
     add_factors(w, factors);
     rose_model *m = open_model(w);
-    const rose_rope *r = &m->arch.rope[0];
+    const rose_rope *r = view_full(&m->arch);
     assert_int_equal(r->kind, ROSE_ROPE_LLAMA3);
     assert_true(r->factor == 32.0f && r->low_freq_factor == 1.0f && r->high_freq_factor == 4.0f);
     assert_int_equal(r->original_max_positions, 8192);
@@ -312,7 +318,7 @@ static void llama3_factors(void **state)
     gg_f32(w, "llama", "rope.freq_base", 500000.0f);
     add_factors(w, factors);
     m = open_model(w);
-    r = &m->arch.rope[0];
+    r = view_full(&m->arch);
     assert_int_equal(r->kind, ROSE_ROPE_DEFAULT);
     assert_memory_equal(r->short_factor, factors, sizeof factors);
     rose_model_close(m);
@@ -340,10 +346,10 @@ static void scalings(void **state)
     gg_f32(w, "qwen2", "rope.scaling.factor", 4.0f);
     gg_u32(w, "qwen2", "rope.scaling.original_context_length", GG_CONTEXT);
     rose_model *m = open_model(w);
-    assert_int_equal(m->arch.rope[0].kind, ROSE_ROPE_YARN);
-    assert_int_equal(m->arch.rope[0].original_max_positions, GG_CONTEXT);
+    assert_int_equal(view_full(&m->arch)->kind, ROSE_ROPE_YARN);
+    assert_int_equal(view_full(&m->arch)->original_max_positions, GG_CONTEXT);
     assert_int_equal(m->arch.max_positions, 4 * GG_CONTEXT);
-    assert_true(m->arch.rope[0].beta_fast == 32.0f && m->arch.rope[0].truncate);
+    assert_true(view_full(&m->arch)->beta_fast == 32.0f && view_full(&m->arch)->truncate);
     rose_model_close(m);
     w = gg_model("qwen3", F32); /* what the converter makes of attn_factor; a base above 1e10 */
     gw_string(w, "qwen3.rope.scaling.type", "yarn");
@@ -353,7 +359,7 @@ static void scalings(void **state)
     gg_f32(w, "qwen3", "rope.scaling.attn_factor", 1.0f);
     gg_f32(w, "qwen3", "rope.freq_base", 1e11f);
     m = open_model(w);
-    assert_true(m->arch.rope[0].attention_factor == 0 && m->arch.rope[0].theta == 1e11f);
+    assert_true(view_full(&m->arch)->attention_factor == 0 && view_full(&m->arch)->theta == 1e11f);
     rose_model_close(m);
     w = gg_model("qwen3", F32);
     gg_f32(w, "qwen3", "rope.scaling.yarn_ext_factor", 0.5f);
@@ -367,8 +373,8 @@ static void scalings(void **state)
     w = gg_model("gemma3", F32); /* a factor alone is linear */
     gg_f32(w, "gemma3", "rope.scaling.factor", 8.0f);
     m = open_model(w);
-    assert_int_equal(m->arch.rope[0].kind, ROSE_ROPE_LINEAR);
-    assert_true(m->arch.rope[0].factor == 8.0f);
+    assert_int_equal(view_full(&m->arch)->kind, ROSE_ROPE_LINEAR);
+    assert_true(view_full(&m->arch)->factor == 8.0f);
     rose_model_close(m);
     w = gg_model("llama", F32);
     gg_f32(w, "llama", "rope.scaling.attn_factor", 1.0f); /* changes nothing */
@@ -449,8 +455,8 @@ static void blocks(void **state)
     rose_model *m = open_model(gg_model("llama", Q8_0));
     assert_int_equal(m->dtype, ROSE_Q8_0);
     assert_true(m->has_blocks);
-    assert_int_equal(m->layers[0].qkv.w[0].dtype, ROSE_Q8_0);
-    expect_shape(&m->layers[0].qkv.w[0], GG_HEADS * GG_HEAD, GG_D);
+    assert_int_equal(m->layers[0].m[ROSE_QKV].w[0].dtype, ROSE_Q8_0);
+    expect_shape(&m->layers[0].m[ROSE_QKV].w[0], GG_HEADS * GG_HEAD, GG_D);
     assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);
 
@@ -590,7 +596,7 @@ static void refusals(void **state)
     w = gg_model("qwen2", F32);
     gg_u32(w, "qwen2", "attention.sliding_window", GG_CONTEXT);
     rose_model *m = open_model(w);
-    assert_int_equal(m->arch.window, 0);
+    assert_int_equal(view_window(&m->arch), 0);
     rose_model_close(m);
     w = gg_model("gemma3", F32);
     gg_u32(w, "gemma3", "attention.sliding_window", 20);
@@ -708,14 +714,14 @@ static void real_file(void **state)
     }
     rose_model *m = expect_opens("build/models/smollm2");
     assert_int_equal(m->arch.n_layers, 30);
-    assert_int_equal(m->arch.n_heads, 9);
-    assert_int_equal(m->arch.n_kv_heads, 3);
+    assert_int_equal(m->arch.kinds[0].mixer.n_heads, 9);
+    assert_int_equal(m->arch.kinds[0].mixer.n_kv_heads, 3);
     assert_int_equal(m->arch.vocab_size, 49152);
-    assert_int_equal(m->arch.rope[0].dim, 64);
-    assert_true(m->arch.rope[0].theta == 100000.0f);
+    assert_int_equal(view_full(&m->arch)->dim, 64);
+    assert_true(view_full(&m->arch)->theta == 100000.0f);
     assert_int_equal(m->arch.eos_ids[0], 2);
     assert_int_equal(m->tok_embed.dtype, ROSE_Q8_0);
-    assert_int_equal(m->layers[29].fc2.w[0].dtype, ROSE_Q4_1);
+    assert_int_equal(m->layers[29].m[ROSE_DOWN].w[0].dtype, ROSE_Q4_1);
     assert_int_equal(m->n_params, 134515008);
     assert_int_equal(rose_model_check_finite(m, 3, NULL), ROSE_OK);
     rose_model_close(m);

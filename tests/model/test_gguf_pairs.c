@@ -3,6 +3,7 @@
  * from the folder by the rules of llama.cpp's converter. */
 #include "model/gguf_fixture.h"
 
+#include "arch_view.h"
 #include "model/convert.h"
 #include "model/rope.h"
 
@@ -122,8 +123,8 @@ static void add_layer(gw *w, const pair *p, const rose_model *m, int i)
     static const char *const proj[3] = {"attn_output"}, *const down[3] = {"ffn_down"};
     static const char *const gated[3] = {"ffn_gate", "ffn_up"}, *const up[3] = {"ffn_up"};
     const rose_layer *l = &m->layers[i];
-    const uint32_t heads[3] = {p->permuted ? m->arch.n_heads : 0,
-                               p->permuted ? m->arch.n_kv_heads : 0, 0};
+    const uint32_t heads[3] = {p->permuted ? m->arch.kinds[0].mixer.n_heads : 0,
+                               p->permuted ? m->arch.kinds[0].mixer.n_kv_heads : 0, 0};
     const bool one = p->plus_one;
     add_vector(w, layer_name(i, "attn_norm.weight"), &l->ln1_w, one);
     add_vector(w, layer_name(i, "ffn_norm.weight"), &l->ln2_w, one);
@@ -131,10 +132,10 @@ static void add_layer(gw *w, const pair *p, const rose_model *m, int i)
     add_vector(w, layer_name(i, "attn_k_norm.weight"), &l->k_norm, one);
     add_vector(w, layer_name(i, "post_attention_norm.weight"), &l->post1, one);
     add_vector(w, layer_name(i, "post_ffw_norm.weight"), &l->post2, one);
-    add_linear(w, i, &l->qkv, l->qkv.n_parts == 3 ? parts : qkv, heads);
-    add_linear(w, i, &l->proj, proj, NULL);
-    add_linear(w, i, &l->fc1, l->fc1.n_parts == 2 ? gated : up, NULL);
-    add_linear(w, i, &l->fc2, down, NULL);
+    add_linear(w, i, &l->m[ROSE_QKV], l->m[ROSE_QKV].n_parts == 3 ? parts : qkv, heads);
+    add_linear(w, i, &l->m[ROSE_OUT], proj, NULL);
+    add_linear(w, i, &l->m[ROSE_UP], l->m[ROSE_UP].n_parts == 2 ? gated : up, NULL);
+    add_linear(w, i, &l->m[ROSE_DOWN], down, NULL);
 }
 
 /* The converter's divisors of Llama 3. */
@@ -156,12 +157,12 @@ static void add_llama3(gw *w, const rose_rope *r)
 
 static void add_rope(gw *w, const char *arch, const rose_arch *a)
 {
-    const rose_rope *r = &a->rope[0];
+    const rose_rope *r = view_full(a);
     char key[128];
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     gg_f32(w, arch, "rope.freq_base", r->theta);
     gg_u32(w, arch, "rope.dimension_count", r->dim);
-    if (a->window != 0) gg_u32(w, arch, "attention.sliding_window", a->window);
+    if (view_window(a) != 0) gg_u32(w, arch, "attention.sliding_window", view_window(a));
     if (r->kind == ROSE_ROPE_LLAMA3) add_llama3(w, r);
     if (r->kind == ROSE_ROPE_LINEAR || r->kind == ROSE_ROPE_YARN) {
         gw_string(w, key, r->kind == ROSE_ROPE_YARN ? "yarn" : "linear");
@@ -186,10 +187,10 @@ static gw *convert(const pair *p, const rose_model *m)
     gw_string(w, "general.architecture", arch);
     gg_u32(w, arch, "block_count", m->arch.n_layers);
     gg_u32(w, arch, "embedding_length", m->arch.d_model);
-    gg_u32(w, arch, "attention.head_count", m->arch.n_heads);
-    gg_u32(w, arch, "attention.head_count_kv", m->arch.n_kv_heads);
-    gg_u32(w, arch, "attention.key_length", m->arch.head_dim);
-    gg_u32(w, arch, "feed_forward_length", m->arch.d_ff);
+    gg_u32(w, arch, "attention.head_count", m->arch.kinds[0].mixer.n_heads);
+    gg_u32(w, arch, "attention.head_count_kv", m->arch.kinds[0].mixer.n_kv_heads);
+    gg_u32(w, arch, "attention.key_length", m->arch.kinds[0].mixer.head_dim);
+    gg_u32(w, arch, "feed_forward_length", m->arch.kinds[0].mlp.d_ff);
     gg_u32(w, arch, "context_length", CONTEXT); /* config.json's, before a scaling */
     gg_f32(w, arch, "attention.layer_norm_rms_epsilon", m->arch.norm_eps);
     if (m->arch.logit_softcap > 0)
@@ -241,14 +242,14 @@ static void same_linear(const rose_linear *a, const rose_linear *b)
     }
 }
 
-static void same_rope(const rose_arch *a, const rose_arch *b, int i)
+static void same_rope(const rose_rope *a, const rose_rope *b, uint32_t longest)
 {
-    const uint32_t contexts[] = {64, CONTEXT, a->max_positions};
-    assert_int_equal(a->rope[i].dim, b->rope[i].dim);
+    const uint32_t contexts[] = {64, CONTEXT, longest};
+    assert_int_equal(a->dim, b->dim);
     for (int c = 0; c < 3; c++) {
         float x[HEAD / 2] = {0}, y[HEAD / 2] = {0}, xs = 0, ys = 1;
-        rose_rope_table(&a->rope[i], contexts[c], x, &xs);
-        rose_rope_table(&b->rope[i], contexts[c], y, &ys);
+        rose_rope_table(a, contexts[c], x, &xs);
+        rose_rope_table(b, contexts[c], y, &ys);
         assert_memory_equal(x, y, sizeof x);
         assert_true(xs == ys);
     }
@@ -260,17 +261,26 @@ static void same_arch(const rose_arch *a, const rose_arch *b, bool plus_one)
     assert_int_equal(a->max_positions, b->max_positions);
     assert_int_equal(a->vocab_size, b->vocab_size);
     assert_true(a->norm_eps == b->norm_eps && a->embed_scale == b->embed_scale);
-    assert_true(a->attn_softcap == b->attn_softcap && a->logit_softcap == b->logit_softcap);
-    assert_true(a->norm == b->norm && a->norm_place == b->norm_place && a->act == b->act);
+    assert_true(a->kinds[0].mixer.softcap == b->kinds[0].mixer.softcap &&
+                a->logit_softcap == b->logit_softcap);
+    assert_true(a->norm == b->norm && a->kinds[0].norms.after == b->kinds[0].norms.after &&
+                a->kinds[0].mlp.act == b->kinds[0].mlp.act);
     assert_true(a->norm_plus_one == plus_one && !b->norm_plus_one);
-    assert_true(a->qk_norm == b->qk_norm && a->mlp_gated == b->mlp_gated && a->pos == b->pos);
-    assert_true(a->qkv_bias == b->qkv_bias && a->proj_bias == b->proj_bias);
-    assert_true(a->mlp_bias == b->mlp_bias && a->tied_head == b->tied_head);
-    assert_true(a->window == b->window && a->bos_id == b->bos_id);
+    assert_true(a->kinds[0].mixer.qk_norm == b->kinds[0].mixer.qk_norm &&
+                a->kinds[0].mlp.gated == b->kinds[0].mlp.gated && a->pos == b->pos);
+    assert_true(a->kinds[0].mixer.qkv_bias == b->kinds[0].mixer.qkv_bias &&
+                a->kinds[0].mixer.o_bias == b->kinds[0].mixer.o_bias);
+    assert_true(a->kinds[0].mlp.bias == b->kinds[0].mlp.bias && a->tied_head == b->tied_head);
+    assert_true(view_window(a) == view_window(b) && a->bos_id == b->bos_id);
     assert_int_equal(b->n_eos, 1);
     assert_int_equal(a->eos_ids[0], b->eos_ids[0]);
-    same_rope(a, b, 0);
-    if (a->window != 0) same_rope(a, b, 1);
+    assert_memory_equal(a->kind_of, b->kind_of, sizeof a->kind_of);
+    assert_int_equal(a->n_kinds, b->n_kinds);
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        const rose_mixer *x = &a->kinds[i].mixer, *y = &b->kinds[i].mixer;
+        assert_true(x->window == y->window && x->scale == y->scale);
+        same_rope(&x->rope, &y->rope, a->max_positions);
+    }
 }
 
 static void same_layer(const rose_layer *a, const rose_layer *b, bool plus_one)
@@ -281,11 +291,10 @@ static void same_layer(const rose_layer *a, const rose_layer *b, bool plus_one)
     same_vector(&a->post2, &b->post2, plus_one);
     same_vector(&a->q_norm, &b->q_norm, plus_one);
     same_vector(&a->k_norm, &b->k_norm, plus_one);
-    same_linear(&a->qkv, &b->qkv);
-    same_linear(&a->proj, &b->proj);
-    same_linear(&a->fc1, &b->fc1);
-    same_linear(&a->fc2, &b->fc2);
-    assert_true(a->window == b->window && a->rope == b->rope && a->attn_scale == b->attn_scale);
+    same_linear(&a->m[ROSE_QKV], &b->m[ROSE_QKV]);
+    same_linear(&a->m[ROSE_OUT], &b->m[ROSE_OUT]);
+    same_linear(&a->m[ROSE_UP], &b->m[ROSE_UP]);
+    same_linear(&a->m[ROSE_DOWN], &b->m[ROSE_DOWN]);
 }
 
 static void same(void **state)

@@ -127,7 +127,7 @@ static void shipped_model_is_the_one(void **state)
     golden_path(folder, sizeof folder, g.folder);
     golden_check_model(&g, folder);
     rose_model *m = expect_opens(folder);
-    assert_int_equal(m->arch.head_dim, 64);
+    assert_int_equal(m->arch.kinds[0].mixer.head_dim, 64);
     assert_true(m->arch.tied_head);
     rose_model_close(m);
     golden_close(&g);

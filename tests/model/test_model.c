@@ -23,11 +23,20 @@ static void check_roles(const rose_model *m)
     all[n++] = &m->lnf_b;
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         const rose_layer *l = &m->layers[i];
-        const rose_tensor *of_layer[] = {&l->ln1_w,    &l->ln1_b,    &l->ln2_w,     &l->ln2_b,
-                                         &l->qkv.w[0], &l->qkv.b[0], &l->proj.w[0], &l->proj.b[0],
-                                         &l->fc1.w[0], &l->fc1.b[0], &l->fc2.w[0],  &l->fc2.b[0]};
-        assert_false(l->qkv.transposed || l->proj.transposed || l->fc1.transposed ||
-                     l->fc2.transposed);
+        const rose_tensor *of_layer[] = {&l->ln1_w,
+                                         &l->ln1_b,
+                                         &l->ln2_w,
+                                         &l->ln2_b,
+                                         &l->m[ROSE_QKV].w[0],
+                                         &l->m[ROSE_QKV].b[0],
+                                         &l->m[ROSE_OUT].w[0],
+                                         &l->m[ROSE_OUT].b[0],
+                                         &l->m[ROSE_UP].w[0],
+                                         &l->m[ROSE_UP].b[0],
+                                         &l->m[ROSE_DOWN].w[0],
+                                         &l->m[ROSE_DOWN].b[0]};
+        assert_false(l->m[ROSE_QKV].transposed || l->m[ROSE_OUT].transposed ||
+                     l->m[ROSE_UP].transposed || l->m[ROSE_DOWN].transposed);
         for (size_t k = 0; k < 12; k++)
             all[n++] = of_layer[k];
     }
@@ -59,7 +68,7 @@ static void opens_with_and_without_prefix(void **state)
         assert_int_equal(rose_model_n_tensors(m), n);
         assert_int_equal(m->dtype, ROSE_F32);
         assert_string_equal(m->name, strrchr(scratch, '/') + 1);
-        assert_int_equal(m->layers[1].qkv.w[0].shape[1], 12);
+        assert_int_equal(m->layers[1].m[ROSE_QKV].w[0].shape[1], 12);
         assert_int_equal(m->lnf_w.shape[1], 1);
         assert_int_equal(m->lnf_w.n_dims, 1);
         rose_model_close(m);
@@ -184,7 +193,7 @@ static void dtype_is_that_of_most_bytes(void **state)
         rose_model *m = expect_opens(scratch);
         assert_int_equal(m->dtype, d);
         assert_int_equal(m->lnf_w.dtype, ROSE_F32);
-        assert_int_equal(m->layers[1].fc2.w[0].dtype, d);
+        assert_int_equal(m->layers[1].m[ROSE_DOWN].w[0].dtype, d);
         rose_model_close(m);
     }
 }

@@ -93,9 +93,18 @@ static float *values(const rose_model *m, size_t *n)
     }
     for (uint32_t l = 0; l < m->arch.n_layers; l++) {
         const rose_layer *y = &m->layers[l];
-        const rose_tensor *of_layer[] = {&y->ln1_w,    &y->ln1_b,    &y->ln2_w,     &y->ln2_b,
-                                         &y->qkv.w[0], &y->qkv.b[0], &y->proj.w[0], &y->proj.b[0],
-                                         &y->fc1.w[0], &y->fc1.b[0], &y->fc2.w[0],  &y->fc2.b[0]};
+        const rose_tensor *of_layer[] = {&y->ln1_w,
+                                         &y->ln1_b,
+                                         &y->ln2_w,
+                                         &y->ln2_b,
+                                         &y->m[ROSE_QKV].w[0],
+                                         &y->m[ROSE_QKV].b[0],
+                                         &y->m[ROSE_OUT].w[0],
+                                         &y->m[ROSE_OUT].b[0],
+                                         &y->m[ROSE_UP].w[0],
+                                         &y->m[ROSE_UP].b[0],
+                                         &y->m[ROSE_DOWN].w[0],
+                                         &y->m[ROSE_DOWN].b[0]};
         for (size_t i = 0; i < 12; i++) {
             rose_tensor_read_f32(of_layer[i], 0, rose_tensor_n(of_layer[i]), v + at);
             at += rose_tensor_n(of_layer[i]);
@@ -125,7 +134,7 @@ static void layouts_hold_the_same_weights(void **state)
             write_to(path, &o, "layout");
             rose_model *m = expect_opens(path);
             assert_int_equal(m->arch.tied_head, tied);
-            assert_int_equal(m->arch.d_ff, 20);
+            assert_int_equal(m->arch.kinds[0].mlp.d_ff, 20);
             assert_int_equal(m->arch.eos_ids[0], 299);
             assert_int_equal(m->dtype, o.dtype);
             assert_int_equal(strncmp(m->tok_embed.name, "transformer.", 12) == 0, o.prefix);
@@ -215,14 +224,15 @@ static void weights_have_the_promised_spread(void **state)
     check_moments(&m->lnf_b, 0, 0.02);
     for (int l = 0; l < 8; l++) {
         check_moments(&m->layers[l].ln1_w, 1, 0.02);
-        check_moments(&m->layers[l].qkv.w[0], 0, 0.02);
-        check_moments(&m->layers[l].qkv.b[0], 0, 0.02);
-        check_moments(&m->layers[l].proj.w[0], 0, 0.02 / 4);
-        check_moments(&m->layers[l].fc1.w[0], 0, 0.02);
-        check_moments(&m->layers[l].fc2.w[0], 0, 0.02 / 4);
+        check_moments(&m->layers[l].m[ROSE_QKV].w[0], 0, 0.02);
+        check_moments(&m->layers[l].m[ROSE_QKV].b[0], 0, 0.02);
+        check_moments(&m->layers[l].m[ROSE_OUT].w[0], 0, 0.02 / 4);
+        check_moments(&m->layers[l].m[ROSE_UP].w[0], 0, 0.02);
+        check_moments(&m->layers[l].m[ROSE_DOWN].w[0], 0, 0.02 / 4);
     }
     /* Streams of different tensors are different. */
-    assert_memory_not_equal(m->layers[0].qkv.w[0].data, m->layers[1].qkv.w[0].data, 4096);
+    assert_memory_not_equal(m->layers[0].m[ROSE_QKV].w[0].data, m->layers[1].m[ROSE_QKV].w[0].data,
+                            4096);
     assert_memory_not_equal(m->tok_embed.data, m->pos_embed.data, 4096);
     rose_model_close(m);
 }
@@ -255,15 +265,15 @@ static void dummy_holds_the_same_weights(void **state)
         assert_memory_equal(m->tok_embed.data, want->tok_embed.data, 5001 * 9 * size);
         for (int l = 0; l < 2; l++) {
             assert_memory_equal(m->layers[l].ln1_w.data, want->layers[l].ln1_w.data, 9 * size);
-            assert_memory_equal(m->layers[l].fc2.w[0].data, want->layers[l].fc2.w[0].data,
-                                9 * 36 * size);
+            assert_memory_equal(m->layers[l].m[ROSE_DOWN].w[0].data,
+                                want->layers[l].m[ROSE_DOWN].w[0].data, 9 * 36 * size);
         }
-        rose_tensor part = m->layers[1].fc2.w[0];
+        rose_tensor part = m->layers[1].m[ROSE_DOWN].w[0];
         part.data = (const uint8_t *)part.data + 7 * 9 * size; /* from row 7 on */
         const rose_random_values v = rose_dummy_values(m, &part);
         float drawn[9], read[9];
         rose_random_draw(drawn, &v, 9);
-        rose_tensor_read_f32(&want->layers[1].fc2.w[0], 7 * 9, 9, read);
+        rose_tensor_read_f32(&want->layers[1].m[ROSE_DOWN].w[0], 7 * 9, 9, read);
         for (int k = 0; k < 9; k++) {
             const float x = types[i] == ROSE_F16    ? rose_f16_to_f32(rose_f32_to_f16(drawn[k]))
                             : types[i] == ROSE_BF16 ? rose_bf16_to_f32(rose_f32_to_bf16(drawn[k]))

@@ -84,46 +84,49 @@ static double cap(double x, double limit)
 }
 
 /* One query: q, and keys and values of positions first .. last, `stride` apart. */
-static void attend(const rose_arch *a, const rose_layer *l, const double *q, const double *k,
+static void attend(const rose_mixer *m, double scale, const double *q, const double *k,
                    const double *v, uint32_t first, uint32_t last, size_t stride, double *out)
 {
     double *p = golden_alloc(last + 1, sizeof *p), max = (double)-INFINITY, sum = 0;
     for (uint32_t j = first; j <= last; j++) {
-        for (uint32_t i = 0; i < a->head_dim; i++)
+        for (uint32_t i = 0; i < m->head_dim; i++)
             p[j] += q[i] * k[j * stride + i];
-        p[j] = cap(p[j] * (double)l->attn_scale, (double)a->attn_softcap);
+        p[j] = cap(p[j] * scale, (double)m->softcap);
         max = fmax(max, p[j]);
     }
     for (uint32_t j = first; j <= last; j++)
         sum += p[j] = exp(p[j] - max);
     for (uint32_t j = first; j <= last; j++)
-        for (uint32_t i = 0; i < a->head_dim; i++)
+        for (uint32_t i = 0; i < m->head_dim; i++)
             out[i] += p[j] / sum * v[j * stride + i];
     free(p);
 }
 
 /* The attention of a layer: x[n][d_model] -> y[n][d_model]. */
-static double *attention(const rose_model *m, const rose_layer *l, const double *x, uint32_t n,
+static double *attention(const rose_model *m, uint32_t layer, const double *x, uint32_t n,
                          uint32_t served)
 {
     const rose_arch *a = &m->arch;
-    const uint32_t hd = a->head_dim, heads = a->n_heads, kv = a->n_kv_heads;
+    const rose_layer *l = &m->layers[layer];
+    const rose_mixer *mx = &rose_arch_kind(a, layer)->mixer;
+    const double scale = (double)rose_arch_scale(a, layer);
+    const uint32_t hd = mx->head_dim, heads = mx->n_heads, kv = mx->n_kv_heads;
     const size_t stride = (size_t)(heads + 2 * kv) * hd;
-    double *qkv = linear(&l->qkv, x, n, a->d_model);
+    double *qkv = linear(&l->m[ROSE_QKV], x, n, a->d_model);
     double *out = golden_alloc((size_t)n * heads * hd, sizeof *out);
     for (uint32_t h = 0; h < heads + kv; h++) { /* queries, then keys */
         double *head = qkv + (size_t)h * hd;
-        if (a->qk_norm) rms_norm(a, h < heads ? &l->q_norm : &l->k_norm, head, n, hd, stride);
-        if (l->rope >= 0) rotate(&a->rope[l->rope], served, head, n, stride);
+        if (mx->qk_norm) rms_norm(a, h < heads ? &l->q_norm : &l->k_norm, head, n, hd, stride);
+        if (mx->rope.dim > 0) rotate(&mx->rope, served, head, n, stride);
     }
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t h = 0; h < heads; h++) {
             const double *k = qkv + (size_t)(heads + h / (heads / kv)) * hd;
-            const uint32_t first = l->window > 0 && t >= l->window ? t - l->window + 1 : 0;
-            attend(a, l, qkv + t * stride + (size_t)h * hd, k, k + (size_t)kv * hd, first, t,
+            const uint32_t first = mx->window > 0 && t >= mx->window ? t - mx->window + 1 : 0;
+            attend(mx, scale, qkv + t * stride + (size_t)h * hd, k, k + (size_t)kv * hd, first, t,
                    stride, out + ((size_t)t * heads + h) * hd);
         }
-    double *y = linear(&l->proj, out, n, heads * hd);
+    double *y = linear(&l->m[ROSE_OUT], out, n, heads * hd);
     free(qkv);
     free(out);
     return y;
@@ -136,33 +139,36 @@ static double activate(rose_act act, double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
-static double *mlp(const rose_model *m, const rose_layer *l, const double *x, uint32_t n)
+static double *mlp(const rose_model *m, uint32_t layer, const double *x, uint32_t n)
 {
-    const uint32_t ff = m->arch.d_ff;
-    assert_true(m->arch.mlp_gated);
-    double *wide = linear(&l->fc1, x, n, m->arch.d_model);
+    const rose_layer *l = &m->layers[layer];
+    const rose_mlp *p = &rose_arch_kind(&m->arch, layer)->mlp;
+    const uint32_t ff = p->d_ff;
+    assert_true(p->gated);
+    double *wide = linear(&l->m[ROSE_UP], x, n, m->arch.d_model);
     double *h = golden_alloc((size_t)n * ff, sizeof *h);
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < ff; i++)
-            h[(size_t)t * ff + i] = activate(m->arch.act, wide[2 * (size_t)t * ff + i]) *
-                                    wide[(2 * (size_t)t + 1) * ff + i];
-    double *y = linear(&l->fc2, h, n, ff);
+            h[(size_t)t * ff + i] =
+                activate(p->act, wide[2 * (size_t)t * ff + i]) * wide[(2 * (size_t)t + 1) * ff + i];
+    double *y = linear(&l->m[ROSE_DOWN], h, n, ff);
     free(wide);
     free(h);
     return y;
 }
 
 /* x += post(f(before(x))), where f is attention or MLP. */
-static void half_layer(const rose_model *m, const rose_layer *l, bool is_mlp, double *x, uint32_t n,
+static void half_layer(const rose_model *m, uint32_t layer, bool is_mlp, double *x, uint32_t n,
                        uint32_t served)
 {
+    const rose_layer *l = &m->layers[layer];
     const rose_arch *a = &m->arch;
     const size_t size = (size_t)n * a->d_model;
     double *h = golden_alloc(size, sizeof *h);
     memcpy(h, x, size * sizeof *h);
     rms_norm(a, is_mlp ? &l->ln2_w : &l->ln1_w, h, n, a->d_model, a->d_model);
-    double *y = is_mlp ? mlp(m, l, h, n) : attention(m, l, h, n, served);
-    if (a->norm_place == ROSE_NORM_BOTH)
+    double *y = is_mlp ? mlp(m, layer, h, n) : attention(m, layer, h, n, served);
+    if (rose_arch_kind(a, layer)->norms.after)
         rms_norm(a, is_mlp ? &l->post2 : &l->post1, y, n, a->d_model, a->d_model);
     for (size_t i = 0; i < size; i++)
         x[i] += y[i];
@@ -181,8 +187,8 @@ static float *forward(const rose_model *m, const uint32_t *ids, uint32_t n, uint
         for (uint32_t i = 0; i < d; i++)
             x[(size_t)t * d + i] = embed[(size_t)ids[t] * d + i] * (double)a->embed_scale;
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        half_layer(m, &m->layers[i], false, x, n, served);
-        half_layer(m, &m->layers[i], true, x, n, served);
+        half_layer(m, i, false, x, n, served);
+        half_layer(m, i, true, x, n, served);
     }
     rms_norm(a, &m->lnf_w, x, n, d, d);
     const rose_linear head = {.w = {m->head}, .n_parts = 1, .transposed = true};

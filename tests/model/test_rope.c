@@ -2,6 +2,7 @@
  * made by tools/golden/make_families.py), and the lengths that dynamic and longrope depend on. */
 #include "fixture.h"
 
+#include "arch_view.h"
 #include "golden.h"
 #include "model/decoder.h"
 #include "model/rope.h"
@@ -22,13 +23,15 @@ static uint32_t our_table(rose_json *entry, float inv_freq[MAX_PAIRS], float *fa
 {
     const rose_config c = {.root = entry, .label = "rope.json"};
     rose_err err = {{0}};
-    rose_arch a = {.head_dim = golden_u32(entry, "head_dim"),
+    rose_arch a = {.pos = ROSE_POS_ROPE,
+                   .n_kinds = 1,
+                   .kinds = {{.mixer = {.head_dim = golden_u32(entry, "head_dim")}}},
                    .max_positions = golden_u32(entry, "max_position_embeddings")};
     if (rose_decoder_rope(&c, &defaults, &a, &err) != ROSE_OK) fail_msg("%s", err.msg);
-    assert_true(a.rope[0].dim / 2 <= MAX_PAIRS);
-    rose_rope_table(&a.rope[0], golden_u32(entry, "served_context"), inv_freq, factor);
+    assert_true(view_full(&a)->dim / 2 <= MAX_PAIRS);
+    rose_rope_table(view_full(&a), golden_u32(entry, "served_context"), inv_freq, factor);
     rose_arch_free(&a);
-    return a.rope[0].dim / 2;
+    return view_full(&a)->dim / 2;
 }
 
 static void tables_equal_transformers(void **state)

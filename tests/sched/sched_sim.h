@@ -333,7 +333,7 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     }
     q->running = true;
     assert_true(it->pos + it->n <= known);
-    assert_int_equal(it->sample, it->pos + it->n == known);
+    assert_int_equal(it->n_outs, it->pos + it->n == known);
     if (m->o.chunked_prefill && m->o.prefill_chunk_size > 0)
         assert_true(it->n <= m->o.prefill_chunk_size);
     if (!m->o.chunked_prefill && known - it->pos <= m->o.max_step_tokens && q->n_sampled == 0)
@@ -345,7 +345,7 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     q->pos += it->n;
     if (q->pos > q->n_peak) q->n_peak = q->pos;
     q->last_step = m->step;
-    if (!it->sample) return;
+    if (it->n_outs == 0) return;
     assert_false(q->held);
     q->held = q->guided;
     q->n_sampled++;
@@ -409,7 +409,7 @@ static inline void sim_budget(sim *m, const rose_sched_plan *p)
     uint32_t n_tokens = 0, n_outputs = 0, n_prefill = 0;
     for (uint32_t i = 0; i < p->n_items; i++) {
         n_tokens += p->items[i].n;
-        n_outputs += p->items[i].sample;
+        n_outputs += p->items[i].n_outs;
     }
     assert_int_equal(n_tokens, p->n_tokens);
     assert_int_equal(n_outputs, p->n_outputs);

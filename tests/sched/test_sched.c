@@ -68,7 +68,7 @@ static void expect_plan(rose_sched *s, const char *want)
     for (uint32_t i = 0; i < p.n_items; i++) {
         const rose_sched_item *it = &p.items[i];
         n += (size_t)snprintf(got + n, sizeof got - n, "%s%u:%u+%u%s", i ? " " : "", it->seq,
-                              it->pos, it->n, it->sample ? "*" : "");
+                              it->pos, it->n, it->n_outs > 0 ? "*" : "");
     }
     assert_string_equal(got, want);
 }

@@ -32,9 +32,9 @@ typedef struct bench {
     int n_ways;
     uint32_t vocab, stride;
     uint32_t *tokens, *pages;
-    uint32_t first[MAX_SEQS + 1], pos[MAX_SEQS], out_row[MAX_SEQS], out_pos[MAX_SEQS];
-    rose_sampling params[MAX_SEQS];
-    const char *comma; /* before the next row of JSON */
+    rose_batch_seq seqs[MAX_SEQS];
+    rose_batch_out outs[MAX_SEQS]; /* make_batch keeps their params and rules */
+    const char *comma;             /* before the next row of JSON */
 } bench;
 
 /* What one way took: all times of a round sorted, us; then of every round. */
@@ -75,23 +75,19 @@ static double run_step(bench *b, int way, const rose_batch *batch)
 static rose_batch make_batch(bench *b, uint32_t seq, uint32_t n, uint32_t pos, uint32_t n_rows)
 {
     for (uint32_t i = 0; i < n; i++) {
-        b->first[i] = i * n_rows;
-        b->pos[i] = pos;
-        b->out_row[i] = (i + 1) * n_rows - 1;
-        b->out_pos[i] = pos + n_rows;
+        b->seqs[i] = (rose_batch_seq){.first = i * n_rows,
+                                      .n = n_rows,
+                                      .pos = pos,
+                                      .table = b->pages + (size_t)(seq + i) * b->stride};
+        b->outs[i].row = (i + 1) * n_rows - 1;
+        b->outs[i].pos = pos + n_rows;
     }
-    b->first[n] = n * n_rows;
     return (rose_batch){.n_seqs = n,
                         .n_tokens = n * n_rows,
                         .tokens = b->tokens,
-                        .seq_first = b->first,
-                        .seq_pos = b->pos,
-                        .pages = b->pages + (size_t)seq * b->stride,
-                        .page_stride = b->stride,
                         .n_outputs = n,
-                        .out_row = b->out_row,
-                        .out_pos = b->out_pos,
-                        .out_params = b->params};
+                        .seqs = b->seqs,
+                        .outs = b->outs};
 }
 
 static int compare(const void *a, const void *b)
@@ -167,7 +163,7 @@ static void decode(bench *b, times *t, uint32_t n, uint32_t context, bool sample
 {
     char what[80];
     for (uint32_t i = 0; i < MAX_SEQS; i++)
-        b->params[i] =
+        b->outs[i].params =
             sampled ? (rose_sampling){.temperature = 0.7f, .top_p = 0.9f, .top_k = 50, .seed = i}
                     : (rose_sampling){.top_p = 1};
     const rose_batch batch = make_batch(b, 0, n, context - 1, 1);
@@ -189,14 +185,13 @@ static void decode_with_rules(bench *b, times *t, uint32_t n_wishes, uint32_t co
     static uint32_t seen[STRIDE * PAGE], counts[STRIDE * PAGE];
     static rose_logprob reports[N][1 + N_TOP];
     rose_output_rules rules[N];
-    const rose_output_rules *each[N] = {NULL};
     char what[80];
     for (uint32_t i = 0; i < context; i++) {
         seen[i] = i * 7 % b->vocab;
         counts[i] = 1;
     }
     for (uint32_t i = 0; i < N; i++) {
-        b->params[i] = (rose_sampling){.top_p = 1};
+        b->outs[i].params = (rose_sampling){.top_p = 1};
         rules[i] = (rose_output_rules){.score_id = ROSE_TOKEN_NONE,
                                        .report = reports[i],
                                        .n_top = N_TOP,
@@ -205,11 +200,12 @@ static void decode_with_rules(bench *b, times *t, uint32_t n_wishes, uint32_t co
                                        .n_seen = context,
                                        .repetition = 1.1f,
                                        .frequency = 0.1f};
-        if (i < n_wishes) each[i] = &rules[i];
+        b->outs[i].rules = i < n_wishes ? &rules[i] : NULL;
     }
     rose_batch batch = make_batch(b, 0, N, context - 1, 1);
-    if (n_wishes > 0) batch.out_rules = each;
     run_steps(b, t, &batch, 0);
+    for (uint32_t i = 0; i < N; i++)
+        b->outs[i].rules = NULL;
     snprintf(what, sizeof what, "\"sequences\": %d, \"with_rules\": %u", N, n_wishes);
     print_rows(b, t, what, "us", 1);
 }
@@ -241,7 +237,7 @@ static void prefill(bench *b, times *t, uint32_t step_tokens)
 static void one_prompt(bench *b, times *t, uint32_t n_rows, uint32_t pause_ms)
 {
     char what[120];
-    b->params[0] = (rose_sampling){.top_p = 1};
+    b->outs[0].params = (rose_sampling){.top_p = 1};
     const rose_batch batch = make_batch(b, 0, 1, 0, n_rows);
     run_steps(b, t, &batch, pause_ms);
     snprintf(what, sizeof what, "\"prompts\": 1, \"tokens\": %u, \"pause_ms\": %u", n_rows,

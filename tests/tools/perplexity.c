@@ -37,10 +37,9 @@ static double score_window(const rose_backend_ops *ops, void *ctx, const uint32_
 {
     static rose_logprob reports[WINDOW];
     static rose_output_rules rules[WINDOW];
-    static const rose_output_rules *which[WINDOW];
-    static uint32_t pages[N_PAGES], rows[WINDOW], places[WINDOW];
-    static rose_sampling greedy[WINDOW];
-    const uint32_t first[2] = {0, n}, pos = 0;
+    static uint32_t pages[N_PAGES];
+    static rose_batch_out outs[WINDOW];
+    const rose_batch_seq seq = {.n = n, .table = pages};
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
@@ -51,22 +50,10 @@ static double score_window(const rose_backend_ops *ops, void *ctx, const uint32_
     for (uint32_t i = 0; i + 1 < n; i++) {
         rules[i] =
             (rose_output_rules){.score_id = ids[i + 1], .report = &reports[i], .repetition = 1.0f};
-        which[i] = &rules[i];
-        rows[i] = i;
-        places[i] = i + 1;
+        outs[i] = (rose_batch_out){.row = i, .pos = i + 1, .rules = &rules[i]};
     }
-    const rose_batch b = {.n_seqs = 1,
-                          .n_tokens = n,
-                          .tokens = ids,
-                          .seq_first = first,
-                          .seq_pos = &pos,
-                          .pages = pages,
-                          .page_stride = N_PAGES,
-                          .n_outputs = n - 1,
-                          .out_row = rows,
-                          .out_pos = places,
-                          .out_params = greedy,
-                          .out_rules = which};
+    const rose_batch b = {
+        .n_seqs = 1, .n_tokens = n, .tokens = ids, .n_outputs = n - 1, .seqs = &seq, .outs = outs};
     check(ops->step(ctx, &b, &ticket, &err), &err);
     check(ops->collect(ctx, ticket, &result, &err), &err);
     for (uint32_t i = 0; i + 1 < n; i++)

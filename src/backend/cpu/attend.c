@@ -12,7 +12,8 @@ typedef struct cursor {
 static cursor cursor_at(const rose_cpu_share *w, const rose_cpu_block *block, uint64_t cost)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
-    const uint32_t n_heads = w->c->arch.n_kv_heads, end = block->first_piece + block->n_pieces;
+    const uint32_t n_heads = rose_arch_any(&w->c->arch)->mixer.n_kv_heads,
+                   end = block->first_piece + block->n_pieces;
     cursor at = {block->first_piece, 0, 0};
 
     for (; at.piece < end; at.piece++) {
@@ -41,7 +42,7 @@ static void cursor_next(const rose_cpu_share *w, cursor *at)
 {
     if (++at->tile < w->c->scratch.pieces[at->piece].n_tiles) return;
     at->tile = 0;
-    if (++at->head < w->c->arch.n_kv_heads) return;
+    if (++at->head < rose_arch_any(&w->c->arch)->mixer.n_kv_heads) return;
     at->head = 0;
     at->piece++;
 }
@@ -56,22 +57,22 @@ static bool cursor_before(const cursor *a, const cursor *b)
 /* The pages of a piece's sequence. */
 static const uint32_t *pages_of(const rose_cpu_share *w, const rose_cpu_piece *q)
 {
-    return w->b->pages + (size_t)q->seq * w->b->page_stride;
+    return w->b->seqs[q->seq].table;
 }
 
 /* What a thread does of one block's attention in one layer. */
 typedef struct attending {
     const rose_cpu_share *w;
     const rose_cpu_block *block;
+    const rose_mixer *m; /* of the layer */
     uint32_t layer;
     cursor to;
 } attending;
 
 /* QK-norm and RoPE of one head of one row, in place. */
-static void turn(const rose_cpu *c, const rose_cpu_layer *l, const float *weight, float *x,
-                 uint32_t pos)
+static void turn(const rose_cpu *c, const rose_cpu_layer *l, uint32_t hd, const float *weight,
+                 float *x, uint32_t pos)
 {
-    const uint32_t hd = c->arch.head_dim;
     const bool rotates = l->rope >= 0;
     if (weight != NULL) c->kernels.rmsnorm(x, weight, c->arch.norm_eps, hd, c->bf16 && !rotates, x);
     if (!rotates) return;
@@ -85,7 +86,7 @@ static void append_tile(const attending *n, const cursor *at, const rose_cpu_til
     rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_layer *l = &c->weights.layers[n->layer];
-    const size_t hd = c->arch.head_dim, first_k = c->arch.n_heads * hd;
+    const size_t hd = n->m->head_dim, first_k = n->m->n_heads * hd;
     const uint32_t page = pages_of(n->w, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
     uint8_t *head = c->kv + page * c->kv_page_bytes + n->layer * c->kv_layer_bytes +
                     at->head * c->kv_head_bytes;
@@ -93,9 +94,9 @@ static void append_tile(const attending *n, const cursor *at, const rose_cpu_til
     for (uint32_t i = 0; i < t->n_rows; i++) {
         float *k =
             sc->qkv + (t->row - n->block->first_row + i) * sc->ld_qkv + first_k + at->head * hd;
-        turn(c, l, l->k_norm, k, t->pos + i);
-        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k,
-                             k + c->arch.n_kv_heads * hd, (uint32_t)hd, c->bf16);
+        turn(c, l, (uint32_t)hd, l->k_norm, k, t->pos + i);
+        c->kernels.kv_append(head, (t->pos + i) % ROSE_KV_PAGE_TOKENS, k, k + n->m->n_kv_heads * hd,
+                             (uint32_t)hd, c->bf16);
     }
 }
 
@@ -129,9 +130,9 @@ static uint32_t heads_of_call(uint32_t group, uint32_t tokens)
 }
 
 /* Query heads of a KV head read its keys together, as many rows as a call takes. */
-static void attend_group(const rose_cpu *c, const rose_attention *tile, uint32_t tokens)
+static void attend_group(const rose_cpu *c, const rose_attention *tile, uint32_t group,
+                         uint32_t tokens)
 {
-    const uint32_t group = c->arch.n_heads / c->arch.n_kv_heads;
     const uint32_t step = heads_of_call(group, tokens), most = ROSE_ROW_TILE / step;
     for (uint32_t h = 0; h < group; h += step) {
         const uint32_t heads = group - h < step ? group - h : step;
@@ -152,7 +153,7 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
     rose_cpu *c = n->w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_layer *l = &c->weights.layers[n->layer];
-    const uint32_t hd = c->arch.head_dim, group = c->arch.n_heads / c->arch.n_kv_heads;
+    const uint32_t hd = n->m->head_dim, group = n->m->n_heads / n->m->n_kv_heads;
     const size_t column = (size_t)at->head * group * hd;
     float *q = sc->qkv + (t->row - n->block->first_row) * sc->ld_qkv + column;
     rose_attention a = {
@@ -160,10 +161,10 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
         .ldq = sc->ld_qkv,
         .ldo = sc->ld_o,
         .n_ctx = t->pos + 1,
-        .window = l->window,
+        .window = n->m->window,
         .head_dim = hd,
-        .scale = l->attn_scale,
-        .cap = c->arch.attn_softcap,
+        .scale = l->scale,
+        .cap = n->m->softcap,
         .kv = c->kv + n->layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
         .page_stride = c->kv_page_bytes,
         .pages = pages_of(n->w, &sc->pieces[at->piece]),
@@ -172,10 +173,10 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
         .scratch = n->w->scratch,
     };
     for (uint32_t i = 0; i < t->n_rows * group; i++)
-        turn(c, l, l->q_norm, q + i / group * sc->ld_qkv + (size_t)(i % group) * hd,
+        turn(c, l, hd, l->q_norm, q + i / group * sc->ld_qkv + (size_t)(i % group) * hd,
              t->pos + i / group);
     attend_next(n, *at, &a);
-    attend_group(c, &a, t->n_rows);
+    attend_group(c, &a, group, t->n_rows);
 }
 
 /* The rows of a piece with one tile are appended by the thread that attends with them; those of a
@@ -185,7 +186,7 @@ void rose_cpu_attend(const rose_cpu_share *w, uint32_t layer, const rose_cpu_blo
     const rose_cpu_scratch *sc = &w->c->scratch;
     const bool all = layer + 1 < w->c->arch.n_layers;
     const cursor from = cursor_at(w, block, rose_share(block->cost, w->tid, w->n));
-    const attending n = {w, block, layer,
+    const attending n = {w, block, &rose_arch_kind(&w->c->arch, layer)->mixer, layer,
                          cursor_at(w, block, rose_share(block->cost, w->tid + 1, w->n))};
 
     if (block->shared_pages) {

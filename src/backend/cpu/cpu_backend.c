@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memlock.h"
+#include "model/rope.h"
 
 enum {
     MAX_SEQS = 4096,
@@ -28,18 +29,22 @@ enum {
 
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
-    if (a->n_kv_heads == 0 || a->n_heads == 0 || a->n_heads % a->n_kv_heads != 0)
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    const uint32_t d_ff = rose_arch_any(a)->mlp.d_ff;
+    if (m->n_kv_heads == 0 || m->n_heads == 0 || m->n_heads % m->n_kv_heads != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: %u query heads cannot share %u KV heads",
-                         a->model_type, a->n_heads, a->n_kv_heads);
-    for (int i = 0; i < 2; i++)
-        if (a->pos == ROSE_POS_ROPE && (a->rope[i].dim > a->head_dim || a->rope[i].dim % 2 != 0))
+                         a->model_type, m->n_heads, m->n_kv_heads);
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        const uint32_t dim = a->kinds[i].mixer.rope.dim;
+        if (dim > m->head_dim || dim % 2 != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: RoPE of %u values of a head of %u",
-                             a->model_type, a->rope[i].dim, a->head_dim);
-    if (a->head_dim == 0 || a->head_dim > ROSE_CPU_MAX_HEAD_DIM)
+                             a->model_type, dim, m->head_dim);
+    }
+    if (m->head_dim == 0 || m->head_dim > ROSE_CPU_MAX_HEAD_DIM)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: head size %u, the CPU backend takes 1 .. %d",
-                         a->model_type, a->head_dim, ROSE_CPU_MAX_HEAD_DIM);
-    if ((uint64_t)a->n_heads * a->head_dim > MAX_WIDTH || a->n_layers == 0 || a->n_layers > 1024 ||
-        a->d_model > MAX_WIDTH || a->d_ff == 0 || a->d_ff > MAX_WIDTH || a->vocab_size == 0 ||
+                         a->model_type, m->head_dim, ROSE_CPU_MAX_HEAD_DIM);
+    if ((uint64_t)m->n_heads * m->head_dim > MAX_WIDTH || a->n_layers == 0 || a->n_layers > 1024 ||
+        a->d_model > MAX_WIDTH || d_ff == 0 || d_ff > MAX_WIDTH || a->vocab_size == 0 ||
         a->vocab_size > MAX_WIDTH || a->max_positions == 0 || a->max_positions > MAX_WIDTH)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a size is 0 or over %d", a->model_type,
                          MAX_WIDTH);
@@ -50,13 +55,15 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 static rose_status check_stacked(const rose_model *m, rose_err *err)
 {
     const rose_arch *a = &m->arch;
-    const uint32_t heads[2] = {a->n_heads, a->n_kv_heads};
+    const rose_mixer *x = &rose_arch_any(a)->mixer;
+    const uint32_t heads[2] = {x->n_heads, x->n_kv_heads};
     for (int i = 0; i < 2; i++)
-        if (m->layers[0].qkv.n_parts > 1 && (uint64_t)heads[i] * a->head_dim % ROSE_PANEL != 0)
+        if (m->layers[0].m[ROSE_QKV].n_parts > 1 &&
+            (uint64_t)heads[i] * x->head_dim % ROSE_PANEL != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED,
                              "%s: %u %s heads of head_dim %u: the CPU backend needs heads x "
                              "head_dim to be a multiple of %d",
-                             a->model_type, heads[i], i == 0 ? "query" : "KV", a->head_dim,
+                             a->model_type, heads[i], i == 0 ? "query" : "KV", x->head_dim,
                              ROSE_PANEL);
     return ROSE_OK;
 }
@@ -115,9 +122,9 @@ static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
     const uint64_t n_tok = a->tied_head ? 0 : (uint64_t)a->vocab_size * a->d_model;
-    const uint64_t position = a->pos == ROSE_POS_ROPE
-                                  ? a->rope[0].dim + (a->window > 0 ? a->rope[1].dim : 0)
-                                  : a->d_model;
+    uint64_t position = a->pos == ROSE_POS_ROPE ? 0 : a->d_model;
+    for (uint32_t i = 0; i < a->n_kinds; i++)
+        if (rose_rope_of_kind(a, i) == (int)i) position += a->kinds[i].mixer.rope.dim;
     return p->max_model_len * position * sizeof(float) +
            rose_dtype_bytes(rose_cpu_tok_dtype(m, p), n_tok);
 }
@@ -262,8 +269,8 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 static void log_phases(const rose_cpu *c)
 {
 #ifdef ROSE_CPU_PHASES
-    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "proj",
-                                                     "fc1",   "fc2",  "head", "sample"};
+    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "out",
+                                                     "up",    "down", "head", "sample"};
     for (int i = 0; i < ROSE_N_PHASES && c->n_steps > 0; i++)
         rose_log(ROSE_LOG_INFO, "cpu", "%-10s %10.1f us a step", names[i],
                  (double)c->phase_ns[i] / 1e3 / (double)c->n_steps);
@@ -340,6 +347,7 @@ static void log_types(const rose_model *m, const rose_memory_plan *p)
 static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_opts *o,
                             const rose_memory_plan *p, rose_err *err)
 {
+    const rose_mixer *mixer = &rose_arch_any(&m->arch)->mixer;
     rose_status st = ROSE_OK;
     rose_cpu *c = NULL;
     rose_isa isa;
@@ -357,8 +365,8 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     c->arch = m->arch;
     c->plan = *p;
     c->bf16 = bf16_attention(p);
-    c->kv_head_bytes = rose_kv_head_bytes(c->bf16, c->arch.head_dim);
-    c->kv_layer_bytes = c->arch.n_kv_heads * c->kv_head_bytes;
+    c->kv_head_bytes = rose_kv_head_bytes(c->bf16, mixer->head_dim);
+    c->kv_layer_bytes = mixer->n_kv_heads * c->kv_head_bytes;
     c->kv_page_bytes = p->kv_page;
     rose_cpu_kernels_init(&c->kernels, isa);
     const uint64_t began = rose_now_ns();

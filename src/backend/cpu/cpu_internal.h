@@ -40,10 +40,9 @@ typedef struct rose_cpu_layer {
     float *ln1_w, *ln1_b, *ln2_w, *ln2_b; /* [d_model]; NULL: no such norm, no such bias */
     float *post1, *post2;                 /* [d_model] or NULL */
     float *q_norm, *k_norm;               /* [head_dim] or NULL */
-    rose_cpu_linear qkv, proj, fc1, fc2;
-    float attn_scale;
-    uint32_t window; /* 0 = none */
-    int rope;        /* of rose_cpu_weights.rope; -1 = none */
+    rose_cpu_linear m[ROSE_N_ROLES];
+    float scale; /* of attention scores */
+    int rope;    /* of rose_cpu_weights.rope; -1 = none */
 } rose_cpu_layer;
 
 /* [max_model_len][half] each; NULL where half is 0. */
@@ -53,13 +52,13 @@ typedef struct rose_cpu_rope {
 } rose_cpu_rope;
 
 typedef struct rose_cpu_weights {
-    rose_cpu_layer *layers; /* [n_layers] */
-    float *pos;             /* [max_model_len][d_model]; NULL with RoPE */
-    rose_cpu_rope rope[2];
-    float *lnf_w, *lnf_b; /* [d_model] */
-    rose_cpu_linear head; /* d_model -> vocab */
-    rose_tensor tok;      /* [vocab][d_model]; data NULL when tied: rows are read from the head's
-                             panels */
+    rose_cpu_layer *layers;             /* [n_layers] */
+    float *pos;                         /* [max_model_len][d_model]; NULL with RoPE */
+    rose_cpu_rope rope[ROSE_MAX_KINDS]; /* by the kind that has it first: rose_rope_of_kind */
+    float *lnf_w, *lnf_b;               /* [d_model] */
+    rose_cpu_linear head;               /* d_model -> vocab */
+    rose_tensor tok; /* [vocab][d_model]; data NULL when tied: rows are read from the head's
+                        panels */
 } rose_cpu_weights;
 
 /* A tile: at most ROSE_ROW_TILE rows of one sequence, all in the same KV page. */
@@ -125,9 +124,9 @@ typedef enum rose_cpu_phase {
     ROSE_PHASE_NORM,
     ROSE_PHASE_QKV,
     ROSE_PHASE_ATTENTION,
-    ROSE_PHASE_PROJ,
-    ROSE_PHASE_FC1,
-    ROSE_PHASE_FC2,
+    ROSE_PHASE_OUT,
+    ROSE_PHASE_UP,
+    ROSE_PHASE_DOWN,
     ROSE_PHASE_HEAD,
     ROSE_PHASE_SAMPLE,
     ROSE_N_PHASES

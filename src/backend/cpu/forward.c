@@ -69,7 +69,8 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     const uint32_t room = ROSE_KV_PAGE_TOKENS - pos % ROSE_KV_PAGE_TOKENS;
     const uint32_t n_rows = end - row < room ? end - row : room;
     /* One row streams the keys; further rows of a tile find them in the cache. */
-    const uint32_t group = s->c->arch.n_heads / s->c->arch.n_kv_heads;
+    const rose_mixer *m = &rose_arch_any(&s->c->arch)->mixer;
+    const uint32_t group = m->n_heads / m->n_kv_heads;
     const uint32_t cost = 32 + (pos + 1 + n_rows) * (1 + n_rows * (group < 8 ? group : 8));
     rose_cpu_piece *next = &sc->pieces[block->first_piece + block->n_pieces];
 
@@ -83,7 +84,7 @@ static uint32_t add_tile(step *s, rose_cpu_block *block, uint32_t seq, uint32_t 
     piece->cost += cost;
     if (piece->n_tiles > 1) block->shared_pages = true;
     block->n_rows += n_rows;
-    block->cost += (uint64_t)cost * s->c->arch.n_kv_heads;
+    block->cost += (uint64_t)cost * m->n_kv_heads;
     return n_rows;
 }
 
@@ -100,13 +101,14 @@ static void make_tiles(step *s)
 
     *block = (rose_cpu_block){0};
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t row = b->seq_first[i], pos = b->seq_pos[i];
-        while (row < b->seq_first[i + 1]) {
+        uint32_t row = b->seqs[i].first, pos = b->seqs[i].pos;
+        const uint32_t end = row + b->seqs[i].n;
+        while (row < end) {
             if (block->n_rows >= fair) {
                 const uint32_t piece = block->first_piece + block->n_pieces;
                 *++block = (rose_cpu_block){.first_row = row, .first_piece = piece};
             }
-            const uint32_t n = add_tile(s, block, i, row, b->seq_first[i + 1], pos);
+            const uint32_t n = add_tile(s, block, i, row, end, pos);
             row += n;
             pos += n;
         }
@@ -135,9 +137,10 @@ static void make_slots(step *s)
     const rose_batch *b = s->b;
 
     for (uint32_t i = 0; i < b->n_outputs; i++) {
-        if (i > 0 && b->out_row[i] == b->out_row[i - 1]) continue;
-        tile_of_row(s, b->out_row[i])->has_output = true;
-        sc->slot_row[s->n_slots] = b->out_row[i];
+        const uint32_t row = b->outs[i].row;
+        if (i > 0 && row == b->outs[i - 1].row) continue;
+        tile_of_row(s, row)->has_output = true;
+        sc->slot_row[s->n_slots] = row;
         sc->slot_first[s->n_slots++] = i;
     }
     sc->slot_first[s->n_slots] = b->n_outputs;
@@ -202,11 +205,11 @@ static void embed(worker *w)
     const uint32_t end = (uint32_t)rose_share(b->n_tokens, w->tid + 1, w->n);
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t row = b->seq_first[i] > first ? b->seq_first[i] : first;
-        uint32_t stop = b->seq_first[i + 1] < end ? b->seq_first[i + 1] : end;
+        const rose_batch_seq *q = &b->seqs[i];
+        uint32_t row = q->first > first ? q->first : first;
+        uint32_t stop = q->first + q->n < end ? q->first + q->n : end;
         for (; row < stop; row++)
-            embed_row(w->c, b->tokens[row], b->seq_pos[i] + (row - b->seq_first[i]),
-                      sc->x + row * sc->ld_d);
+            embed_row(w->c, b->tokens[row], q->pos + (row - q->first), sc->x + row * sc->ld_d);
     }
 }
 
@@ -241,7 +244,7 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
     return out;
 }
 
-/* ---- layers and outputs ---- */
+/* ---- activations and adds ---- */
 
 static rose_epilogue activation(rose_act act)
 {
@@ -283,40 +286,65 @@ static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, c
     phase_done(w, ROSE_PHASE_NORM);
 }
 
-/* The second part of a layer, on any set of rows: x is the residual stream, o the attention's
- * output, h scratch (and maybe the same memory as o). */
-static void project_and_mlp(worker *w, const rose_cpu_layer *l, float *x, const float *o, float *h,
-                            uint32_t rows)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
+/* ---- a layer: norm, mixer, add, norm, MLP, add ---- */
 
-    add_branch(w, &l->proj, l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_PROJ);
-    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, &l->fc1);
-    matmul(w, &l->fc1, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(w->c->arch.act),
-           l->fc2.rounds_x);
-    phase_done(w, ROSE_PHASE_FC1);
-    add_branch(w, &l->fc2, l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_FC2);
-}
-
-/* Runs one layer. In the last layer it runs only the first part, up to attention. */
-static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
+/* The mixer of a layer, with the norm before it: from the residual stream to sc->o. */
+static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
-    const rose_cpu_layer *l = &c->weights.layers[i];
+    const rose_cpu_layer *l = &c->weights.layers[layer];
+    const rose_cpu_linear *m = &l->m[ROSE_QKV];
     const uint32_t rows = block->n_rows;
-    float *x = sc->x + block->first_row * sc->ld_d, *h = sc->h + block->first_row * sc->ld_d;
-    const float *o = sc->o + block->first_row * sc->ld_o;
+    const float *x = sc->x + block->first_row * sc->ld_d;
     const bool turned = l->rope >= 0 || l->q_norm != NULL; /* q and k are rounded after that */
-    const float *normed = norm(w, x, h, rows, l->ln1_w, l->ln1_b, &l->qkv);
+    const float *normed =
+        norm(w, x, sc->h + block->first_row * sc->ld_d, rows, l->ln1_w, l->ln1_b, m);
 
-    matmul(w, &l->qkv, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE,
-           c->bf16 && !turned);
+    matmul(w, m, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, c->bf16 && !turned);
     phase_done(w, ROSE_PHASE_QKV);
     const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
-    rose_cpu_attend(&share, i, block);
+    rose_cpu_attend(&share, layer, block);
     phase_done(w, ROSE_PHASE_ATTENTION);
-    if (i + 1 < c->arch.n_layers) project_and_mlp(w, l, x, o, h, rows);
+}
+
+/* With the norm before it: from the residual stream x to sc->ff. */
+static void mlp(worker *w, uint32_t layer, const float *x, float *h, uint32_t rows)
+{
+    const rose_cpu_layer *l = &w->c->weights.layers[layer];
+    const rose_act act = rose_arch_kind(&w->c->arch, layer)->mlp.act;
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const rose_cpu_linear *m = &l->m[ROSE_UP];
+    const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, m);
+
+    matmul(w, m, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(act),
+           l->m[ROSE_DOWN].rounds_x);
+    phase_done(w, ROSE_PHASE_UP);
+}
+
+/* What follows the mixer, on any set of rows: x is the residual stream, o the mixer's output, h
+ * scratch (and maybe the same memory as o). */
+static void after_mixer(worker *w, uint32_t layer, float *x, const float *o, float *h,
+                        uint32_t rows)
+{
+    const rose_cpu_layer *l = &w->c->weights.layers[layer];
+    const rose_cpu_scratch *sc = &w->c->scratch;
+
+    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_OUT);
+    mlp(w, layer, x, h, rows);
+    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_DOWN);
+}
+
+/* The last layer ends with its mixer: only rows with outputs go on, in outputs(). */
+static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
+{
+    const rose_cpu_scratch *sc = &w->c->scratch;
+    const size_t at = block->first_row * sc->ld_d;
+
+    attention(w, i, block);
+    if (i + 1 < w->c->arch.n_layers)
+        after_mixer(w, i, sc->x + at, sc->o + block->first_row * sc->ld_o, sc->h + at,
+                    block->n_rows);
 }
 
 static void layers(worker *w)
@@ -336,7 +364,8 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     const rose_cpu_scratch *sc = &w->c->scratch;
     const rose_arch *a = &w->c->arch;
     const size_t x_bytes = a->d_model * sizeof(float);
-    const size_t o_bytes = (size_t)a->n_heads * a->head_dim * sizeof(float);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    const size_t o_bytes = (size_t)m->n_heads * m->head_dim * sizeof(float);
     uint32_t end = (uint32_t)rose_share(n, w->tid + 1, w->n);
 
     for (uint32_t i = (uint32_t)rose_share(n, w->tid, w->n); i < end; i++) {
@@ -346,17 +375,12 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     }
 }
 
-static bool is_state(const rose_batch *b, uint32_t output)
-{
-    return b->out_states != NULL && b->out_states[output] != NULL;
-}
-
 /* Tells whether an output of slots first .. first+n-1 needs logits. */
 static bool needs_logits(const worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     for (uint32_t i = sc->slot_first[first]; i < sc->slot_first[first + n]; i++)
-        if (!is_state(w->b, i)) return true;
+        if (w->b->outs[i].sum == NULL) return true;
     return false;
 }
 
@@ -369,10 +393,10 @@ static void add_states(worker *w, const float *normed, uint32_t first, uint32_t 
     const uint32_t begin = (uint32_t)rose_share(d, w->tid, w->n);
     const uint32_t end = (uint32_t)rose_share(d, w->tid + 1, w->n);
 
-    for (uint32_t slot = first; w->b->out_states != NULL && slot < first + n; slot++) {
+    for (uint32_t slot = first; slot < first + n; slot++) {
         const float *x = normed + (slot - first) * sc->ld_d;
         for (uint32_t i = sc->slot_first[slot]; i < sc->slot_first[slot + 1]; i++) {
-            float *sum = w->b->out_states[i];
+            float *sum = w->b->outs[i].sum;
             for (uint32_t k = begin; sum != NULL && k < end; k++)
                 sum[k] = sum[k] + x[k];
         }
@@ -394,20 +418,20 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
     for (uint32_t i = base + (uint32_t)rose_share(count, w->tid, w->n); i < end; i++) {
         while (sc->slot_first[slot + 1] <= i)
             slot++;
-        if (is_state(b, i)) {
+        const rose_batch_out *o = &b->outs[i];
+        if (o->sum != NULL) {
             sc->ids[i] = ROSE_TOKEN_NONE;
             continue;
         }
         const float *logits = sc->logits + (slot - first) * sc->ld_vocab;
         if (b->logits != NULL)
             memcpy(b->logits + (size_t)i * vocab, logits, vocab * sizeof *logits);
-        const rose_output_rules *rules = b->out_rules != NULL ? b->out_rules[i] : NULL;
-        if (rules == NULL)
-            sc->ids[i] = rose_sampler_pick(&c->kernels, logits, vocab, &b->out_params[i],
-                                           b->out_pos[i], w->scratch);
+        if (o->rules == NULL)
+            sc->ids[i] =
+                rose_sampler_pick(&c->kernels, logits, vocab, &o->params, o->pos, w->scratch);
         else
-            sc->ids[i] = rose_sampler_run(&c->kernels, logits, vocab, &b->out_params[i], rules,
-                                          b->out_pos[i], w->scratch);
+            sc->ids[i] = rose_sampler_run(&c->kernels, logits, vocab, &o->params, o->rules, o->pos,
+                                          w->scratch);
     }
 }
 
@@ -418,14 +442,13 @@ static void outputs(worker *w)
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_weights *wt = &c->weights;
-    const rose_cpu_layer *last = &wt->layers[c->arch.n_layers - 1];
     const rose_epilogue of_logits = c->arch.logit_softcap > 0 ? ROSE_EPI_SOFTCAP : ROSE_EPI_NONE;
 
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
         gather(w, first, n);
         phase_done(w, ROSE_PHASE_EMBED);
-        project_and_mlp(w, last, sc->out_x, sc->out_o, sc->out_h, n);
+        after_mixer(w, c->arch.n_layers - 1, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         add_states(w, normed, first, n);
         if (needs_logits(w, first, n))

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/quant.h"
 #include "backend/cpu/sampler.h"
+#include "model/rope.h"
 
 static size_t round_up(size_t x, size_t unit)
 {
@@ -98,12 +99,10 @@ rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const vo
     if (data == m->tok_embed.data) kept.type = rose_dtype_name(rose_cpu_tok_dtype(m, p));
     if (data == m->pos_embed.data) kept = (rose_kept){"F32", m->pos_embed.dtype != ROSE_F32};
     for (uint32_t i = 0; i < m->arch.n_layers && kept.type == NULL; i++) {
-        const rose_layer *l = &m->layers[i];
-        if (kept_part(&kept, &l->qkv, false, p, data) ||
-            kept_part(&kept, &l->proj, false, p, data) ||
-            kept_part(&kept, &l->fc1, m->arch.mlp_gated, p, data) ||
-            kept_part(&kept, &l->fc2, false, p, data))
-            break;
+        rose_matrix_spec specs[ROSE_N_ROLES];
+        const size_t n = rose_kind_matrices(&m->arch, rose_arch_kind(&m->arch, i), specs);
+        for (size_t k = 0; k < n; k++)
+            if (kept_part(&kept, &m->layers[i].m[specs[k].role], specs[k].gated, p, data)) break;
     }
     return kept;
 }
@@ -124,11 +123,10 @@ void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_
     size_t at = 0;
     count_parts(counts, &head, false, p);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        const rose_layer *l = &m->layers[i];
-        count_parts(counts, &l->qkv, false, p);
-        count_parts(counts, &l->proj, false, p);
-        count_parts(counts, &l->fc1, m->arch.mlp_gated, p);
-        count_parts(counts, &l->fc2, false, p);
+        rose_matrix_spec specs[ROSE_N_ROLES];
+        const size_t n = rose_kind_matrices(&m->arch, rose_arch_kind(&m->arch, i), specs);
+        for (size_t k = 0; k < n; k++)
+            count_parts(counts, &m->layers[i].m[specs[k].role], specs[k].gated, p);
     }
     for (int t = 0; t < ROSE_N_WEIGHT_TYPES && at < cap; t++)
         if (counts[t] > 0)
@@ -144,9 +142,11 @@ static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool
     r->scale = r->type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
 }
 
-static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from, uint32_t k,
-                        uint32_t n, bool gated, const rose_memory_plan *p)
+static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from,
+                        const rose_matrix_spec *spec, const rose_memory_plan *p)
 {
+    const bool gated = spec->gated;
+    const uint32_t k = spec->k, n = gated ? spec->n / 2 : spec->n;
     rose_weight_type types[ROSE_LINEAR_PARTS];
     uint32_t at = 0, end = 0;
     *l = (rose_cpu_linear){.gated = gated, .n = n};
@@ -171,36 +171,36 @@ static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
     return t->data != NULL ? take_floats(b, n) : NULL;
 }
 
-static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_layer *from, const rose_arch *a,
+static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_model *m, uint32_t layer,
                        const rose_memory_plan *p)
 {
-    const uint32_t d = a->d_model, o = a->n_heads * a->head_dim;
-    const uint32_t qkv = o + 2 * a->n_kv_heads * a->head_dim;
+    const rose_arch *a = &m->arch;
+    const rose_kind *k = rose_arch_kind(a, layer);
+    const rose_layer *from = &m->layers[layer];
+    const uint32_t d = a->d_model, head_dim = k->mixer.head_dim;
     const bool layer_norm = a->norm == ROSE_NORM_LAYER;
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(a, k, specs);
+    for (size_t i = 0; i < n; i++)
+        take_linear(&l->m[specs[i].role], b, &from->m[specs[i].role], &specs[i], p);
     l->ln1_w = take_norm(b, &from->ln1_w, d);
     l->ln1_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->qkv, b, &from->qkv, d, qkv, false, p);
-    take_linear(&l->proj, b, &from->proj, o, d, false, p);
     l->ln2_w = take_norm(b, &from->ln2_w, d);
     l->ln2_b = layer_norm ? take_floats(b, d) : NULL;
-    take_linear(&l->fc1, b, &from->fc1, d, a->d_ff, a->mlp_gated, p);
-    take_linear(&l->fc2, b, &from->fc2, a->d_ff, d, false, p);
     l->post1 = take_norm(b, &from->post1, d);
     l->post2 = take_norm(b, &from->post2, d);
-    l->q_norm = take_norm(b, &from->q_norm, a->head_dim);
-    l->k_norm = take_norm(b, &from->k_norm, a->head_dim);
-    l->attn_scale = from->attn_scale;
-    l->window = from->window;
-    l->rope =
-        a->pos == ROSE_POS_ROPE && from->rope >= 0 && a->rope[from->rope].dim > 0 ? from->rope : -1;
+    l->q_norm = take_norm(b, &from->q_norm, head_dim);
+    l->k_norm = take_norm(b, &from->k_norm, head_dim);
+    l->scale = rose_arch_scale(a, layer);
+    l->rope = rose_rope_of_kind(a, a->kind_of[layer]);
 }
 
 static void take_ropes(rose_cpu_weights *w, rose_bump *b, const rose_arch *a, uint32_t positions)
 {
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
         rose_cpu_rope *r = &w->rope[i];
-        r->half = i == 0 || a->window > 0 ? a->rope[i].dim / 2 : 0;
-        if (r->half == 0) continue;
+        if (rose_rope_of_kind(a, i) != (int)i) continue;
+        r->half = a->kinds[i].mixer.rope.dim / 2;
         r->cos = take_floats(b, (size_t)positions * r->half);
         r->sin = take_floats(b, (size_t)positions * r->half);
     }
@@ -212,12 +212,13 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
     const rose_arch *a = &m->arch;
     const uint32_t d = a->d_model;
     const rose_linear head = rose_cpu_head(m);
+    const rose_matrix_spec head_spec = {.k = d, .n = a->vocab_size};
 
     memset(w, 0, sizeof *w);
     w->layers = rose_bump_take(b, (uint64_t)a->n_layers * sizeof *w->layers);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         rose_cpu_layer nowhere;
-        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, &m->layers[i], a, p);
+        take_layer(w->layers == NULL ? &nowhere : &w->layers[i], b, m, i, p);
     }
     if (a->pos == ROSE_POS_ROPE)
         take_ropes(w, b, a, p->max_model_len);
@@ -225,7 +226,7 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
         w->pos = take_floats(b, (size_t)p->max_model_len * d);
     w->lnf_w = take_floats(b, d);
     if (a->norm == ROSE_NORM_LAYER) w->lnf_b = take_floats(b, d);
-    take_linear(&w->head, b, &head, d, a->vocab_size, false, p);
+    take_linear(&w->head, b, &head, &head_spec, p);
     if (a->tied_head) return;
     w->tok = m->tok_embed;
     w->tok.dtype = rose_cpu_tok_dtype(m, p);
@@ -234,10 +235,12 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
 
 static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
 {
-    const uint32_t o = a->n_heads * a->head_dim, wide = a->d_ff > a->d_model ? a->d_ff : a->d_model;
+    const rose_kind *k = rose_arch_any(a);
+    const uint32_t o = k->mixer.n_heads * k->mixer.head_dim;
+    const uint32_t wide = k->mlp.d_ff > a->d_model ? k->mlp.d_ff : a->d_model;
     const uint32_t deepest = o > wide ? o : wide;
     size_t most = rose_matmul_scratch((uint32_t)round_up(deepest, ROSE_K_GROUP));
-    size_t attention = rose_attention_scratch(p->max_model_len, a->head_dim);
+    size_t attention = rose_attention_scratch(p->max_model_len, k->mixer.head_dim);
     size_t sampler = rose_sampler_scratch(a->vocab_size);
     if (attention > most) most = attention;
     if (sampler > most) most = sampler;
@@ -251,21 +254,23 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     const size_t rows = p->max_step_tokens;
     const size_t at_once = rows < ROSE_CPU_BLOCK_ROWS ? rows : ROSE_CPU_BLOCK_ROWS;
     const size_t n_blocks = rows / (ROSE_CPU_BLOCK_ROWS - ROSE_ROW_TILE) + 1;
-    const size_t d = a->d_model, o = (size_t)a->n_heads * a->head_dim;
-    const size_t qkv = o + 2 * (size_t)a->n_kv_heads * a->head_dim;
+    const rose_kind *k = rose_arch_any(a);
+    const size_t d = a->d_model, d_ff = k->mlp.d_ff;
+    const size_t o = (size_t)k->mixer.n_heads * k->mixer.head_dim;
+    const size_t qkv = o + 2 * (size_t)k->mixer.n_kv_heads * k->mixer.head_dim;
 
     memset(s, 0, sizeof *s);
     s->ld_d = round_up(d, ROSE_K_GROUP);
     s->ld_o = round_up(o, ROSE_K_GROUP);
     s->ld_qkv = round_up(qkv, ROSE_PANEL);
-    s->ld_ff = round_up(a->d_ff, ROSE_K_GROUP);
+    s->ld_ff = round_up(d_ff, ROSE_K_GROUP);
     s->ld_vocab = round_up(a->vocab_size, ROSE_PANEL);
     s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
     s->x = take_floats(b, rows * s->ld_d);
     s->h = take_floats(b, rows * s->ld_d);
     s->o = o == d ? s->h : take_floats(b, rows * s->ld_o); /* else the zero padding differs */
-    if (a->norm_place != ROSE_NORM_BEFORE) s->branch = take_floats(b, at_once * s->ld_d);
-    if (s->ld_ff == a->d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
+    if (k->norms.after) s->branch = take_floats(b, at_once * s->ld_d);
+    if (s->ld_ff == d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
         s->qkv = take_floats(b, at_once * wider);
         s->ff = s->qkv;
@@ -297,7 +302,8 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
  * number of 4 KiB spreads them. */
 uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16)
 {
-    uint64_t bytes = (uint64_t)a->n_layers * a->n_kv_heads * rose_kv_head_bytes(bf16, a->head_dim);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    uint64_t bytes = (uint64_t)a->n_layers * m->n_kv_heads * rose_kv_head_bytes(bf16, m->head_dim);
     if (bytes >= 65536 && bytes % 8192 == 0) bytes += 4096;
     return bytes;
 }

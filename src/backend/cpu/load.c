@@ -200,25 +200,28 @@ static rose_status pack_linear(rose_cpu *c, const rose_model *m, const rose_line
     return pack_matrix(c, m, from, k, l, err);
 }
 
-static rose_status pack_layer(rose_cpu *c, const rose_model *m, const rose_layer *from,
-                              rose_cpu_layer *l, rose_err *err)
+static rose_status pack_layer(rose_cpu *c, const rose_model *m, uint32_t layer, rose_err *err)
 {
-    const rose_arch *a = &c->arch;
-    const uint32_t d = a->d_model;
-    rose_status st;
+    const rose_layer *from = &m->layers[layer];
+    rose_cpu_layer *l = &c->weights.layers[layer];
+    const rose_kind *k = rose_arch_kind(&c->arch, layer);
+    const uint32_t d = c->arch.d_model, head_dim = k->mixer.head_dim;
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(&c->arch, k, specs);
+    rose_status st = ROSE_OK;
     pack_norm(c, m, &from->ln1_w, l->ln1_w, d);
     pack_vector(c, m, &from->ln1_b, l->ln1_b, d);
     pack_norm(c, m, &from->ln2_w, l->ln2_w, d);
     pack_vector(c, m, &from->ln2_b, l->ln2_b, d);
     pack_norm(c, m, &from->post1, l->post1, d);
     pack_norm(c, m, &from->post2, l->post2, d);
-    pack_norm(c, m, &from->q_norm, l->q_norm, a->head_dim);
-    pack_norm(c, m, &from->k_norm, l->k_norm, a->head_dim);
-    if ((st = pack_linear(c, m, &from->qkv, d, &l->qkv, err)) != ROSE_OK) return st;
-    st = pack_linear(c, m, &from->proj, a->n_heads * a->head_dim, &l->proj, err);
-    if (st != ROSE_OK) return st;
-    if ((st = pack_linear(c, m, &from->fc1, d, &l->fc1, err)) != ROSE_OK) return st;
-    return pack_linear(c, m, &from->fc2, a->d_ff, &l->fc2, err);
+    pack_norm(c, m, &from->q_norm, l->q_norm, head_dim);
+    pack_norm(c, m, &from->k_norm, l->k_norm, head_dim);
+    for (size_t i = 0; st == ROSE_OK && i < n; i++) {
+        const rose_role r = specs[i].role;
+        st = pack_linear(c, m, &from->m[r], specs[i].k, &l->m[r], err);
+    }
+    return st;
 }
 
 /* ---- sines and cosines ---- */
@@ -241,12 +244,12 @@ static void rope_thread(void *arg, uint32_t tid, uint32_t n)
 
 static void make_ropes(rose_cpu *c)
 {
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < c->arch.n_kinds; i++) {
         float inv_freq[ROSE_CPU_MAX_HEAD_DIM / 2];
         rope_job j = {.r = &c->weights.rope[i], .inv_freq = inv_freq};
         if (j.r->half == 0) continue;
         j.positions = c->plan.max_model_len;
-        rose_rope_table(&c->arch.rope[i], j.positions, inv_freq, &j.factor);
+        rose_rope_table(&c->arch.kinds[i].mixer.rope, j.positions, inv_freq, &j.factor);
         rose_pool_run(c->pool, rope_thread, &j);
     }
 }
@@ -266,7 +269,7 @@ rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err)
     if (m->dummy) rose_pool_run(c->pool, dummy_thread, (void *)(uintptr_t)m);
     rose_progress_wait(&bar, "cpu", "loading weights", a->n_layers);
     for (uint32_t i = 0; i < a->n_layers && st == ROSE_OK; i++) {
-        st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
+        st = pack_layer(c, m, i, err);
         rose_progress_update(&bar, i + 1, "layers");
     }
     rose_progress_end(&bar);

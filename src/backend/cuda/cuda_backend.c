@@ -174,11 +174,12 @@ static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
 static void describe(rose_cuda *c, const rose_backend_opts *o)
 {
     const rose_arch *a = &c->arch;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
     const rose_memory_plan *p = &c->plan;
     c->type = rose_cuda_type_of(p->dtype);
-    c->hd_pad = rose_cuda_attend_pad(a->head_dim);
+    c->hd_pad = rose_cuda_attend_pad(m->head_dim);
     c->n_windows = rose_cuda_windows(a, c->windows);
-    c->plain = rose_cuda_attend_refuses(c->type, a->n_heads, a->n_kv_heads, a->head_dim) != NULL;
+    c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
     c->pdl = o->cuda.pdl && c->device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
@@ -263,21 +264,19 @@ done:
 
 /* ---- steps ---- */
 
-static uint32_t pages_of(const rose_batch *b, uint32_t seq)
+static uint32_t pages_of(const rose_batch_seq *q)
 {
-    uint32_t end = b->seq_pos[seq] + b->seq_first[seq + 1] - b->seq_first[seq];
-    return (end - 1) / ROSE_KV_PAGE_TOKENS + 1;
+    return (q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
 static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const rose_cuda_graph *g)
 {
     const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
     rose_cuda_shape s = {.n_rows = b->n_tokens, .n_outputs = b->n_outputs};
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t n = b->seq_first[i + 1] - b->seq_first[i];
-        s.n_single += n == 1;
-        if (n > 1) s.n_tiles += (n - 1) / item_rows + 1;
-        s.n_table += pages_of(b, i);
+    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
+        s.n_single += q->n == 1;
+        if (q->n > 1) s.n_tiles += (q->n - 1) / item_rows + 1;
+        s.n_table += pages_of(q);
     }
     rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms);
     if (g != NULL) {
@@ -288,21 +287,26 @@ static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const r
     return s;
 }
 
+/* Whether the sampler of the step takes the output's id from the plain logits. An output with a sum
+ * or a given id has no use for one, and rules.c samples where rules change logits. */
+static bool samples(const rose_batch_out *o)
+{
+    return o->sum == NULL && (o->rules == NULL || (o->rules->score_id == ROSE_TOKEN_NONE &&
+                                                   !rose_cuda_rules_change(o->rules)));
+}
+
+/* Padding and outputs that are not sampled are greedy, which is the least work. */
 static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_batch *b, uint32_t n)
 {
     rose_cuda_pick *picks = (void *)(to + at->picks);
     uint32_t *gather = (void *)(to + at->gather);
     for (uint32_t i = 0; i < n; i++) {
-        const rose_output_rules *r =
-            b->out_rules != NULL && i < b->n_outputs ? b->out_rules[i] : NULL;
-        gather[i] = i < b->n_outputs ? b->out_row[i] : i;
-        /* Padding, states, outputs that rules.c samples later and outputs whose id is given:
-         * greedy, which is the least work. */
-        if (i >= b->n_outputs || (b->out_states != NULL && b->out_states[i] != NULL) ||
-            (r != NULL && (r->score_id != ROSE_TOKEN_NONE || rose_cuda_rules_change(r))))
-            picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
+        const rose_batch_out *o = i < b->n_outputs ? &b->outs[i] : NULL;
+        gather[i] = o != NULL ? o->row : i;
+        if (o != NULL && samples(o))
+            picks[i] = rose_cuda_pick_of(&o->params, o->pos);
         else
-            picks[i] = rose_cuda_pick_of(&b->out_params[i], b->out_pos[i]);
+            picks[i] = (rose_cuda_pick){.inv_temperature = INFINITY};
     }
 }
 
@@ -312,16 +316,13 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     uint32_t *slot = (void *)(to + at->slot);
 
     memcpy(tokens, b->tokens, b->n_tokens * sizeof *tokens);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        const uint32_t *pages = b->pages + (size_t)i * b->page_stride;
-        const uint32_t first = b->seq_first[i], n = b->seq_first[i + 1] - first;
-        for (uint32_t j = 0; j < n; j++) {
-            uint32_t pos = b->seq_pos[i] + j;
-            where[first + j] = pos;
-            slot[first + j] =
-                pages[pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS;
+    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++)
+        for (uint32_t j = 0; j < q->n; j++) {
+            const uint32_t pos = q->pos + j;
+            where[q->first + j] = pos;
+            slot[q->first + j] = q->table[pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
+                                 pos % ROSE_KV_PAGE_TOKENS;
         }
-    }
     /* Padding rows: their K and V are written nowhere. */
     for (uint32_t i = b->n_tokens; i < n_rows; i++) {
         tokens[i] = where[i] = 0;
@@ -336,19 +337,17 @@ static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch
     rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
     rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
 
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        const uint32_t first = b->seq_first[i], n = b->seq_first[i + 1] - first;
-        for (uint32_t j = 0; j < n; j += item_rows) {
-            uint32_t rows = n - j < item_rows ? n - j : item_rows;
-            rose_cuda_item it = {first + j, rows, b->seq_pos[i] + j, table};
-            if (n == 1)
+    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
+        for (uint32_t j = 0; j < q->n; j += item_rows) {
+            uint32_t rows = q->n - j < item_rows ? q->n - j : item_rows;
+            rose_cuda_item it = {q->first + j, rows, q->pos + j, table};
+            if (q->n == 1)
                 *single++ = it;
             else
                 *tile++ = it;
         }
-        memcpy(tables + table, b->pages + (size_t)i * b->page_stride,
-               pages_of(b, i) * sizeof *tables);
-        table += pages_of(b, i);
+        memcpy(tables + table, q->table, pages_of(q) * sizeof *tables);
+        table += pages_of(q);
     }
     while (single < singles_end)
         *single++ = (rose_cuda_item){0};

@@ -32,7 +32,6 @@
 enum {
     ROSE_CUDA_OUT_BLOCK = 256, /* at most this many output rows whose logits exist at one time */
     ROSE_CUDA_OUT_BYTES = 64 << 20, /* most bytes of their logits, if one row is not more */
-    ROSE_CUDA_MAX_WINDOWS = 2,      /* distinct sliding windows of the layers; full counts as one */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of a single prompt */
     /* Most rows of logits that rules have changed and that exist at one time. */
@@ -45,20 +44,20 @@ typedef struct rose_cuda_layer {
     rose_cuda_norm_by ln1, ln2;     /* before attention, before the MLP; kind NONE without a norm */
     rose_cuda_norm_by post1, post2; /* after attention, after the MLP; w NULL without */
     float *q_norm, *k_norm;         /* [head_dim] or NULL */
-    rose_cuda_matrix qkv;           /* one part */
-    rose_cuda_matrix out;           /* four parts */
-    rose_cuda_matrix up;            /* one part; gated: gate and up */
-    rose_cuda_matrix down;          /* four parts */
-    float scale;                    /* factor for attention scores */
-    uint32_t window;                /* 0: full attention */
-    int rope;                       /* index of the tables in rose_cuda_weights; -1: none */
+    rose_cuda_matrix m[ROSE_N_ROLES];
+    float scale;     /* factor for attention scores */
+    uint32_t window; /* 0: full attention */
+    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
+    uint32_t act;    /* rose_act of the MLP */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {
     rose_cuda_layer *layers; /* [n_layers]; host memory, owned */
     float *pos;              /* [max_model_len][d_model] device memory; NULL with RoPE */
-    float *cos[2], *sin[2];  /* [max_model_len][rot_dim / 2] device memory; NULL without */
-    uint32_t rot_dim[2];
+    /* [max_model_len][rot_dim / 2] device memory, by the kind that has them first
+     * (rose_rope_of_kind); NULL and 0 for the others. */
+    float *cos[ROSE_MAX_KINDS], *sin[ROSE_MAX_KINDS];
+    uint32_t rot_dim[ROSE_MAX_KINDS];
     rose_cuda_norm_by lnf;
     rose_cuda_matrix head; /* one part */
     void *tok; /* token embedding, packed like head.w; the same memory if the model ties them */
@@ -164,7 +163,7 @@ struct rose_cuda {
     rose_memory_plan plan;
     rose_cuda_type type;
     uint32_t hd_pad;
-    uint32_t windows[ROSE_CUDA_MAX_WINDOWS], n_windows; /* distinct windows of the layers */
+    uint32_t windows[ROSE_MAX_KINDS], n_windows; /* distinct windows of the layers */
     bool plain; /* no attention kernel with tensor cores supports the shape or type */
     cudaStream_t stream;
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */
@@ -240,7 +239,7 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
                               const rose_memory_plan *p, uint32_t sms);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
 /* The distinct windows of the layers (0: full attention); returns how many there are. */
-uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_CUDA_MAX_WINDOWS]);
+uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_MAX_KINDS]);
 uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
 /* How decode attention of n sequences may be divided. */
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
@@ -315,7 +314,7 @@ cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32
                                 uint32_t n);
 void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
 
-/* states.c: the sums of states (rose_batch.out_states). Before the step: copy the caller's sums to
+/* states.c: the sums of states (rose_batch_out.sum). Before the step: copy the caller's sums to
  * the slot. */
 void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b);
 /* Whether one of the outputs first .. first + n - 1 needs logits. */

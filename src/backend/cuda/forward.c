@@ -1,6 +1,6 @@
 /* backend/cuda/forward.c - launches the kernels of one step in order, for every model family.
  *
- * A layer is: norm, qkv, rope, attend, out, mlp. All tables of a step are in the header on the
+ * A layer is: norm, mixer, add, norm, MLP, add. All tables of a step are in the header on the
  * device, and their offsets depend only on the shape of the step. graphs.c captures steps. */
 #include "backend/cuda/cuda_internal.h"
 
@@ -92,7 +92,8 @@ static void add(rose_cuda_pass *p, const rose_cuda_matrix *m, void *h,
 
 static uint32_t qkv_width(const rose_arch *a)
 {
-    return (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
 }
 
 /* Rows of the QKV GEMM are rounded to T only after QK-norm and RoPE. */
@@ -107,19 +108,20 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
     const uint32_t width = qkv_width(&c->arch);
     rose_gemm_io io = {
         .end = ROSE_END_ROWS, .out = c->scratch.qkv, .out_pitch = width, .out_f32 = qkv_f32(l)};
-    norm(p, &l->ln1, &l->qkv, &io);
-    gemm(p, &l->qkv, &io);
+    norm(p, &l->ln1, &l->m[ROSE_QKV], &io);
+    gemm(p, &l->m[ROSE_QKV], &io);
 }
 
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
 {
     const uint64_t size = rose_cuda_type_size(c->type);
     const uint64_t layer_bytes = c->plan.kv_page / c->arch.n_layers;
+    const rose_mixer *m = &rose_arch_kind(&c->arch, layer)->mixer;
     return (rose_cuda_kv){.base = (uint8_t *)c->kv_base + layer * layer_bytes,
                           .page_elems = c->plan.kv_page / size,
-                          .head_dim = c->arch.head_dim,
+                          .head_dim = m->head_dim,
                           .hd_pad = c->hd_pad,
-                          .n_heads = c->arch.n_kv_heads};
+                          .n_heads = m->n_kv_heads};
 }
 
 static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer)
@@ -131,7 +133,7 @@ static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer)
     return (rose_cuda_rotary){.qkv = c->scratch.qkv,
                               .qkv_f32 = qkv_f32(l),
                               .rows = p->s->n_rows,
-                              .n_q = c->arch.n_heads,
+                              .n_q = rose_arch_kind(&c->arch, layer)->mixer.n_heads,
                               .kv = rose_cuda_layer_kv(c, layer),
                               .slot = table(p, p->at.slot),
                               .where = turns ? table(p, p->at.where) : NULL,
@@ -218,19 +220,28 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
 {
     const rose_cuda *c = p->c;
     const rose_cuda_layer *l = &c->weights.layers[layer];
+    const rose_mixer *m = &rose_arch_kind(&c->arch, layer)->mixer;
     rose_cuda_attend a = {.q = c->scratch.q,
                           .kv = rose_cuda_layer_kv(c, layer),
-                          .n_q = c->arch.n_heads,
+                          .n_q = m->n_heads,
                           .tables = table(p, p->at.tables),
                           .items = table(p, p->at.items),
                           .scale = l->scale,
-                          .softcap = c->arch.attn_softcap,
+                          .softcap = m->softcap,
                           .window = l->window,
                           .out = c->scratch.o,
-                          .out_k_pad = l->out.k_pad};
+                          .out_k_pad = l->m[ROSE_OUT].k_pad};
     gather(p, &a);
     if (p->s->n_single > 0) singles(p, layer, a);
     if (p->s->n_tiles > 0) tiles(p, a);
+}
+
+/* The mixer of a layer, with the norm before it: from the residual stream to scratch.o. */
+static void attention(rose_cuda_pass *p, uint32_t layer)
+{
+    qkv(p, &p->c->weights.layers[layer]);
+    rope(p, layer);
+    attend(p, layer);
 }
 
 /* ---- mlp ---- */
@@ -239,31 +250,32 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
 static void activate(rose_cuda_pass *p, const rose_cuda_layer *l, const float *y, void *to)
 {
     const rose_cuda_act a = {.y = y,
-                             .n = l->up.n,
-                             .gated = l->up.gated,
-                             .act = (uint32_t)p->c->arch.act,
+                             .n = l->m[ROSE_UP].n,
+                             .gated = l->m[ROSE_UP].gated,
+                             .act = l->act,
                              .out = to,
-                             .out_k_pad = l->down.k_pad,
+                             .out_k_pad = l->m[ROSE_DOWN].k_pad,
                              .rows = p->s->n_rows};
     note(p, rose_cuda_act_run(&p->launch, &a));
 }
 
+/* With the norm before it: from the residual stream to scratch.ff. */
 static void mlp(rose_cuda_pass *p, const rose_cuda_layer *l)
 {
     rose_cuda *c = p->c;
     const bool fused = (c->without & ROSE_CUDA_WITHOUT_MLP) == 0;
     void *to = c->scratch.ff;
     float *y = fused ? NULL : c->scratch.up;
-    rose_gemm_io io = {.end = l->up.gated ? ROSE_END_GATED : ROSE_END_ACT,
+    rose_gemm_io io = {.end = l->m[ROSE_UP].gated ? ROSE_END_GATED : ROSE_END_ACT,
                        .out = to,
-                       .out_pitch = l->down.k_pad,
-                       .act = (uint32_t)c->arch.act};
+                       .out_pitch = l->m[ROSE_DOWN].k_pad,
+                       .act = l->act};
     if (!fused)
-        io = (rose_gemm_io){.end = ROSE_END_ROWS, .out = y, .out_pitch = l->up.n, .out_f32 = true};
-    norm(p, &l->ln2, &l->up, &io);
-    gemm(p, &l->up, &io);
+        io = (rose_gemm_io){
+            .end = ROSE_END_ROWS, .out = y, .out_pitch = l->m[ROSE_UP].n, .out_f32 = true};
+    norm(p, &l->ln2, &l->m[ROSE_UP], &io);
+    gemm(p, &l->m[ROSE_UP], &io);
     if (!fused) activate(p, l, y, to);
-    add(p, &l->down, c->scratch.ff, &l->post2);
 }
 
 /* ---- embedding and outputs ---- */
@@ -355,8 +367,8 @@ static cudaError_t copy_logits(rose_cuda *c, const rose_batch *b, uint32_t first
 cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n)
 {
     const rose_batch *b = step->batch;
-    cudaError_t e = b->out_rules != NULL ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
-    if (e == cudaSuccess && b->out_states != NULL) e = rose_cuda_sums_run(c, step, first, n);
+    cudaError_t e = rose_batch_has_rules(b) ? rose_cuda_rules_run(c, step, first, n) : cudaSuccess;
+    if (e == cudaSuccess && step->slot->n_sums > 0) e = rose_cuda_sums_run(c, step, first, n);
     if (e == cudaSuccess && b->logits != NULL) e = copy_logits(c, b, first, n);
     return e;
 }
@@ -367,11 +379,10 @@ cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose
     embed(&p);
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
         const rose_cuda_layer *l = &c->weights.layers[i];
-        qkv(&p, l);
-        rope(&p, i);
-        attend(&p, i);
-        add(&p, &l->out, c->scratch.o, &l->post1);
+        attention(&p, i);
+        add(&p, &l->m[ROSE_OUT], c->scratch.o, &l->post1);
         mlp(&p, l);
+        add(&p, &l->m[ROSE_DOWN], c->scratch.ff, &l->post2);
     }
     for (uint32_t first = 0; first < s->n_outputs; first += c->scratch.out_block) {
         const uint32_t left = s->n_outputs - first;

@@ -138,23 +138,23 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
  * prompt (several rows, one output). */
 const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b)
 {
-    if (!c->use_graphs || b->n_outputs != b->n_seqs || b->out_states != NULL) return NULL;
+    if (!c->use_graphs || b->n_outputs != b->n_seqs || rose_batch_has_sums(b)) return NULL;
     if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
         return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
     if (b->n_tokens != b->n_seqs) return NULL;
     for (uint32_t i = 0; i < b->n_outputs; i++)
-        if (b->out_row[i] != i) return NULL;
+        if (b->outs[i].row != i) return NULL;
     const rose_cuda_graph *g = smallest(c->graphs, c->n_graphs, b->n_seqs);
     /* A graph of several blocks of logits leaves only the last block. */
-    const bool all = b->logits != NULL || b->out_rules != NULL;
-    return g != NULL && g->n > c->scratch.out_block && all ? NULL : g;
+    if (g == NULL || g->n <= c->scratch.out_block) return g;
+    return b->logits != NULL || rose_batch_has_rules(b) ? NULL : g;
 }
 
 /* ---- size ---- */
 
 uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
 {
-    const bool post = a->norm_place != ROSE_NORM_BEFORE;
+    const bool post = rose_arch_any(a)->norms.after;
     const bool act = (without & ROSE_CUDA_WITHOUT_MLP) != 0;
     /* Two norms, four GEMMs, RoPE and attention, which may fold its results in a second kernel. */
     const uint64_t layer = 9 + (post ? 2u : 0u) + (act ? 1u : 0u);

@@ -260,7 +260,7 @@ static void load_rope(loader *l, uint32_t i)
     fill f = {.run = fill_rope, .inv_freq = inv_freq, .half = half};
     if (half == 0 || l->st != ROSE_OK) return;
     const uint64_t row_bytes = half * sizeof(float), step = l->room / (2 * row_bytes);
-    rose_rope_table(&l->c->arch.rope[i], positions, inv_freq, &f.factor);
+    rose_rope_table(&l->c->arch.kinds[i].mixer.rope, positions, inv_freq, &f.factor);
     for (uint64_t at = 0; at < positions && l->st == ROSE_OK; at += step) {
         const uint64_t n = positions - at < step ? positions - at : step;
         f.out = next_buffer(l);
@@ -279,16 +279,15 @@ static void load_rope(loader *l, uint32_t i)
 static void load_layer(loader *l, const rose_layer *from, const rose_cuda_layer *to)
 {
     const float add = l->c->arch.norm_plus_one ? 1.0f : 0.0f;
+    const uint32_t head_dim = rose_arch_any(&l->c->arch)->mixer.head_dim;
     load_norm(l, &to->ln1, &from->ln1_w, &from->ln1_b);
     load_norm(l, &to->ln2, &from->ln2_w, &from->ln2_b);
     load_norm(l, &to->post1, &from->post1, NULL);
     load_norm(l, &to->post2, &from->post2, NULL);
-    load_floats(l, &from->q_norm, to->q_norm, 1, l->c->arch.head_dim, add);
-    load_floats(l, &from->k_norm, to->k_norm, 1, l->c->arch.head_dim, add);
-    load_linear(l, &from->qkv, &to->qkv);
-    load_linear(l, &from->proj, &to->out);
-    load_linear(l, &from->fc1, &to->up);
-    load_linear(l, &from->fc2, &to->down);
+    load_floats(l, &from->q_norm, to->q_norm, 1, head_dim, add);
+    load_floats(l, &from->k_norm, to->k_norm, 1, head_dim, add);
+    for (int i = 0; i < ROSE_N_ROLES; i++)
+        if (to->m[i].n > 0) load_linear(l, &from->m[i], &to->m[i]);
 }
 
 static void load_all(loader *l)
@@ -307,8 +306,8 @@ static void load_all(loader *l)
     }
     rose_progress_end(&bar);
     load_floats(l, &m->pos_embed, w->pos, c->plan.max_model_len, c->arch.d_model, 0);
-    load_rope(l, 0);
-    load_rope(l, 1);
+    for (uint32_t i = 0; i < c->arch.n_kinds; i++)
+        load_rope(l, i);
     load_norm(l, &w->lnf, &m->lnf_w, &m->lnf_b);
     load_packed(l, &m->head, true, head);
     if (w->tok != w->head.w) load_packed(l, &m->tok_embed, true, tok);

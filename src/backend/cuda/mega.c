@@ -23,11 +23,12 @@ enum {
 static bool sizes_fit(const rose_cuda *c)
 {
     const rose_arch *a = &c->arch;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
     return c->device.hopper && (c->without & NEEDED) == 0 && c->type != ROSE_CUDA_F32 &&
-           (a->head_dim == 64 || a->head_dim == 128) && c->hd_pad == a->head_dim &&
-           a->n_heads % a->n_kv_heads == 0 && a->n_heads / a->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
-           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 && a->d_ff % 16 == 0 &&
-           a->attn_softcap == 0;
+           (m->head_dim == 64 || m->head_dim == 128) && c->hd_pad == m->head_dim &&
+           m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
+           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
+           rose_arch_any(a)->mlp.d_ff % 16 == 0 && m->softcap == 0;
 }
 
 static bool norm_fits(const rose_cuda_norm_by *by)
@@ -54,10 +55,9 @@ static bool layers_fit(const rose_cuda *c)
     const rose_cuda_layer *l = c->weights.layers;
     int rope = -1; /* the layers that rotate use the same tables */
     for (uint32_t i = 0; i < c->arch.n_layers; i++) {
-        if (!layer_fits(&l[i]) || !same_shape(&l[i].qkv, &l[0].qkv) ||
-            !same_shape(&l[i].out, &l[0].out) || !same_shape(&l[i].up, &l[0].up) ||
-            !same_shape(&l[i].down, &l[0].down))
-            return false;
+        if (!layer_fits(&l[i])) return false;
+        for (int r = 0; r < ROSE_N_ROLES; r++)
+            if (!same_shape(&l[i].m[r], &l[0].m[r])) return false;
         if (l[i].rope >= 0 && rope >= 0 && l[i].rope != rope) return false;
         if (l[i].rope >= 0) rope = l[i].rope;
     }
@@ -66,19 +66,20 @@ static bool layers_fit(const rose_cuda *c)
 
 /* ---- arguments ---- */
 
+static const rose_mega_op op_of[ROSE_N_ROLES] = {[ROSE_QKV] = ROSE_MEGA_QKV,
+                                                 [ROSE_OUT] = ROSE_MEGA_OUT,
+                                                 [ROSE_UP] = ROSE_MEGA_UP,
+                                                 [ROSE_DOWN] = ROSE_MEGA_DOWN};
+
 static rose_mega_layer layer_of(const rose_cuda *c, uint32_t i)
 {
     const rose_cuda_layer *l = &c->weights.layers[i];
     rose_mega_layer to;
     memset(&to, 0, sizeof to);
-    to.w[ROSE_MEGA_QKV] = l->qkv.w;
-    to.w[ROSE_MEGA_OUT] = l->out.w;
-    to.w[ROSE_MEGA_UP] = l->up.w;
-    to.w[ROSE_MEGA_DOWN] = l->down.w;
-    to.bias[ROSE_MEGA_QKV] = l->qkv.bias;
-    to.bias[ROSE_MEGA_OUT] = l->out.bias;
-    to.bias[ROSE_MEGA_UP] = l->up.bias;
-    to.bias[ROSE_MEGA_DOWN] = l->down.bias;
+    for (int r = 0; r < ROSE_N_ROLES; r++) {
+        to.w[op_of[r]] = l->m[r].w;
+        to.bias[op_of[r]] = l->m[r].bias;
+    }
     to.norm[0] = l->ln1;
     to.norm[1] = l->ln2;
     to.q_norm = l->q_norm;
@@ -104,16 +105,15 @@ static void fill_model(rose_mega *a, const rose_cuda *c)
             a->sin = w->sin[l[i].rope];
             a->rot_dim = w->rot_dim[l[i].rope];
         }
-    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_QKV], &l->qkv);
-    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_OUT], &l->out);
-    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_UP], &l->up);
-    rose_mega_matrix_of(&a->matrix[ROSE_MEGA_DOWN], &l->down);
+    for (int r = 0; r < ROSE_N_ROLES; r++)
+        rose_mega_matrix_of(&a->matrix[op_of[r]], &l->m[r]);
     rose_mega_matrix_of(&a->matrix[ROSE_MEGA_HEAD], &w->head);
 }
 
 static void fill_args(rose_mega *a, const rose_cuda *c)
 {
     const rose_arch *arch = &c->arch;
+    const rose_kind *any = rose_arch_any(arch);
     fill_model(a, c);
     a->sampled = c->scratch.sampled;
     a->logits = c->scratch.logits;
@@ -124,12 +124,12 @@ static void fill_args(rose_mega *a, const rose_cuda *c)
     a->softcap = arch->logit_softcap;
     a->d = arch->d_model;
     a->n_layers = arch->n_layers;
-    a->n_q = arch->n_heads;
-    a->n_kv = arch->n_kv_heads;
-    a->head_dim = arch->head_dim;
+    a->n_q = any->mixer.n_heads;
+    a->n_kv = any->mixer.n_kv_heads;
+    a->head_dim = any->mixer.head_dim;
     a->vocab = arch->vocab_size;
-    a->act = (uint32_t)arch->act;
-    a->gated = c->weights.layers->up.gated;
+    a->act = (uint32_t)any->mlp.act;
+    a->gated = c->weights.layers->m[ROSE_UP].gated;
 }
 
 /* ---- memory ---- */

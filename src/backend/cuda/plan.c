@@ -21,36 +21,40 @@ enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_HEAD
 /* Attention. Shapes that the kernels with tensor cores refuse run on the plain kernel. */
 static rose_status check_heads(const rose_arch *a, rose_err *err)
 {
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
     const char *t = a->model_type;
-    if (a->head_dim % 2 != 0 || rose_cuda_attend_pad(a->head_dim) == 0 || a->head_dim == 0)
+    if (m->head_dim % 2 != 0 || rose_cuda_attend_pad(m->head_dim) == 0 || m->head_dim == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: head size %u: the CUDA backend supports even sizes up to %d", t,
-                         a->head_dim, ROSE_ATTEND_MAX_HEAD_DIM);
-    if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0 || a->n_heads > MAX_HEADS)
+                         m->head_dim, ROSE_ATTEND_MAX_HEAD_DIM);
+    if (m->n_kv_heads == 0 || m->n_heads % m->n_kv_heads != 0 || m->n_heads > MAX_HEADS)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: %u query heads and %u KV heads: the CUDA backend supports multiples "
                          "of the KV heads up to %d",
-                         t, a->n_heads, a->n_kv_heads, MAX_HEADS);
-    for (int i = 0; i < 2; i++)
-        if (a->pos == ROSE_POS_ROPE && (a->rope[i].dim > a->head_dim || a->rope[i].dim % 2 != 0))
+                         t, m->n_heads, m->n_kv_heads, MAX_HEADS);
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        const uint32_t dim = a->kinds[i].mixer.rope.dim;
+        if (dim > m->head_dim || dim % 2 != 0)
             return rose_fail(err, ROSE_E_UNSUPPORTED,
                              "%s: RoPE turns %u values of a head of %u: the CUDA backend supports "
                              "even numbers up to the head size",
-                             t, a->rope[i].dim, a->head_dim);
+                             t, dim, m->head_dim);
+    }
     return ROSE_OK;
 }
 
 static rose_status check_arch(const rose_arch *a, rose_err *err)
 {
+    const uint32_t d_ff = rose_arch_any(a)->mlp.d_ff;
     const char *t = a->model_type;
     if (a->d_model == 0 || a->d_model > ROSE_CUDA_MAX_D || a->d_model % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "%s: width %u: the CUDA backend supports multiples of 8 up to %d", t,
                          a->d_model, ROSE_CUDA_MAX_D);
-    if (a->d_ff == 0 || a->d_ff % 8 != 0)
+    if (d_ff == 0 || d_ff % 8 != 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: MLP width %u: the CUDA backend supports multiples of 8", t, a->d_ff);
-    if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS || a->d_ff > MAX_WIDTH ||
+                         "%s: MLP width %u: the CUDA backend supports multiples of 8", t, d_ff);
+    if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS || d_ff > MAX_WIDTH ||
         a->vocab_size == 0 || a->vocab_size > MAX_WIDTH || a->max_positions == 0 ||
         a->max_positions > MAX_WIDTH)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: a dimension is 0 or above %d", t, MAX_WIDTH);

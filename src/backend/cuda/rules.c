@@ -91,7 +91,7 @@ static uint64_t words_of(const rose_output_rules *r, uint32_t vocab)
 static void measure(part *p, const rose_cuda *c, const rose_batch *b, uint32_t end, uint64_t room)
 {
     for (p->end = p->first; p->end < end; p->end++) {
-        const rose_output_rules *r = b->out_rules[p->end];
+        const rose_output_rules *r = b->outs[p->end].rules;
         part larger = *p;
         if (r == NULL) continue;
         if (rose_cuda_rules_change(r)) {
@@ -186,11 +186,11 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
 
     memset(to + at.keys, 0, p->n_changes * sizeof(uint64_t)); /* change_kernel raises them */
     for (uint32_t i = p->first; i < p->end; i++) {
-        const rose_output_rules *r = b->out_rules[i];
+        const rose_output_rules *r = b->outs[i].rules;
         if (r == NULL) continue;
         if (rose_cuda_rules_change(r)) {
             *changes++ = change_of(r, i - block, c->arch.vocab_size, words, &used);
-            *picks++ = rose_cuda_pick_of(&b->out_params[i], b->out_pos[i]);
+            *picks++ = rose_cuda_pick_of(&b->outs[i].params, b->outs[i].pos);
             *outs++ = i;
         }
         if (reports(r)) *report++ = report_of(r, i - block, i, step->slot);

@@ -15,37 +15,39 @@ static uint64_t round_up(uint64_t x, uint64_t unit)
 
 /* ---- shapes ---- */
 
-uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_CUDA_MAX_WINDOWS])
+uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_MAX_KINDS])
 {
-    bool full = false, sliding = false;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < a->n_layers; i++) {
-        const bool slides = (a->layer_flags[i] & ROSE_LAYER_SLIDING) != 0 && a->window != 0;
-        full |= !slides;
-        sliding |= slides;
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        const uint32_t window = a->kinds[i].mixer.window;
+        uint32_t at = 0;
+        while (at < n && windows[at] != window)
+            at++;
+        windows[at] = window;
+        if (at == n) n++;
     }
-    if (full) windows[n++] = 0;
-    if (sliding) windows[n++] = a->window;
     return n;
 }
 
 uint32_t rose_cuda_item_rows(const rose_arch *a)
 {
-    const uint32_t group = a->n_heads / a->n_kv_heads;
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    const uint32_t group = m->n_heads / m->n_kv_heads;
     return group < TILE_PAIRS ? TILE_PAIRS / group : 1;
 }
 
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
                                            uint32_t sms, uint32_t n)
 {
-    return rose_attend_limits_of(sms, a->n_heads, a->n_kv_heads, a->head_dim, n, p->max_model_len,
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    return rose_attend_limits_of(sms, m->n_heads, m->n_kv_heads, m->head_dim, n, p->max_model_len,
                                  p->kv_pages);
 }
 
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms)
 {
-    uint32_t windows[ROSE_CUDA_MAX_WINDOWS];
+    uint32_t windows[ROSE_MAX_KINDS];
     s->n_cuts = s->n_units = 0;
     if (s->n_single == 0) return;
     s->n_cuts = rose_cuda_windows(a, windows);
@@ -100,18 +102,21 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
     const rose_cuda_type type = rose_cuda_type_of(p->dtype);
     const uint64_t size = rose_cuda_type_size(type);
     const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
-    const uint64_t heads = (uint64_t)a->n_heads * a->head_dim;
-    const uint64_t qkv = heads + 2 * (uint64_t)a->n_kv_heads * a->head_dim;
-    const bool rotated = a->pos == ROSE_POS_ROPE || a->qk_norm; /* in fp32: rose_cuda_rotary */
-    const uint64_t n_up = round_up((a->mlp_gated ? 2 : 1) * (uint64_t)a->d_ff, ROSE_CUDA_N_PAD);
+    const rose_kind *k = rose_arch_any(a);
+    const rose_mixer *m = &k->mixer;
+    const uint64_t heads = (uint64_t)m->n_heads * m->head_dim;
+    const uint64_t qkv = heads + 2 * (uint64_t)m->n_kv_heads * m->head_dim;
+    const bool rotated = a->pos == ROSE_POS_ROPE || m->qk_norm; /* in fp32: rose_cuda_rotary */
+    const uint64_t d_ff = k->mlp.d_ff,
+                   n_up = round_up((k->mlp.gated ? 2 : 1) * d_ff, ROSE_CUDA_N_PAD);
 
     s->x = take_floats(b, rows * a->d_model);
-    s->y = a->norm_place != ROSE_NORM_BEFORE ? take_floats(b, rows * a->d_model) : NULL;
+    s->y = k->norms.after ? take_floats(b, rows * a->d_model) : NULL;
     s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
     s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
-    s->q = rose_bump_take(b, rows * a->n_heads * rose_cuda_attend_pad(a->head_dim) * size);
+    s->q = rose_bump_take(b, rows * m->n_heads * rose_cuda_attend_pad(m->head_dim) * size);
     s->o = rose_bump_take(b, rows * round_up(heads, ROSE_CUDA_K_PAD) * size);
-    s->ff = rose_bump_take(b, rows * round_up(a->d_ff, ROSE_CUDA_K_PAD) * size);
+    s->ff = rose_bump_take(b, rows * round_up(d_ff, ROSE_CUDA_K_PAD) * size);
     s->up = (p->without & ROSE_CUDA_WITHOUT_MLP) != 0 ? take_floats(b, rows * n_up) : NULL;
 }
 
@@ -158,7 +163,8 @@ void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arc
     layout_rows(s, b, a, p);
     layout_outputs(s, b, a, p);
     s->parts = rose_bump_take(b, limits.bytes);
-    s->arrivals = rose_bump_take(b, (uint64_t)p->max_seqs * a->n_kv_heads * sizeof *s->arrivals);
+    s->arrivals = rose_bump_take(b, (uint64_t)p->max_seqs * rose_arch_any(a)->mixer.n_kv_heads *
+                                        sizeof *s->arrivals);
     layout_dense(s, b, a, p, largest.n_table);
     rose_cuda_layout_header(&header, &largest);
     s->header_bytes = header.end;

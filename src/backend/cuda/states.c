@@ -6,19 +6,14 @@
 
 #include "backend/cuda/cuda_internal.h"
 
-static bool is_state(const rose_batch *b, uint32_t output)
-{
-    return b->out_states != NULL && b->out_states[output] != NULL;
-}
-
 void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b)
 {
     const size_t d = c->arch.d_model;
     slot->n_sums = 0;
-    for (uint32_t i = 0; b->out_states != NULL && i < b->n_outputs; i++) {
-        float *to = b->out_states[i];
+    for (uint32_t i = 0; i < b->n_outputs; i++) {
+        float *to = b->outs[i].sum;
         if (to == NULL) continue;
-        if (i == 0 || to != b->out_states[i - 1]) {
+        if (i == 0 || to != b->outs[i - 1].sum) {
             memcpy(slot->sums + slot->n_sums * d, to, d * sizeof *to);
             slot->sums_to[slot->n_sums] = to;
             slot->sum[slot->n_sums++].first = i;
@@ -30,7 +25,7 @@ void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_b
 bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++)
-        if (!is_state(b, i)) return true;
+        if (b->outs[i].sum == NULL) return true;
     return false;
 }
 

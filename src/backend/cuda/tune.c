@@ -206,38 +206,30 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
     return ROSE_OK;
 }
 
-/* The matrix of one kind in a layer: qkv, out, up, down. */
-static const rose_cuda_matrix *matrix_of(const rose_cuda_layer *l, int kind)
+/* Whether a layer before this one has a matrix of the same role and shape. */
+static bool met(const rose_cuda *c, uint32_t layer, rose_role role)
 {
-    const rose_cuda_matrix *const all[] = {&l->qkv, &l->out, &l->up, &l->down};
-    return all[kind];
-}
-
-/* Whether a layer before this one has a matrix of the same shape. */
-static bool met(const rose_cuda *c, uint32_t layer, int kind)
-{
-    const rose_cuda_matrix *m = matrix_of(&c->weights.layers[layer], kind);
+    const rose_cuda_matrix *m = &c->weights.layers[layer].m[role];
     for (uint32_t i = 0; i < layer; i++) {
-        const rose_cuda_matrix *other = matrix_of(&c->weights.layers[i], kind);
+        const rose_cuda_matrix *other = &c->weights.layers[i].m[role];
         if (other->n == m->n && other->k == m->k) return true;
     }
     return false;
 }
 
-static rose_status tune_matrices(tuning *t, uint32_t layer, int kind, rose_err *err)
+static rose_status tune_matrix(tuning *t, uint32_t layer, rose_role role, rose_err *err)
 {
     rose_cuda *c = t->c;
-    const rose_cuda_matrix *first = matrix_of(&c->weights.layers[layer], kind);
     const rose_cuda_layer *l = &c->weights.layers[layer];
-    const bool apart = kind == 2 && (c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
+    const bool apart = role == ROSE_UP && (c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
     /* Rows that are normed or rotated are fp32 (forward.c). */
-    const bool f32 = apart || (kind == 0 && (l->rope >= 0 || l->q_norm != NULL));
-    t->m = first;
-    t->io = (rose_gemm_io){.act = c->arch.act, .out_f32 = f32};
-    t->io.end = first->n_parts > 1   ? ROSE_END_RESIDUAL
-                : kind != 2 || apart ? ROSE_END_ROWS
-                : first->gated       ? ROSE_END_GATED
-                                     : ROSE_END_ACT;
+    const bool f32 = apart || (role == ROSE_QKV && (l->rope >= 0 || l->q_norm != NULL));
+    t->m = &l->m[role];
+    t->io = (rose_gemm_io){.act = l->act, .out_f32 = f32};
+    t->io.end = t->m->n_parts > 1          ? ROSE_END_RESIDUAL
+                : role != ROSE_UP || apart ? ROSE_END_ROWS
+                : t->m->gated              ? ROSE_END_GATED
+                                           : ROSE_END_ACT;
     return tune_shape(t, c->plan.max_step_tokens, err);
 }
 
@@ -246,8 +238,8 @@ static rose_status tune_all(tuning *t, rose_err *err)
     rose_cuda *c = t->c;
     rose_status st = ROSE_OK;
     for (uint32_t layer = 0; layer < c->arch.n_layers; layer++)
-        for (int kind = 0; kind < 4 && st == ROSE_OK; kind++)
-            if (!met(c, layer, kind)) st = tune_matrices(t, layer, kind, err);
+        for (int role = 0; role < ROSE_N_ROLES && st == ROSE_OK; role++)
+            if (!met(c, layer, (rose_role)role)) st = tune_matrix(t, layer, (rose_role)role, err);
     if (st != ROSE_OK) return st;
     t->m = &c->weights.head;
     t->io = (rose_gemm_io){.end = ROSE_END_LOGITS};

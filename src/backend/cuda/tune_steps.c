@@ -22,8 +22,9 @@ typedef struct trial {
     const rose_gemm_kernel *measured[MOST_CHOICES];
     uint32_t n_lines, n;
     uint64_t until;            /* the time limit */
-    uint32_t *numbers, *zeros; /* [n + 1]: 0, 1, ...; [n] */
-    rose_sampling *params;     /* [n], greedy */
+    uint32_t *numbers, *zeros; /* [n]: 0, 1, ...; 0, 0, ... */
+    rose_batch_seq *seqs;      /* [n] of one row each */
+    rose_batch_out *outs;      /* [n], greedy */
 } trial;
 
 static int compare(const void *a, const void *b)
@@ -36,15 +37,10 @@ static rose_status run_step(const trial *t, double *us, rose_err *err)
 {
     const rose_batch b = {.n_seqs = t->n,
                           .n_tokens = t->n,
-                          .tokens = t->zeros,
-                          .seq_first = t->numbers,
-                          .seq_pos = t->zeros,
-                          .pages = t->numbers,
-                          .page_stride = 1,
                           .n_outputs = t->n,
-                          .out_row = t->numbers,
-                          .out_pos = t->zeros,
-                          .out_params = t->params};
+                          .tokens = t->zeros,
+                          .seqs = t->seqs,
+                          .outs = t->outs};
     rose_step_result result;
     uint64_t ticket;
     const uint64_t began = rose_now_ns();
@@ -112,15 +108,17 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
     if (most > p->max_step_tokens) most = p->max_step_tokens;
     trial t = {.c = c, .until = until};
     rose_status st = ROSE_OK;
-    t.numbers = calloc((size_t)most + 1, sizeof *t.numbers);
+    t.numbers = calloc((size_t)most, sizeof *t.numbers);
     t.zeros = calloc((size_t)most, sizeof *t.zeros);
-    t.params = calloc((size_t)most, sizeof *t.params);
-    if (t.numbers == NULL || t.zeros == NULL || t.params == NULL)
+    t.seqs = calloc((size_t)most, sizeof *t.seqs);
+    t.outs = calloc((size_t)most, sizeof *t.outs);
+    if (t.numbers == NULL || t.zeros == NULL || t.seqs == NULL || t.outs == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tuning: out of memory");
-    for (uint32_t i = 0; i <= most && st == ROSE_OK; i++)
+    for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
         t.numbers[i] = i;
-    for (uint32_t i = 0; i < most && st == ROSE_OK; i++)
-        t.params[i].top_p = 1;
+        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &t.numbers[i]};
+        t.outs[i] = (rose_batch_out){.row = i, .params = {.top_p = 1}};
+    }
     /* The last bucket may have more rows than the largest decode step. */
     for (uint32_t bucket = 1; rose_gemm_bucket(bucket) == bucket && st == ROSE_OK; bucket *= 2) {
         t.n = bucket < most ? bucket : most;
@@ -130,6 +128,7 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
     c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no later step may refer to these ids */
     free(t.numbers);
     free(t.zeros);
-    free(t.params);
+    free(t.seqs);
+    free(t.outs);
     return st;
 }

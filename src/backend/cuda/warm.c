@@ -13,10 +13,10 @@
 typedef struct warm {
     rose_cuda *c;
     const rose_backend_ops *ops;
-    uint32_t *zeros; /* [max_step_tokens] */
-    uint32_t *pages; /* [kv_pages] 0, 1, ... */
-    uint32_t *first; /* [max_seqs + 1] */
-    float *sum;      /* [d_model] */
+    uint32_t *zeros;      /* [max_step_tokens] */
+    uint32_t *pages;      /* [kv_pages] 0, 1, ... */
+    rose_batch_seq *seqs; /* [max_seqs] */
+    float *sum;           /* [d_model] */
     rose_err *err;
 } warm;
 
@@ -30,20 +30,16 @@ static rose_status run(warm *w, rose_batch *b)
         {.score_id = ROSE_TOKEN_NONE, .report = report, .n_top = 1},
         {.score_id = ROSE_TOKEN_NONE, .banned = banned, .n_banned = 1},
     };
-    const rose_output_rules *const each[3] = {&rules[0], &rules[1], NULL};
-    const rose_sampling params[3] = {
-        {.temperature = 1, .top_p = 0.9f}, {.temperature = 1, .top_p = 1}, {.top_p = 1}};
-    const uint32_t last = b->n_tokens - 1, rows[3] = {last, last, last}, pos[3] = {0, 0, 0};
-    float *const states[3] = {NULL, NULL, w->sum};
+    const uint32_t last = b->n_tokens - 1;
+    const rose_batch_out outs[3] = {
+        {.row = last, .params = {.temperature = 1, .top_p = 0.9f}, .rules = &rules[0]},
+        {.row = last, .params = {.temperature = 1, .top_p = 1}, .rules = &rules[1]},
+        {.row = last, .params = {.top_p = 1}, .sum = w->sum}};
     rose_step_result result;
     uint64_t ticket;
 
     b->n_outputs = b->n_tokens < 3 ? b->n_tokens : 3;
-    b->out_row = rows;
-    b->out_pos = pos;
-    b->out_params = params;
-    b->out_rules = each;
-    if (b->n_outputs == 3) b->out_states = states;
+    b->outs = outs;
     rose_status st = w->ops->step(w->c, b, &ticket, w->err);
     return st == ROSE_OK ? w->ops->collect(w->c, ticket, &result, w->err) : st;
 }
@@ -53,18 +49,16 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
 {
     const rose_memory_plan *p = &w->c->plan;
     const uint32_t stride = (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-    rose_batch b = {.tokens = w->zeros,
-                    .seq_first = w->first,
-                    .seq_pos = w->zeros,
-                    .pages = w->pages,
-                    .page_stride = stride};
+    rose_batch b = {.tokens = w->zeros, .seqs = w->seqs};
 
     if (n_rows > p->max_step_tokens) n_rows = p->max_step_tokens;
-    w->first[0] = 0;
     while (b.n_tokens < n_rows && b.n_seqs < p->max_seqs && b.n_seqs < p->kv_pages / stride) {
         const uint32_t left = n_rows - b.n_tokens;
-        b.n_tokens += left < p->max_model_len ? left : p->max_model_len;
-        w->first[++b.n_seqs] = b.n_tokens;
+        const uint32_t n = left < p->max_model_len ? left : p->max_model_len;
+        w->seqs[b.n_seqs] = (rose_batch_seq){
+            .first = b.n_tokens, .n = n, .table = w->pages + (size_t)b.n_seqs * stride};
+        b.n_tokens += n;
+        b.n_seqs++;
     }
     return run(w, &b);
 }
@@ -78,9 +72,9 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
 
     w.zeros = calloc(p->max_step_tokens, sizeof *w.zeros);
     w.pages = calloc(p->kv_pages, sizeof *w.pages);
-    w.first = calloc((size_t)p->max_seqs + 1, sizeof *w.first);
+    w.seqs = calloc(p->max_seqs, sizeof *w.seqs);
     w.sum = calloc(c->arch.d_model, sizeof *w.sum);
-    if (st == ROSE_OK && (w.zeros == NULL || w.pages == NULL || w.first == NULL || w.sum == NULL))
+    if (st == ROSE_OK && (w.zeros == NULL || w.pages == NULL || w.seqs == NULL || w.sum == NULL))
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     for (uint32_t i = 0; st == ROSE_OK && i < p->kv_pages; i++)
         w.pages[i] = i;
@@ -89,7 +83,7 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
     c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no later step may refer to these ids */
     free(w.zeros);
     free(w.pages);
-    free(w.first);
+    free(w.seqs);
     free(w.sum);
     return st;
 }

@@ -2,6 +2,7 @@
  * plan() without memory, to add up the sizes, and in open() over the allocated region. Sizes cannot
  * overflow 64 bits, because the checks of plan.c limit every dimension first. */
 #include "backend/cuda/cuda_internal.h"
+#include "model/rope.h"
 
 size_t rose_cuda_type_size(rose_cuda_type t)
 {
@@ -16,8 +17,9 @@ rose_cuda_type rose_cuda_type_of(rose_compute c)
 
 uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t)
 {
-    return (uint64_t)a->n_layers * a->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
-           rose_cuda_attend_pad(a->head_dim) * rose_cuda_type_size(t);
+    const rose_mixer *m = &rose_arch_any(a)->mixer;
+    return (uint64_t)a->n_layers * m->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
+           rose_cuda_attend_pad(m->head_dim) * rose_cuda_type_size(t);
 }
 
 static float *take_floats(rose_bump *b, uint64_t n)
@@ -31,20 +33,22 @@ static void *take_packed(const rose_cuda_matrix *m, rose_bump *b, const rose_mem
                                  rose_cuda_type_size(rose_cuda_type_of(p->dtype)));
 }
 
-/* Shapes and packed values of a layer's four matrices. */
-static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+/* Shapes and packed values of a layer's matrices. One whose output is added to the residual stream
+ * has its sums in four parts (NUMERICS.md, contract 2). */
+static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t layer,
                           const rose_memory_plan *p)
 {
-    const uint32_t d = a->d_model, attended = a->n_heads * a->head_dim;
-    const uint32_t qkv = attended + 2 * a->n_kv_heads * a->head_dim;
-    rose_cuda_matrix *const all[] = {&l->qkv, &l->out, &l->up, &l->down};
+    rose_matrix_spec specs[ROSE_N_ROLES];
+    const size_t n = rose_kind_matrices(a, rose_arch_kind(a, layer), specs);
     *l = (rose_cuda_layer){0};
-    rose_cuda_matrix_shape(&l->qkv, d, qkv, 1, 0, false);
-    rose_cuda_matrix_shape(&l->out, attended, d, ROSE_GEMM_PARTS, a->head_dim, false);
-    rose_cuda_matrix_shape(&l->up, d, a->mlp_gated ? 2 * a->d_ff : a->d_ff, 1, 0, a->mlp_gated);
-    rose_cuda_matrix_shape(&l->down, a->d_ff, d, ROSE_GEMM_PARTS, 0, false);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        all[i]->w = take_packed(all[i], b, p);
+    for (size_t i = 0; i < n; i++) {
+        const rose_matrix_spec *s = &specs[i];
+        const bool parts = s->split == ROSE_SPLIT_INPUTS;
+        rose_cuda_matrix *m = &l->m[s->role];
+        rose_cuda_matrix_shape(m, s->k, s->n, parts ? ROSE_GEMM_PARTS : 1, parts ? s->unit : 0,
+                               s->gated);
+        m->w = take_packed(m, b, p);
+    }
 }
 
 static rose_cuda_norm_by take_norm(rose_bump *b, const rose_arch *a, const rose_tensor *w,
@@ -63,29 +67,26 @@ static void take_bias(rose_cuda_matrix *m, rose_bump *b, const rose_linear *from
     m->bias = from->b[0].data != NULL ? take_floats(b, m->n) : NULL;
 }
 
-static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a,
+static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t head_dim,
                          const rose_layer *from)
 {
     l->ln1 = take_norm(b, a, &from->ln1_w, &from->ln1_b);
     l->ln2 = take_norm(b, a, &from->ln2_w, &from->ln2_b);
     l->post1 = take_norm(b, a, &from->post1, NULL);
     l->post2 = take_norm(b, a, &from->post2, NULL);
-    l->q_norm = from->q_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
-    l->k_norm = from->k_norm.data != NULL ? take_floats(b, a->head_dim) : NULL;
-    take_bias(&l->qkv, b, &from->qkv);
-    take_bias(&l->out, b, &from->proj);
-    take_bias(&l->up, b, &from->fc1);
-    take_bias(&l->down, b, &from->fc2);
+    l->q_norm = from->q_norm.data != NULL ? take_floats(b, head_dim) : NULL;
+    l->k_norm = from->k_norm.data != NULL ? take_floats(b, head_dim) : NULL;
+    for (int i = 0; i < ROSE_N_ROLES; i++)
+        take_bias(&l->m[i], b, &from->m[i]);
 }
 
-/* Learned positions, or the tables of RoPE: the second one is that of sliding layers. */
+/* Learned positions, or the tables of RoPE. */
 static void take_positions(rose_cuda_weights *w, rose_bump *b, const rose_arch *a,
                            uint32_t positions)
 {
     w->pos = a->pos == ROSE_POS_LEARNED ? take_floats(b, (uint64_t)positions * a->d_model) : NULL;
-    for (int i = 0; i < 2; i++) {
-        const bool used = a->pos == ROSE_POS_ROPE && (i == 0 || a->window > 0);
-        w->rot_dim[i] = used ? a->rope[i].dim : 0;
+    for (uint32_t i = 0; i < a->n_kinds; i++) {
+        w->rot_dim[i] = rose_rope_of_kind(a, i) == (int)i ? a->kinds[i].mixer.rope.dim : 0;
         if (w->rot_dim[i] == 0) continue;
         w->cos[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
         w->sin[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
@@ -101,7 +102,7 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     rose_cuda_layer nowhere = {0};
 
     for (uint32_t i = 0; i < a->n_layers; i++)
-        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, p);
+        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, i, p);
     w->head = (rose_cuda_matrix){0};
     rose_cuda_matrix_shape(&w->head, a->d_model, a->vocab_size, 1, 0, false);
     w->head.w = take_packed(&w->head, b, p);
@@ -110,10 +111,12 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const rose_layer *from = &m->layers[i];
         rose_cuda_layer *l = w->layers == NULL ? &nowhere : &w->layers[i];
-        take_vectors(l, b, a, from);
-        l->scale = from->attn_scale;
-        l->window = from->window;
-        l->rope = from->rope >= 0 && w->rot_dim[from->rope] > 0 ? from->rope : -1;
+        const rose_kind *k = rose_arch_kind(a, i);
+        take_vectors(l, b, a, k->mixer.head_dim, from);
+        l->scale = rose_arch_scale(a, i);
+        l->window = k->mixer.window;
+        l->rope = rose_rope_of_kind(a, a->kind_of[i]);
+        l->act = (uint32_t)k->mlp.act;
     }
     w->lnf = take_norm(b, a, &m->lnf_w, &m->lnf_b);
 }

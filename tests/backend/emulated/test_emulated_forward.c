@@ -238,29 +238,24 @@ static void random_ruled(ruled *r, uint32_t vocab)
 /* A decode step of first tokens. */
 static void run_ruled(fx_backend *f, ruled *r, float *logits)
 {
-    uint32_t tokens[N_RULED], first[N_RULED + 1], rows[N_RULED];
-    const uint32_t zeros[N_RULED] = {0}, ones[N_RULED] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const rose_sampling greedy[N_RULED] = {{.temperature = 0}};
+    uint32_t tokens[N_RULED], pages[N_RULED];
+    rose_batch_seq seqs[N_RULED];
+    rose_batch_out outs[N_RULED]; /* greedy */
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
     for (uint32_t i = 0; i < N_RULED; i++) {
         tokens[i] = 5 * i;
-        first[i] = rows[i] = i;
+        pages[i] = i;
+        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &pages[i]};
+        outs[i] = (rose_batch_out){.row = i, .pos = 1, .rules = r->rules[i]};
     }
-    first[N_RULED] = N_RULED;
     const rose_batch b = {.n_seqs = N_RULED,
                           .n_tokens = N_RULED,
                           .tokens = tokens,
-                          .seq_first = first,
-                          .seq_pos = zeros,
-                          .pages = rows,
-                          .page_stride = 1,
                           .n_outputs = N_RULED,
-                          .out_row = rows,
-                          .out_pos = ones,
-                          .out_params = greedy,
-                          .out_rules = r->rules,
+                          .seqs = seqs,
+                          .outs = outs,
                           .logits = logits};
     if (f->ops->step(f->cpu, &b, &ticket, &err) != ROSE_OK) fail_msg("step: %s", err.msg);
     if (f->ops->collect(f->cpu, ticket, &result, &err) != ROSE_OK) fail_msg("collect: %s", err.msg);

@@ -274,28 +274,28 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
     const rose_layer *from = &m->layers[i];
     const rose_cuda_layer *to = &c->weights.layers[i];
     const float add = m->arch.norm_plus_one ? 1 : 0;
-    check_matrix("qkv", &from->qkv, &to->qkv, to->qkv.w, c->type);
-    check_matrix("out", &from->proj, &to->out, to->out.w, c->type);
-    check_matrix("up", &from->fc1, &to->up, to->up.w, c->type);
-    check_matrix("down", &from->fc2, &to->down, to->down.w, c->type);
+    check_matrix("qkv", &from->m[ROSE_QKV], &to->m[ROSE_QKV], to->m[ROSE_QKV].w, c->type);
+    check_matrix("out", &from->m[ROSE_OUT], &to->m[ROSE_OUT], to->m[ROSE_OUT].w, c->type);
+    check_matrix("up", &from->m[ROSE_UP], &to->m[ROSE_UP], to->m[ROSE_UP].w, c->type);
+    check_matrix("down", &from->m[ROSE_DOWN], &to->m[ROSE_DOWN], to->m[ROSE_DOWN].w, c->type);
     check_norm("ln1", m, &to->ln1, &from->ln1_w, &from->ln1_b);
     check_norm("ln2", m, &to->ln2, &from->ln2_w, &from->ln2_b);
     check_norm("post1", m, &to->post1, &from->post1, NULL);
     check_norm("post2", m, &to->post2, &from->post2, NULL);
-    check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.head_dim, add);
-    check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.head_dim, add);
-    assert_int_equal(to->window, from->window);
-    assert_int_equal(to->rope, from->rope);
-    assert_true(to->scale == from->attn_scale);
+    check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.kinds[0].mixer.head_dim, add);
+    check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.kinds[0].mixer.head_dim, add);
+    assert_int_equal(to->window, rose_arch_kind(&m->arch, i)->mixer.window);
+    assert_int_equal(to->rope, rose_rope_of_kind(&m->arch, m->arch.kind_of[i]));
+    assert_true(to->scale == rose_arch_scale(&m->arch, i));
 }
 
-static void check_rope(const rose_model *m, const rose_cuda *c, int i)
+static void check_rope(const rose_model *m, const rose_cuda *c, uint32_t i)
 {
     const uint32_t half = c->weights.rot_dim[i] / 2;
     float inv_freq[ROSE_ATTEND_MAX_HEAD_DIM / 2], factor;
     if (half == 0) return;
-    assert_int_equal(2 * half, m->arch.rope[i].dim);
-    rose_rope_table(&m->arch.rope[i], c->plan.max_model_len, inv_freq, &factor);
+    assert_int_equal(2 * half, m->arch.kinds[i].mixer.rope.dim);
+    rose_rope_table(&m->arch.kinds[i].mixer.rope, c->plan.max_model_len, inv_freq, &factor);
     for (uint32_t p = 0; p < c->plan.max_model_len; p++)
         for (uint32_t j = 0; j < half; j++) {
             float sine, cosine;
@@ -318,8 +318,8 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
     check_norm("last norm", m, &c.weights.lnf, &m->lnf_w, &m->lnf_b);
     check_floats("positions", &m->pos_embed, c.weights.pos,
                  (uint64_t)c.plan.max_model_len * m->arch.d_model, 0);
-    check_rope(m, &c, 0);
-    check_rope(m, &c, 1);
+    for (uint32_t i = 0; i < m->arch.n_kinds; i++)
+        check_rope(m, &c, i);
     assert_int_equal(m->arch.pos == ROSE_POS_ROPE, c.weights.cos[0] != NULL);
     drop(&c);
 }
@@ -389,8 +389,8 @@ static void test_permuted(void **state)
     (void)state;
     rose_model *m = open_config(CONFIG("qwen2"), ROSE_F32);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
-        m->layers[i].qkv.permuted_heads[0] = m->arch.n_heads;
-        m->layers[i].qkv.permuted_heads[1] = m->arch.n_kv_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.kinds[0].mixer.n_heads;
+        m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.kinds[0].mixer.n_kv_heads;
     }
     check_model(m, ROSE_COMPUTE_BF16, 64 << 10);
     check_model(m, ROSE_COMPUTE_F32, 1 << 20);
@@ -418,16 +418,16 @@ static void test_blocks(void **state)
     rose_model *m = open_config(CONFIG("gemma3"), ROSE_BF16);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
-        to_blocks(&l->fc2.w[0], types[i % 4], &r);  /* k is 256 */
-        to_blocks(&l->proj.w[0], types[i % 4], &r); /* k is 512 */
-        to_blocks(&l->fc1.w[1], ROSE_Q8_0, &r);
+        to_blocks(&l->m[ROSE_DOWN].w[0], types[i % 4], &r); /* k is 256 */
+        to_blocks(&l->m[ROSE_OUT].w[0], types[i % 4], &r);  /* k is 512 */
+        to_blocks(&l->m[ROSE_UP].w[1], ROSE_Q8_0, &r);
     }
     check_model(m, ROSE_COMPUTE_BF16, 4 << 20);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
-        free((void *)(uintptr_t)l->fc2.w[0].data);
-        free((void *)(uintptr_t)l->proj.w[0].data);
-        free((void *)(uintptr_t)l->fc1.w[1].data);
+        free((void *)(uintptr_t)l->m[ROSE_DOWN].w[0].data);
+        free((void *)(uintptr_t)l->m[ROSE_OUT].w[0].data);
+        free((void *)(uintptr_t)l->m[ROSE_UP].w[1].data);
     }
     rose_model_close(m);
 }
@@ -454,12 +454,16 @@ static uint64_t padded(uint64_t n, uint64_t k)
 static void check_sizes(rose_model *m)
 {
     rose_arch *const a = &m->arch;
-    const uint64_t d = a->d_model, o = (uint64_t)a->n_heads * a->head_dim, ff = a->d_ff;
-    const uint64_t qkv = o + 2 * (uint64_t)a->n_kv_heads * a->head_dim;
+    const uint64_t d = a->d_model,
+                   o = (uint64_t)a->kinds[0].mixer.n_heads * a->kinds[0].mixer.head_dim,
+                   ff = a->kinds[0].mlp.d_ff;
+    const uint64_t qkv =
+        o + 2 * (uint64_t)a->kinds[0].mixer.n_kv_heads * a->kinds[0].mixer.head_dim;
     const uint64_t head = padded(a->vocab_size, d);
     const uint64_t layer = padded(qkv, d) + padded(d, o) + padded(2 * ff, d) + padded(d, ff);
-    const uint64_t small = (uint64_t)a->max_positions * a->head_dim * 2 * sizeof(float) +
-                           a->n_layers * (qkv + 8 * d + 2048) * sizeof(float);
+    const uint64_t small =
+        (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * 2 * sizeof(float) +
+        a->n_layers * (qkv + 8 * d + 2048) * sizeof(float);
     for (int tied = 0; tied < 2; tied++) {
         const uint64_t values = a->n_layers * layer + (tied ? 1 : 2) * head;
         a->tied_head = tied;
@@ -468,8 +472,8 @@ static void check_sizes(rose_model *m)
         assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
         assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
         assert_int_equal(p.kv, p.kv_pages * p.kv_page);
-        assert_int_equal(p.kv_page, a->n_layers * (uint64_t)a->n_kv_heads * 2 * 16 *
-                                        rose_cuda_attend_pad(a->head_dim) * 2);
+        assert_int_equal(p.kv_page, a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
+                                        rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
     }
 }
 
@@ -509,16 +513,16 @@ static void test_check(void **state)
         assert_int_equal(plan_of(m, ROSE_COMPUTE_AUTO).dtype, taken[i]);
     }
     const rose_arch a = m->arch;
-    m->arch.head_dim = 512;
+    m->arch.kinds[0].mixer.head_dim = 512;
     refused(m, "head size 512");
     m->arch = a;
-    m->arch.n_kv_heads = 3;
+    m->arch.kinds[0].mixer.n_kv_heads = 3;
     refused(m, "8 query heads and 3 KV heads");
     m->arch = a;
-    m->arch.d_ff = 100;
+    m->arch.kinds[0].mlp.d_ff = 100;
     refused(m, "MLP width 100");
     m->arch = a;
-    m->arch.rope[0].dim = 66;
+    m->arch.kinds[0].mixer.rope.dim = 66;
     refused(m, "RoPE turns 66 values of a head of 64");
     m->arch = a;
     rose_model_close(m);
