@@ -120,6 +120,7 @@ static const char *other_key(const char *name)
 /* People set the variables of the server that they used before. Keys of our own take precedence. */
 static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
 {
+    if (f->http.no_port) return ROSE_OK; /* nobody comes */
     const char *vllm = other_key("VLLM_API_KEY"), *llama = other_key("LLAMA_API_KEY");
     const char *names = vllm == NULL
                             ? "LLAMA_API_KEY"
@@ -267,7 +268,9 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
     const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
-    if (f->http.listen_fd > 0)
+    if (f->http.no_port)
+        rose_log(ROSE_LOG_INFO, "serve", "no port is open");
+    else if (f->http.listen_fd > 0)
         rose_log(ROSE_LOG_INFO, "serve", "listening on the socket of LISTEN_FDS, port %u",
                  rose_http_port(s->http));
     else if (f->http.uds != NULL)
@@ -426,7 +429,18 @@ static void fit_connections(rose_serve_flags *f)
     rose_fds_widen(f->http.max_connections + OWN_FDS); /* before any thread */
 }
 
-static int run(const char *dir, rose_serve_flags *f)
+/* What a service manager wants of a server. */
+static rose_status open_service(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
+{
+    if (f->http.no_port) return ROSE_OK;
+    rose_status st = rose_systemd_socket(&f->http.listen_fd, err);
+    if (st == ROSE_OK) st = rose_notify_open(&s->notify, err);
+    rose_notify_send(s->notify, "", "loading %s", dir);
+    return st;
+}
+
+/* work: what is done instead of serving until a signal comes; or NULL. */
+static int run(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
 {
     start_times t = {.began = rose_now_ns()};
     server s = {0};
@@ -434,14 +448,13 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_engine_opts o;
     const rose_backend_ops *ops = NULL;
     rose_buf id = {0}, path = {0};
+    int rc = 0;
     const signals sigs = main_signals(f);
     pthread_sigmask(SIG_BLOCK, &sigs.all, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
 
     fit_connections(f);
-    rose_status st = rose_systemd_socket(&f->http.listen_fd, &err);
-    if (st == ROSE_OK) st = rose_notify_open(&s.notify, &err);
-    rose_notify_send(s.notify, "", "loading %s", dir);
+    rose_status st = open_service(&s, f, dir, &err);
     if (st == ROSE_OK) st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = open_access(&s, f, &err);
@@ -485,7 +498,9 @@ static int run(const char *dir, rose_serve_flags *f)
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         st = rose_notify_watch(s.notify, engine_works, &s, &err);
-        if (st == ROSE_OK) {
+        if (st == ROSE_OK && work != NULL) {
+            rc = work->run(work->arg, s.http, s.engine, &sigs.stop);
+        } else if (st == ROSE_OK) {
             rose_notify_send(s.notify, "READY=1", "serving %s", id.data);
             serve_until_stopped(&s, f, &sigs);
         }
@@ -498,38 +513,40 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_buf_free(&path);
     if (st != ROSE_OK) return rose_die(&err);
     rose_log(ROSE_LOG_INFO, "serve", failed ? "stopped after a failure" : "stopped");
-    return failed ? 1 : 0;
+    return failed ? 1 : rc;
+}
+
+int rose_cli_serve(const char *model, rose_serve_flags *f, const rose_cli_work *work)
+{
+    rose_log_level level = ROSE_LOG_INFO;
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    const char *const given = model;
+    rose_log_parse_level(f->log_level, &level);
+    rose_log_set_level(level);
+    if (f->lenient)
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--lenient has no effect: unknown request fields are ignored by default "
+                 "(--strict-fields refuses them), and fields that would change the answer are "
+                 "always refused");
+    rose_stall_set_limit((uint64_t)f->stall_warn_ms * 1000000u);
+    int rc;
+    if (rose_cli_find_model(&model, &path, f->pull, work == NULL, &err)) {
+        if (model != given && f->served_names.n == 0) rose_opt_list_add(&f->served_names, given);
+        rc = run(model, f, work);
+    } else {
+        rc = rose_die(&err);
+    }
+    rose_buf_free(&path);
+    return rc;
 }
 
 int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
-    const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
-    if (rc >= 0) {
-        rose_opts_file_free(&f.sources.file);
-        return rc;
-    }
-    rose_log_level level = ROSE_LOG_INFO;
-    rose_log_parse_level(f.log_level, &level);
-    rose_log_set_level(level);
-    if (f.lenient)
-        rose_log(ROSE_LOG_WARN, "serve",
-                 "--lenient has no effect: unknown request fields are ignored by default "
-                 "(--strict-fields refuses them), and fields that would change the answer are "
-                 "always refused");
-    rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
-    rose_buf path = {0};
-    rose_err err = {{0}};
-    const char *const given = model;
-    if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
-        rose_buf_free(&path);
-        rose_opts_file_free(&f.sources.file);
-        return rose_die(&err);
-    }
-    if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
-    const int failed = run(model, &f);
-    rose_buf_free(&path);
+    int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
+    if (rc < 0) rc = rose_cli_serve(model, &f, NULL);
     rose_opts_file_free(&f.sources.file);
-    return failed;
+    return rc;
 }
