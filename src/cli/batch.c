@@ -48,7 +48,7 @@ static void put_duration(char *out, size_t cap, double s)
 /* "512 tokens/s": of output, or of the prompts where nothing is generated. */
 static void put_rate(char *out, size_t cap, const rose_batch_counts *c, double s)
 {
-    const bool generated = c->output_tokens > 0;
+    const bool generated = c->output_tokens > 0 || c->prompt_tokens == 0;
     const uint64_t n = generated ? c->output_tokens : c->prompt_tokens;
     snprintf(out, cap, "%.0f %stokens/s", s > 0 ? (double)n / s : 0, generated ? "" : "prompt ");
 }
