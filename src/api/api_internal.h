@@ -718,6 +718,29 @@ rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_
 void rose_api_store_call_free(rose_api_store_call *c); /* accepts NULL */
 void rose_api_store_run(rose_api_job *j, rose_api_ignored *g);
 
+/* multipart.c: reads the body of an upload, multipart/form-data (RFC 7578). It copies nothing:
+ * parts point into the body. Any thread. */
+enum { ROSE_MULTIPART_BOUNDARY = 70, ROSE_MULTIPART_MAX_PARTS = 64 };
+
+typedef struct rose_multipart {
+    const char *p, *end;                    /* the rest of the body; borrowed */
+    char mark[ROSE_MULTIPART_BOUNDARY + 5]; /* CR LF - - BOUNDARY */
+    size_t mark_len;
+    unsigned n; /* parts so far */
+} rose_multipart;
+
+typedef struct rose_multipart_part {
+    const char *name, *filename, *data; /* filename: NULL: the part is no file */
+    size_t name_len, filename_len, len;
+} rose_multipart_part;
+
+/* Takes the boundary from the value of Content-Type. Errors: FORMAT (the type is another one, or
+ * has no sound boundary), with a message. */
+rose_status rose_multipart_begin(rose_multipart *m, const char *type, const char *body, size_t len,
+                                 rose_err *err);
+/* The next part. Errors: EMPTY (there is no further part), FORMAT (with a message). */
+rose_status rose_multipart_next(rose_multipart *m, rose_multipart_part *part, rose_err *err);
+
 /* worker.c */
 typedef struct rose_api_workers rose_api_workers;
 rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_t n,

@@ -7,7 +7,6 @@
 
 #include "api/api_internal.h"
 #include "api/doors.h"
-#include "api/multipart.h"
 #include "batch/store.h"
 
 enum { MAX_ID = 63, MIN_EXPIRY_S = 3600, MAX_EXPIRY_S = 30 * 24 * 3600, MAX_WINDOW_H = 30 * 24 };

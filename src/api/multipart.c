@@ -1,8 +1,8 @@
-/* api/multipart.c - see multipart.h. */
-#include "api/multipart.h"
-
+/* api/multipart.c - the parts of an upload, as a browser or curl -F sends it. */
 #include <string.h>
 #include <strings.h>
+
+#include "api/api_internal.h"
 
 static bool is_space(char c)
 {

@@ -112,6 +112,10 @@ rose_status rose_batch_input_open(rose_batch_input **out, int fd, const char *na
                                   rose_err *err);
 void rose_batch_input_close(rose_batch_input *in); /* accepts NULL */
 
+/* *found: the entry with this custom_id; UINT32_MAX: there is none. Errors: IO, NOMEM. */
+rose_status rose_batch_input_find(rose_batch_input *in, const rose_buf *id, uint32_t *found,
+                                  rose_err *err);
+
 /* Reads the request of entry i again. q->body is valid until the next call. Errors: IO (the file
  * has changed, too), NOMEM. */
 rose_status rose_batch_input_read(rose_batch_input *in, uint32_t i, rose_batch_request *q,

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "batch/batch_internal.h"
+#include "batch/lines.h"
 
 #define SYNC_NS (UINT64_C(5) * 1000000000)
 

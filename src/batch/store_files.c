@@ -46,10 +46,10 @@ int64_t rose_store_expiry(const rose_batch_store *s, uint32_t expire_s)
 
 static rose_json *shown(const store_file *f)
 {
-    rose_json *v = rose_json_pack("{s s s s s I s I s s s s s s s n}", "id", f->id, "object", "file",
-                                  "bytes", (int64_t)f->bytes, "created_at", f->created, "filename",
-                                  f->name, "purpose", f->output ? "batch_output" : "batch",
-                                  "status", "processed", "status_details");
+    rose_json *v = rose_json_pack(
+        "{s s s s s I s I s s s s s s s n}", "id", f->id, "object", "file", "bytes",
+        (int64_t)f->bytes, "created_at", f->created, "filename", f->name, "purpose",
+        f->output ? "batch_output" : "batch", "status", "processed", "status_details");
     if (v != NULL && f->expires != 0 &&
         rose_json_set_new(v, "expires_at", rose_json_integer(f->expires)) != 0) {
         rose_json_decref(v);
