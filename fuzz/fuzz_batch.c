@@ -27,7 +27,7 @@ static void read_upload(const char *body, size_t len)
         }
         if (st != ROSE_E_EMPTY && (st != ROSE_E_FORMAT || err.msg[0] == '\0')) abort();
     }
-    /* the header itself is the client's, too */
+    /* the client also writes the header */
     char *type = malloc(len + 1);
     rose_multipart m;
     if (type == NULL) return;

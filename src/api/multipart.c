@@ -122,7 +122,8 @@ rose_status rose_multipart_next(rose_multipart *m, rose_multipart_part *part, ro
     if (++m->n > ROSE_MULTIPART_MAX_PARTS)
         return rose_fail(err, ROSE_E_FORMAT, "the multipart body has more than %d parts",
                          ROSE_MULTIPART_MAX_PARTS);
-    const char *head = m->p; /* the line end before the first line counts for the empty line, too */
+    const char *head =
+        m->p; /* a head without lines has one line end, which also ends the empty line */
     const char *blank = memmem(head, (size_t)(m->end - head), "\r\n\r\n", 4);
     if (blank == NULL || !read_head(part, head + 2, blank))
         return rose_fail(err, ROSE_E_FORMAT,

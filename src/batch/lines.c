@@ -32,7 +32,7 @@ const char *rose_batch_endpoint(const char *text, size_t len)
 
 /* ---- lines ---- */
 
-/* Reads more bytes behind those that are there. Sets r->end at the end of the file. */
+/* Appends further bytes of the file to buf. Sets r->end at the end of the file. */
 static rose_status read_more(rose_batch_reader *r, rose_err *err)
 {
     ssize_t n = -1;
@@ -317,7 +317,7 @@ static rose_status add(rose_batch_input *in, const rose_batch_reader *r, size_t 
     const rose_status st = rose_batch_input_find(in, &q->id, &twin, err);
     if (st != ROSE_OK) return st;
     if (twin != UINT32_MAX) {
-        snprintf(msg, sizeof msg, "the custom_id '%.*s' of line %u is that of line %u, too",
+        snprintf(msg, sizeof msg, "the custom_id '%.*s' of line %u is also that of line %u",
                  (int)(q->id.len < 100 ? q->id.len : 100), q->id.data, r->line, in->v[twin].line);
         note(p, r->line, "duplicate_custom_id", "custom_id", msg);
         return ROSE_OK;

@@ -116,8 +116,8 @@ void rose_batch_input_close(rose_batch_input *in); /* accepts NULL */
 rose_status rose_batch_input_find(rose_batch_input *in, const rose_buf *id, uint32_t *found,
                                   rose_err *err);
 
-/* Reads the request of entry i again. q->body is valid until the next call. Errors: IO (the file
- * has changed, too), NOMEM. */
+/* Reads the request of entry i again. q->body is valid until the next call. Errors: IO (also
+ * if the file has changed), NOMEM. */
 rose_status rose_batch_input_read(rose_batch_input *in, uint32_t i, rose_batch_request *q,
                                   rose_err *err);
 

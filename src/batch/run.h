@@ -10,7 +10,7 @@
 #include "http/http.h"
 
 typedef struct rose_batch_counts {
-    uint32_t total, done, failed; /* requests; failed ones are done, too */
+    uint32_t total, done, failed; /* requests; failed ones also count as done */
     uint32_t in_flight;
     uint64_t prompt_tokens, output_tokens; /* usage of the replies of this run */
 } rose_batch_counts;

@@ -149,7 +149,7 @@ static void test_many(void **state)
     int fd = file_with(text.data, text.len);
     assert_int_equal(rose_batch_input_open(&in, fd, "in", &limits, p, &err), ROSE_E_FORMAT);
     assert_int_equal(p->n, N - 26);
-    assert_true(p->v[0].line == 27 && strstr(p->v[0].msg, "of line 1, too") != NULL);
+    assert_true(p->v[0].line == 27 && strstr(p->v[0].msg, "also that of line 1") != NULL);
     text.len = 0;
     for (int i = 0; i < N; i++)
         assert_int_equal(rose_buf_addf(&text,
