@@ -14,7 +14,7 @@
 #include "batch/store_internal.h"
 
 /* Longest content that one reply carries; a longer one is in the directory. */
-#define MAX_CONTENT ((uint64_t)4 << 30)
+#define MAX_CONTENT ((uint64_t)1 << 30)
 
 void rose_store_file_free(store_file *f)
 {

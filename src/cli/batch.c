@@ -309,14 +309,12 @@ static int parse(rose_serve_flags *f, batch *b, rose_batch_how *how, int argc, c
         .usage = "roseinfer batch MODEL IN.jsonl OUT.jsonl [options]",
         .about =
             "Runs the requests of a file and appends each result to another, in OpenAI's batch\n"
-            "format. A line of IN is {\"custom_id\": \"a\", \"method\": \"POST\", \"url\":\n"
-            "\"/v1/chat/completions\", \"body\": {...}}; /v1/completions, /v1/responses,\n"
-            "/v1/embeddings, /v1/messages, /v1/rerank and /v1/score are possible, too. - stands "
-            "for\n"
+            "format. A line of IN is {\"custom_id\": \"a\", \"method\": \"POST\",\n"
+            "\"url\": \"/v1/chat/completions\", \"body\": {...}}. Other urls are /v1/completions,\n"
+            "/v1/responses, /v1/embeddings, /v1/messages, /v1/rerank and /v1/score. - stands for\n"
             "standard input and output. Results come in any order; custom_id names them.\n"
-            "A request that fails has its error in OUT. Lines without a custom_id, or with one "
-            "that\n"
-            "another line has, are refused before anything runs.\n"
+            "A request that fails has its error in OUT. Lines without a custom_id, or with one\n"
+            "that another line has, are refused before anything runs.\n"
             "Ctrl-C lets requests in flight finish; a second one ends at once. --resume does the\n"
             "rest, also after a kill. The exit code is 0 if every line has its result.",
         .opts = rows,

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 
-from test_openai import NAME, ONLY, Server, check, httpx, openai, raised, results
+from test_openai import NAME, ONLY, SLOW, Server, check, httpx, openai, raised, results
 
 TMP = tempfile.mkdtemp(prefix="batches-")
 DIR = os.path.join(TMP, "dir")
@@ -40,7 +40,7 @@ def create(c, text, endpoint="/v1/completions", **kw):
 
 
 def wait(c, b, *states, seconds=120):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * (5 if SLOW else 1)
     while time.monotonic() < end:
         b = c.batches.retrieve(b.id)
         if b.status in (states or ENDED):
