@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "cli/cli.h"
 
 enum { BAR_WIDTH = 24, DRAW_MS = 100, LINE_MS = 5000, MAX_ROWS = ROSE_SERVE_OPT_ROWS + 8 };
@@ -331,6 +332,26 @@ static int parse(rose_serve_flags *f, batch *b, rose_batch_how *how, int argc, c
     return 2;
 }
 
+static int load_and_run(const char *model, rose_serve_flags *f, batch *b)
+{
+    const rose_cli_work work = {run, b};
+    const char *const given = model;
+    rose_log_level level = ROSE_LOG_WARN;
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    int rc;
+    rose_log_parse_level(f->log_level, &level);
+    rose_log_set_level(level);
+    if (rose_cli_find_model(&model, &path, f->pull, false, &err)) {
+        if (model != given && f->served_names.n == 0) rose_opt_list_add(&f->served_names, given);
+        rc = rose_cli_serve(model, f, &work);
+    } else {
+        rc = rose_die(&err);
+    }
+    rose_buf_free(&path);
+    return rc;
+}
+
 int rose_cmd_batch(int argc, char **argv)
 {
     static rose_serve_flags f;
@@ -344,10 +365,8 @@ int rose_cmd_batch(int argc, char **argv)
     rose_status st = open_input(&b, args[1], f.http.max_body_bytes + (1u << 20), &err);
     if (st == ROSE_OK) st = rose_batch_output_open(&b.out, args[2], how, 0666, b.in, &err);
     if (st == ROSE_OK) {
-        const rose_cli_work work = {run, &b};
         say_resumed(&b);
-        rc = 0;
-        if (b.in->n_done < b.in->n) rc = rose_cli_serve(args[0], &f, &work);
+        rc = b.in->n_done < b.in->n ? load_and_run(args[0], &f, &b) : 0;
     } else {
         rc = rose_die(&err);
     }

@@ -30,8 +30,9 @@ typedef struct rose_cli_work {
     void *arg;
 } rose_cli_work;
 
-/* serve.c: finds the model, loads it and serves it, or does the work. Returns the exit code. */
-int rose_cli_serve(const char *model, rose_serve_flags *f, const rose_cli_work *work);
+/* serve.c: loads the model in dir and serves it until a signal comes, or does the work. work may be
+ * NULL. Returns the exit code. */
+int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work);
 
 /* If *model is no path on this machine but a name of the hub (ORG/NAME or ORG/NAME:QUANT), *model
  * becomes the path in the hub's cache, which path holds. pull: fetch what is not there, unless

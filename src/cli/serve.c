@@ -470,8 +470,7 @@ static rose_status open_service(server *s, rose_serve_flags *f, const char *dir,
     return st;
 }
 
-/* work: what is done instead of serving until a signal comes; or NULL. */
-static int run(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
+int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
 {
     start_times t = {.began = rose_now_ns()};
     server s = {0};
@@ -550,37 +549,35 @@ static int run(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
     return failed ? 1 : rc;
 }
 
-int rose_cli_serve(const char *model, rose_serve_flags *f, const rose_cli_work *work)
-{
-    rose_log_level level = ROSE_LOG_INFO;
-    rose_buf path = {0};
-    rose_err err = {{0}};
-    const char *const given = model;
-    rose_log_parse_level(f->log_level, &level);
-    rose_log_set_level(level);
-    if (f->lenient)
-        rose_log(ROSE_LOG_WARN, "serve",
-                 "--lenient has no effect: unknown request fields are ignored by default "
-                 "(--strict-fields refuses them), and fields that would change the answer are "
-                 "always refused");
-    rose_stall_set_limit((uint64_t)f->stall_warn_ms * 1000000u);
-    int rc;
-    if (rose_cli_find_model(&model, &path, f->pull, work == NULL, &err)) {
-        if (model != given && f->served_names.n == 0) rose_opt_list_add(&f->served_names, given);
-        rc = run(model, f, work);
-    } else {
-        rc = rose_die(&err);
-    }
-    rose_buf_free(&path);
-    return rc;
-}
-
 int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
-    int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
-    if (rc < 0) rc = rose_cli_serve(model, &f, NULL);
+    const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
+    if (rc >= 0) {
+        rose_opts_file_free(&f.sources.file);
+        return rc;
+    }
+    rose_log_level level = ROSE_LOG_INFO;
+    rose_log_parse_level(f.log_level, &level);
+    rose_log_set_level(level);
+    if (f.lenient)
+        rose_log(ROSE_LOG_WARN, "serve",
+                 "--lenient has no effect: unknown request fields are ignored by default "
+                 "(--strict-fields refuses them), and fields that would change the answer are "
+                 "always refused");
+    rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    const char *const given = model;
+    if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
+        rose_buf_free(&path);
+        rose_opts_file_free(&f.sources.file);
+        return rose_die(&err);
+    }
+    if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
+    const int failed = rose_cli_serve(model, &f, NULL);
+    rose_buf_free(&path);
     rose_opts_file_free(&f.sources.file);
-    return rc;
+    return failed;
 }
