@@ -2,7 +2,6 @@
  * and sweeps. */
 #include "batch/store.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -116,6 +115,14 @@ rose_status rose_store_read_json(int dir, const char *name, rose_json **out, ros
     if (fd >= 0) close(fd);
     rose_buf_free(&b);
     return st;
+}
+
+bool rose_store_take_text(char *out, size_t cap, const rose_json *v)
+{
+    const size_t n = rose_json_text_len(v);
+    if (!rose_json_is_string(v) || n >= cap) return false;
+    memcpy(out, rose_json_text(v), n + 1);
+    return true;
 }
 
 rose_status rose_store_list_end(store_list *l, rose_buf *out, rose_err *err)

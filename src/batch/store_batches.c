@@ -100,14 +100,6 @@ static void insert(rose_batch_store *s, store_batch *b)
     if (b->seq >= s->next_seq) s->next_seq = b->seq + 1;
 }
 
-static bool take_text(char *out, size_t cap, const rose_json *v)
-{
-    const size_t n = rose_json_text_len(v);
-    if (!rose_json_is_string(v) || n >= cap) return false;
-    memcpy(out, rose_json_text(v), n + 1);
-    return true;
-}
-
 static const char *constant_end(const rose_json *v)
 {
     static const char *const ends[] = {"completed", "failed", "expired", "cancelled"};
@@ -132,11 +124,11 @@ static bool read_record(rose_batch_store *s, store_batch *b, const rose_json *v,
     const rose_json *endpoint = rose_json_get(shown, "endpoint");
     const rose_json *status = rose_json_get(shown, "status");
     if (!rose_json_is_object(shown) ||
-        !take_text(b->id, sizeof b->id, rose_json_get(shown, "id")) ||
-        !take_text(b->owner, sizeof b->owner, rose_json_get(v, "owner")) ||
-        !take_text(b->input, sizeof b->input, rose_json_get(v, "input")) ||
-        !take_text(b->out_id, sizeof b->out_id, rose_json_get(v, "out_id")) ||
-        !take_text(b->err_id, sizeof b->err_id, rose_json_get(v, "err_id")))
+        !rose_store_take_text(b->id, sizeof b->id, rose_json_get(shown, "id")) ||
+        !rose_store_take_text(b->owner, sizeof b->owner, rose_json_get(v, "owner")) ||
+        !rose_store_take_text(b->input, sizeof b->input, rose_json_get(v, "input")) ||
+        !rose_store_take_text(b->out_id, sizeof b->out_id, rose_json_get(v, "out_id")) ||
+        !rose_store_take_text(b->err_id, sizeof b->err_id, rose_json_get(v, "err_id")))
         return false;
     if (strlen(name) != strlen(b->id) + 5 || strncmp(name, b->id, strlen(b->id)) != 0) return false;
     if (!rose_json_is_string(endpoint) || !rose_json_is_string(status)) return false;

@@ -113,14 +113,6 @@ void rose_store_file_forget(rose_batch_store *s, store_file *f)
     rose_store_file_free(f);
 }
 
-static bool take_text(char *out, size_t cap, const rose_json *v)
-{
-    const size_t n = rose_json_text_len(v);
-    if (!rose_json_is_string(v) || n >= cap) return false;
-    memcpy(out, rose_json_text(v), n + 1);
-    return true;
-}
-
 /* Reads files/ID.json; NULL: it is none of ours, or its content is gone. */
 static store_file *load(rose_batch_store *s, const char *name)
 {
@@ -128,8 +120,8 @@ static store_file *load(rose_batch_store *s, const char *name)
     store_file *f = calloc(1, sizeof *f);
     struct stat info;
     bool ok = f != NULL && rose_store_read_json(s->files_fd, name, &v, NULL) == ROSE_OK;
-    ok = ok && take_text(f->id, sizeof f->id, rose_json_get(v, "id")) &&
-         take_text(f->owner, sizeof f->owner, rose_json_get(v, "owner"));
+    ok = ok && rose_store_take_text(f->id, sizeof f->id, rose_json_get(v, "id")) &&
+         rose_store_take_text(f->owner, sizeof f->owner, rose_json_get(v, "owner"));
     ok = ok && strlen(name) == strlen(f->id) + 5 && strncmp(name, f->id, strlen(f->id)) == 0;
     const rose_json *text = rose_json_get(v, "filename");
     ok = ok && rose_json_is_string(text) && (f->name = strdup(rose_json_text(text))) != NULL;

@@ -67,6 +67,9 @@ rose_status rose_store_write(int dir, const char *name, const void *bytes, size_
 /* Reads dir/name.json into *out. */
 rose_status rose_store_read_json(int dir, const char *name, rose_json **out, rose_err *err);
 
+/* Copies a string and its NUL; false: v is none, or it does not fit. */
+bool rose_store_take_text(char *out, size_t cap, const rose_json *v);
+
 /* store_files.c */
 store_file *rose_store_file(rose_batch_store *s, const char *owner, const char *id);
 /* Writes what is known about a file, and adds it. Its content has its place, or gets it next. Takes
