@@ -4,6 +4,8 @@
 VARIANT ?= release
 # V=1 shows the commands.
 Q := $(if $(V),,@)
+# Without make's own words, such as "is up to date".
+SILENT := --no-print-directory $(if $(V),,-s)
 
 ifeq ($(VARIANT),checked)
 CC      := clang-14
@@ -94,10 +96,6 @@ CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 BENCH_OBJ := $(patsubst %.c,$B/o/%.o,$(sort $(wildcard bench/*.c)))
 LOAD_OBJ  := $(patsubst %.c,$B/o/%.o,$(sort $(filter-out tests/load/test_%.c,$(wildcard tests/load/*.c))))
 LOAD      := $B/tests/load/load
-# A line for each file: "[12/178] CC src/x.c" where objects are missing, else without the count.
-MISSING := $(filter-out $(wildcard $(OBJ) $(CLI_OBJ)),$(OBJ) $(CLI_OBJ))
-say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
-           "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels as C++ on an emulated GPU: what tests them where there is none. Their objects serve all variants. ROSE_TEST_LONG=1
@@ -110,6 +108,14 @@ TOOLBIN := $(patsubst tests/tools/%.c,$B/tests/tools/%,$(wildcard tests/tools/*.
 FUZZ    := $(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c))
 # Each fuzz target as a program that replays the files it is given.
 REPLAY  := $(FUZZ:%=$B/fuzz/replay_%)
+
+# A line for each file: "[12/178] CC src/x.c" where files are missing, else without the count. The count is of what the goals build.
+GOALS   := $(or $(MAKECMDGOALS),all)
+COUNTED := $(OBJ) $(CLI_OBJ) $(if $(filter all tests,$(GOALS)),$(BENCH_OBJ)) \
+           $(if $(filter tests,$(GOALS)),$(LOAD_OBJ) $(filter-out $(EMULATED_TESTS),$(TESTBIN)) $(TOOLBIN) $(REPLAY))
+MISSING := $(filter-out $(wildcard $(COUNTED)),$(COUNTED))
+say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
+           "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 
 # The C library: everything but the server and the program.
 LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
@@ -125,7 +131,7 @@ PORT    ?= 8888
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
-.PHONY: test-routers test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check checked cuda-compile emulated asan tsan bench \
+.PHONY: test-routers test-ray test-clients test-page test-packages uninstall wheel deb test-neon test-amx all help tests list-tests list-faults list-replay clean serve chat program test test-long check units format format-check checked cuda-compile emulated asan tsan bench \
         fuzz install example deps-build deps-test test-gpu sanitize-gpu bench-gpu
 
 # What the program writes from its tables of options: the man page and the completion scripts.
@@ -138,7 +144,7 @@ help:
 	@echo "make               build $B/roseinfer, $B/roseinfer-bench and the library"
 	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT); MODEL=smollm2 fetches SmolLM2 135M"
 	@echo "make chat          install what is missing, build, fetch SmolLM2 135M (98 MB), talk with it; MODEL=FOLDER talks with another"
-	@echo "make test          every test that needs no GPU (installs what it needs)"
+	@echo "make test          every test that needs no GPU: about 17 minutes on 2 cores (installs what it needs)"
 	@echo "make test-long     minutes to hours: 20,000 rude clients, lm-eval, a soak of SOAK (default 2m)"
 	@echo "make check         under a minute: format, include law, unit tests"
 	@echo "make checked       by clang, warnings as errors: unit tests and fuzz corpus with sanitizers, assertions, allocation guard"
@@ -148,6 +154,7 @@ help:
 	@echo "make test-neon     the CPU kernels for AArch64, cross-compiled, under qemu"
 	@echo "make test-amx      the AMX kernels, their tile instructions emulated, on a CPU with AVX-512"
 	@echo "make test-routers  vllm-router and smg in front of three servers (installs both)"
+	@echo "make test-ray      Ray Data and Ray Serve over our library and server (installs Ray)"
 	@echo "make test-page     the page of the server in headless Chromium (installs it); SHOTS=FOLDER keeps pictures"
 	@echo "make test-clients  openai, anthropic, agents, LangChain and others against a server (installs them); CLIENTS=all: benchmarks too"
 	@echo "make test-packages packages, container, systemd: each tried where it is run (bare roots need root and network)"
@@ -180,13 +187,19 @@ $B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:
 	@mkdir -p $(@D) && rm -f $B/with-cuda-* && touch $@
 
-$B/obj/%.o: src/%.c
+# What is missing is named at once, with the command that installs it, instead of one header at a time. Not asked again later.
+$B/libraries:
+	@mkdir -p $(@D)
+	@sh tools/deps has $(CC)
+	@touch $@
+
+$B/obj/%.o: src/%.c | $B/libraries
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) $(call isa_flags,$<) -DROSE_VERSION='"$(VERSION)"' -MMD -MP -c $< -o $@
 
 # Rebuilt when the commit changes, and only then.
-$(shell mkdir -p $B && echo '$(COMMIT)' | cmp -s - $B/commit || echo '$(COMMIT)' > $B/commit)
+$(shell mkdir -p $B && [ "$$(cat $B/commit 2>/dev/null)" = '$(COMMIT)' ] || echo '$(COMMIT)' > $B/commit)
 $B/obj/base/version.o: $B/commit
 $B/obj/base/version.o: CFLAGS += -DROSE_COMMIT='"$(COMMIT)"' -DROSE_DATE='"$(shell git log -1 --format=%cs 2>/dev/null)"'
 
@@ -201,7 +214,7 @@ $B/roseinfer: $(CLI_OBJ) $B/librose_all.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/librose_all.a $(STATIC_LIBS) $(EDIT_LIBS) $(LIBS)
 
 # What is outside src/.
-$B/o/%.o: %.c
+$B/o/%.o: %.c | $B/libraries
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -I. -Itests -MMD -MP -c $< -o $@
@@ -305,6 +318,7 @@ tests: $(TESTBIN) $(TOOLBIN) $(LOAD) $(REPLAY) $B/roseinfer-bench $(FAULTS)
 
 $B/fuzz/replay_%: fuzz/fuzz_%.c fuzz/replay_main.c $B/librose_bench.a $B/librose_all.a
 	@mkdir -p $(@D)
+	$(call say,CC $<)
 	$(Q)$(CC) $(CFLAGS) -I. -Wno-missing-prototypes -MMD -MP -MF $@.d $< fuzz/replay_main.c -o $@ $(LDFLAGS) \
 	    $B/librose_bench.a $B/librose_all.a $(LIBS)
 
@@ -335,22 +349,26 @@ deps-test:
 # MODEL=smollm2 is the model that tools/smollm2 fetches; `make chat` talks to it if no MODEL is given.
 CHAT_MODEL := $(if $(filter file,$(origin MODEL)),smollm2,$(MODEL))
 fetched     = $(if $(filter smollm2,$1),"$$(sh tools/smollm2)",$1)
-# Its authors' sampling, which the GGUF file does not say. With int8 activations so small a model answers worse.
-CHAT_ARGS  ?= $(if $(filter smollm2,$(CHAT_MODEL)),--dtype float32 --temperature 0.2 --top-p 0.9 --max-tokens 512)
+# What both pass for it: its authors' sampling, which the GGUF file does not say. With int8 activations so small a model
+# answers worse. SERVE_ARGS and CHAT_ARGS add options.
+smollm2_args := --dtype float32 --override-generation-config '{"temperature": 0.2, "top_p": 0.9, "max_new_tokens": 512}'
+model_args    = $(if $(filter smollm2,$1),$(smollm2_args))
+# Ctrl-C is for the program, which the shell survives, so that make has no error to report. 130: the program ended by it.
+foreground    = trap : INT; $1; rc=$$?; [ $$rc -ne 130 ] || rc=0; exit $$rc
 
 program:
 	@test -x build/roseinfer || echo "building roseinfer: about 2 minutes on 2 cores$(if $(filter 1,$(WITH_CUDA)),$(comma) and several more for the CUDA kernels)"
-	@$(MAKE) --no-print-directory -j$$(nproc) build/roseinfer
+	@$(MAKE) $(SILENT) -j$$(nproc) build/roseinfer
 
 serve:
 	@sh tools/deps $(if $(filter smollm2,$(MODEL)),model,build)
-	@$(MAKE) --no-print-directory program
-	model=$(call fetched,$(MODEL)) && build/roseinfer serve "$$model" --host $(HOST) --port $(PORT)
+	@$(MAKE) $(SILENT) program
+	@$(call foreground,model=$(call fetched,$(MODEL)) && build/roseinfer serve "$$model" --host $(HOST) --port $(PORT) $(call model_args,$(MODEL)) $(SERVE_ARGS))
 
 chat:
 	@sh tools/deps $(if $(filter smollm2,$(CHAT_MODEL)),model,build)
-	@$(MAKE) --no-print-directory program
-	@model=$(call fetched,$(CHAT_MODEL)) && build/roseinfer chat "$$model" $(CHAT_ARGS)
+	@$(MAKE) $(SILENT) program
+	@$(call foreground,model=$(call fetched,$(CHAT_MODEL)) && build/roseinfer chat "$$model" $(call model_args,$(CHAT_MODEL)) $(CHAT_ARGS))
 
 test: deps-test
 	@sh tools/test
@@ -393,6 +411,9 @@ test-long: deps-test
 
 test-routers: deps-test
 	@sh tools/test_routers
+
+test-ray: deps-test
+	@sh tools/test_ray
 
 # CLIENTS=all, or names of groups of tests/api/clients.txt.
 test-clients: deps-test

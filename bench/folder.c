@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_PATH = 4096 };
 
@@ -65,12 +66,26 @@ static rose_status add_run(rose_names *out, const char *dir, bool (*wanted)(cons
     return st == ROSE_OK && any ? add(out, dir, err) : st;
 }
 
+/* A results file, as `bench online` prints its path, stands for the folder that holds it. */
+static const char *folder_of(const char *path, char folder[MAX_PATH])
+{
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    if (!ends_with(path, "_results.json") || stat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
+        strlen(path) >= MAX_PATH)
+        return path;
+    if (slash == NULL) return ".";
+    snprintf(folder, MAX_PATH, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return folder;
+}
+
 rose_status rose_folder_runs(rose_names *out, const char *dir, bool (*wanted)(const char *name),
                              rose_err *err)
 {
     rose_names below = {0};
-    char path[MAX_PATH];
+    char path[MAX_PATH], folder[MAX_PATH];
     const size_t before = out->n;
+    dir = folder_of(dir, folder);
     rose_status st = add_run(out, dir, wanted, err);
     if (st == ROSE_OK && out->n == before) st = rose_folder_list(&below, dir, "", err);
     for (size_t i = 0; i < below.n && st == ROSE_OK; i++) {

@@ -219,7 +219,8 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
         e2e[ROSE_SUMMARY_TEXT];
     char load[48], late[48] = ""; /* a closed loop has no due times */
     if (s->lateness.n > 0)
-        snprintf(late, sizeof late, "; client late p99 %.3f ms", s->lateness.p99 * 1e3);
+        snprintf(late, sizeof late, "; client late p99 %.*f ms",
+                 rose_summary_digits(s->lateness.p99 * 1e3), s->lateness.p99 * 1e3);
     if (run->spec.concurrency > 0)
         snprintf(load, sizeof load, "%u at once", run->spec.concurrency);
     else
@@ -228,8 +229,8 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
             "%s, %s: %u of %u ok, %.1f tok/s; p50/p90/p99 ms: TTFT %s, TPOT %s, ITL %s, E2E %s%s\n",
             label, load, s->n_success, run->n,
             s->duration_s > 0 ? (double)s->tokens / s->duration_s : 0.0,
-            rose_summary_text(&s->ttft, 1e3, 2, ttft), rose_summary_text(&s->tpot, 1e3, 2, tpot),
-            rose_summary_text(&s->itl, 1e3, 2, itl), rose_summary_text(&s->e2e, 1e3, 1, e2e), late);
+            rose_summary_text(&s->ttft, 1e3, ttft), rose_summary_text(&s->tpot, 1e3, tpot),
+            rose_summary_text(&s->itl, 1e3, itl), rose_summary_text(&s->e2e, 1e3, e2e), late);
     if (s->first_error != NULL)
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
@@ -529,6 +530,9 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     else
         rc = r.n_failed == 0 && !stop_asked ? 0 : 1;
     printf("%s/online_results.json\n", r.results.dir);
+    fflush(stdout);
+    fprintf(stderr, "figures: roseinfer bench plot %s\na page:  roseinfer bench report %s\n",
+            r.results.dir, r.results.dir);
     if (strcmp(o->profile, "none") != 0 && profile(&r, argc, argv) > 0) rc = 1;
 done:
     rose_json_decref(r.results.root);

@@ -246,7 +246,7 @@ static void print_triple(FILE *f, const rose_json *row, const char *metric)
                             .p99 = value(row, metric, "p99")};
     const bool all = isfinite(s.p50) && isfinite(s.p90) && isfinite(s.p99);
     char text[ROSE_SUMMARY_TEXT] = "-";
-    fprintf(f, " %s |", all ? rose_summary_text(&s, 1, 2, text) : text);
+    fprintf(f, " %s |", all ? rose_summary_text(&s, 1, text) : text);
 }
 
 static void print_row(FILE *f, const rose_json *row)
@@ -274,7 +274,7 @@ static void print_row(FILE *f, const rose_json *row)
     print_triple(f, row, "e2e_ms");
     fprintf(f, " %.2f | %.1f |", rose_json_number_value(rose_json_get(row, "req_per_s")),
             rose_json_number_value(rose_json_get(row, "tok_per_s")));
-    rose_summary_cell(f, rose_json_get(rose_json_get(row, "lateness_ms"), "p99"), 1, 3);
+    rose_summary_cell(f, rose_json_get(rose_json_get(row, "lateness_ms"), "p99"), 1, -1);
     rose_summary_cell(f, rose_json_get(row, "server_ready_s"), 1, 3);
     rose_summary_cell(f, rose_json_get(row, "server_resident_peak_bytes"), 1.0 / 1048576, 0);
     fputc('\n', f);

@@ -32,6 +32,28 @@ void rose_plot_label(const rose_json *v, char *out, size_t cap)
     out[n] = '\0';
 }
 
+void rose_plot_place(const rose_json *root, char out[ROSE_PLOT_PLACE])
+{
+    const rose_json *meta = rose_json_get(root, "meta"), *gpu = rose_json_get(meta, "gpu");
+    const rose_json *model = rose_json_get(meta, "model"), *dtype = rose_json_get(meta, "dtype");
+    const rose_json *device = rose_json_is_string(gpu) ? gpu : rose_json_get(meta, "device");
+    char name[64], type[24], machine[80], cpus[24] = "";
+    const char *slash;
+    out[0] = '\0';
+    if (!rose_json_is_string(model)) model = rose_json_get(root, "model");
+    if (!rose_json_is_string(model) && !rose_json_is_string(device)) return;
+    slash = rose_json_is_string(model) ? strrchr(rose_json_text(model), '/') : NULL;
+    rose_json *base = slash != NULL ? rose_json_string(slash + 1) : NULL;
+    rose_plot_label(base != NULL ? base : model, name, sizeof name);
+    rose_json_decref(base);
+    rose_plot_label(dtype, type, sizeof type);
+    rose_plot_label(device, machine, sizeof machine);
+    const int64_t n = rose_json_int(rose_json_get(meta, "cpus"));
+    if (n > 0 && device != gpu) snprintf(cpus, sizeof cpus, ", %d CPUs", (int)n);
+    snprintf(out, ROSE_PLOT_PLACE, "%s%s%s on %s%s", name, rose_json_is_string(dtype) ? ", " : "",
+             rose_json_is_string(dtype) ? type : "", machine, cpus);
+}
+
 void rose_plot_head(FILE *gp)
 {
     fputs("set encoding utf8\n"
@@ -167,9 +189,9 @@ int rose_bench_plot(int argc, char **argv)
         "Draws the *_results.json of online, offline, ablate and stream in DIR as PNG and SVG "
         "into\nDIR/figures: latency over load (p90 line, p50-p90 band, hollow p99), one figure for "
         "each metric,\np90 and p99 alone, distributions, offline throughput, ratios of switches, "
-        "parts of the time to the\nfirst token. DIR is the folder of a run, or the --output-dir "
-        "that "
-        "holds several: each is drawn.\nNeeds gnuplot.",
+        "parts of the time to the\nfirst token. DIR is the folder of a run, the path that online "
+        "prints, or the "
+        "--output-dir that\nholds several runs: each is drawn. Needs gnuplot.",
         NULL, 0, argc, argv, &dir);
     if (rc >= 0) return rc;
     rose_status st = rose_folder_runs(&runs, dir, rose_plot_draws, &err);

@@ -12,7 +12,7 @@ static const struct {
     {"online_e2e_p50_s", "E2E p50"},          {"online_e2e_p99_s", "E2E p99"},
     {"online_s_per_token", "time per token"}, {"offline_s_per_token", "offline time per token"},
 };
-enum { N_METRICS = sizeof metrics / sizeof *metrics, ROW_PX = 24, HEAD_PX = 130 };
+enum { N_METRICS = sizeof metrics / sizeof *metrics, ROW_PX = 24, HEAD_PX = 152 };
 
 static double number(const rose_json *o, const char *key)
 {
@@ -86,6 +86,7 @@ static const char drawing[] =
 
 bool rose_plot_ablate(FILE *gp, const rose_json *ablate)
 {
+    char place[ROSE_PLOT_PLACE];
     double lo = 0.9, hi = 1.1;
     const int rows = write_rows(gp, rose_json_get(ablate, "switches"), &lo, &hi);
     if (rows == 0) return false;
@@ -93,19 +94,20 @@ bool rose_plot_ablate(FILE *gp, const rose_json *ablate)
     hi *= 1.15; /* leaves room for the printed numbers */
     const double height = HEAD_PX + ROW_PX * rows;
     rose_plot_each_format(gp);
+    rose_plot_place(ablate, place);
     rose_plot_start(gp, "ablate", 900, (int)height);
     fprintf(gp,
             "unset key\nunset ylabel\nset grid xtics noytics\nset ytics scale 0 ('' 1)\nset style "
             "textbox opaque noborder\n"
             "set lmargin at screen 0.2\nset rmargin at screen 0.97\n"
             "set tmargin at screen %.4f\nset bmargin at screen %.4f\n",
-            1 - 45 / height, 70 / height);
+            1 - 67 / height, 70 / height);
     fprintf(gp,
             "lo = %.9g\nset yrange [%d.5:0.7]\n"
-            "set title 'Time without / time with, the least and the most of %d pairs'\n"
+            "set title \"Time without / time with, the least and the most of %d pairs\\n%s\"\n"
             "set xlabel 'right of 1 it is faster with the switch on; hollow: inside the noise'\n"
             "set arrow 1 from 1, graph 0 to 1, graph 1 nohead lc rgb '#888888' lw 1.5 back\n",
-            lo, -rows, (int)rose_json_int(rose_json_get(ablate, "pairs")));
+            lo, -rows, (int)rose_json_int(rose_json_get(ablate, "pairs")), place);
     write_ratios(gp, lo, hi);
     fputs(drawing, gp);
     fputs("unset arrow 1\nunset logscale x\nset xtics autofreq\nset ytics scale 1 autofreq\n"

@@ -20,6 +20,12 @@ extern const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS];
  * literal or in a file name. */
 void rose_plot_label(const rose_json *v, char *out, size_t cap);
 
+/* Writes what was measured and where, as "gpt2, bfloat16, on AMD EPYC", from the meta of a results
+ * file. It is the second line of each title, after "\\n" in a literal in double quotes. Empty if
+ * the file does not say. */
+enum { ROSE_PLOT_PLACE = 200 };
+void rose_plot_place(const rose_json *root, char out[ROSE_PLOT_PLACE]);
+
 /* Writes the settings that all pictures share. */
 void rose_plot_head(FILE *gp);
 

@@ -73,7 +73,7 @@ static int left_of_panels(const rose_json *const *keys, int n)
 bool rose_plot_offline(FILE *gp, const rose_json *offline)
 {
     const rose_json *keys[ROSE_PLOT_MAX_BACKENDS], *row;
-    char label[80];
+    char label[80], place[ROSE_PLOT_PLACE];
     size_t i;
     int n = 0;
     double most[3] = {0};
@@ -93,14 +93,17 @@ bool rose_plot_offline(FILE *gp, const rose_json *offline)
         fputs("EOD\n", gp);
     }
     rose_plot_each_format(gp);
-    const int left = left_of_panels(keys, n), width = 1114 + left, height = 240 + 46 * n;
+    const int left = left_of_panels(keys, n), width = 1114 + left, height = 262 + 46 * n;
     rose_plot_start(gp, "offline_throughput_compare", width, height);
-    fputs(
-        "set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n"
-        "set multiplot layout 1,3 title 'Offline throughput: median, whiskers to least and most' ",
-        gp);
+    fputs("set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n",
+          gp);
+    rose_plot_place(offline, place);
+    fprintf(gp,
+            "set multiplot layout 1,3 title \"Offline throughput: median, whiskers to least and "
+            "most\\n%s\" ",
+            place);
     fprintf(gp, "margins %.4f,%.4f,%.3f,%.3f spacing 0.03,0.1\n", (double)left / width,
-            1 - 26.0 / width, 80.0 / height, 1 - 50.0 / height);
+            1 - 26.0 / width, 80.0 / height, 1 - 72.0 / height);
     fprintf(gp, "set yrange [-0.6:%g]\nset xrange [0:*]\n", n - 0.4);
     for (int p = 0; p < 3; p++) {
         fputs("set ytics (", gp);
@@ -113,7 +116,7 @@ bool rose_plot_offline(FILE *gp, const rose_json *offline)
                 "set format x '%s'\n"
                 "plot $off%d using ($2/2):1:($2/2):(0.32):(%d-$1) with boxxyerror lc variable, "
                 "$off%d using 2:1:3:4 with xerrorbars lc rgb '#333333' lw 1 pt -1, "
-                "$off%d using 4:1:(sprintf($2 >= 1000 ? '  %%.0f' : '  %%.2f', $2)) with labels "
+                "$off%d using 4:1:(sprintf($2 >= 100 ? '  %%.0f' : '  %%.3g', $2)) with labels "
                 "left font ',10'\n",
                 panels[p].title, most[p] * 1.3, nice_step(most[p] / 4),
                 most[p] >= 1e5 ? "%.0f" : "%g", p, n, p, p);

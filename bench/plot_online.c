@@ -31,6 +31,31 @@ static double load_of(const rose_json *row, bool concurrency)
     return rose_json_number_value(rose_json_get(row, concurrency ? "concurrency" : "scale"));
 }
 
+/* What stands on the x axis. The load grows to the right. */
+typedef enum axis {
+    REQUESTS, /* of a closed loop: how many are under way */
+    RATE,     /* of an open loop: offered requests a second */
+    SCALE     /* of an open loop whose rates are not all known, such as all requests at once */
+} axis;
+
+static axis axis_of(const rose_json *online, bool concurrency)
+{
+    size_t i;
+    const rose_json *row;
+    rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
+        if (is_point(row, false) && !concurrency &&
+            !(rose_json_number_value(rose_json_get(row, "offered_rps")) > 0))
+            return SCALE;
+    }
+    return concurrency ? REQUESTS : RATE;
+}
+
+static double x_of(const rose_json *row, axis x)
+{
+    static const char *const keys[] = {"concurrency", "offered_rps", "scale"};
+    return rose_json_number_value(rose_json_get(row, keys[x]));
+}
+
 static void collect(const rose_json *online, bool concurrency, backends *b)
 {
     size_t i;
@@ -68,17 +93,17 @@ static int by_load(const void *a, const void *b)
 }
 
 /* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
-static void write_points(FILE *gp, const rose_json *online, bool concurrency, const backends *b,
-                         int k, const char *metric, const char *block)
+static void write_points(FILE *gp, const rose_json *online, axis x, const backends *b, int k,
+                         const char *metric, const char *block)
 {
     const rose_json *list = rose_json_get(online, "summaries"), *row;
     size_t i, n = 0;
     point *p = calloc(rose_json_count(list) + 1, sizeof *p);
     fprintf(gp, "$%s_%d << EOD\n", block, k);
     rose_json_each_item (list, i, row) {
-        if (p != NULL && is_point(row, concurrency) &&
+        if (p != NULL && is_point(row, x == REQUESTS) &&
             rose_json_equal(rose_json_get(row, "backend"), b->key[k]))
-            p[n++] = (point){load_of(row, concurrency), row};
+            p[n++] = (point){x_of(row, x), row};
     }
     if (p != NULL) qsort(p, n, sizeof *p, by_load);
     for (i = 0; i < n; i++) {
@@ -95,15 +120,13 @@ static void write_points(FILE *gp, const rose_json *online, bool concurrency, co
 
 /* Puts ticks only at the measured loads. Two loads whose labels would overlap share the label of
  * the first; a goodput search often measures two loads close together. */
-static void write_xtics(FILE *gp, const rose_json *online, bool concurrency)
+static void write_xtics(FILE *gp, const rose_json *online, axis x)
 {
     rose_samples s = {0};
     size_t i;
     const rose_json *row;
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
-        if (is_point(row, concurrency) &&
-            rose_samples_add(&s, load_of(row, concurrency)) != ROSE_OK)
-            break;
+        if (is_point(row, x == REQUESTS) && rose_samples_add(&s, x_of(row, x)) != ROSE_OK) break;
     }
     rose_sort_f64(s.v, s.n);
     const bool spread = s.n > 0 && s.v[0] > 0 && s.v[s.n - 1] > s.v[0];
@@ -117,14 +140,15 @@ static void write_xtics(FILE *gp, const rose_json *online, bool concurrency)
         const bool name = i == 0 || part >= least;
         if (name) named = s.v[i];
         fprintf(gp, i > 0 ? ", '" : "'");
-        if (name) fprintf(gp, "%.4g", s.v[i]);
+        if (name) fprintf(gp, x == RATE ? "%.3g" : "%.4g", s.v[i]);
         fprintf(gp, "' %.9g", s.v[i]);
     }
     fputs(")\n", gp);
-    if (spread)
-        fprintf(gp, "set xrange [%.9g:%.9g]\n", s.v[0] / 1.15, s.v[s.n - 1] * 1.15);
-    else if (s.n > 0)
-        fprintf(gp, "set xrange [%.9g:%.9g]\n", s.v[0] - 0.5, s.v[s.n - 1] + 0.5);
+    if (s.n > 0) {
+        const double low = spread ? s.v[0] / 1.15 : s.v[0] - 0.5;
+        const double high = spread ? s.v[s.n - 1] * 1.15 : s.v[s.n - 1] + 0.5;
+        fprintf(gp, "set xrange [%.9g:%.9g]\n", x == SCALE ? high : low, x == SCALE ? low : high);
+    }
     rose_samples_free(&s);
 }
 
@@ -171,7 +195,7 @@ static void write_nothing(FILE *gp, const char *title)
 static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
                        int which, bool wide, const char *legend)
 {
-    fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title '%s%s'\n%s\nplot ", m->title,
+    fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title \"%s%s\"\n%s\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
                           : " p99",
@@ -198,9 +222,9 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
 
 enum {
     PANELS_PX = 1280,
-    PANELS_HEIGHT_PX = 920,
+    PANELS_HEIGHT_PX = 944,
     KEY_ROW_PX = 24,
-    KEY_TOP_PX = 46,
+    KEY_TOP_PX = 70,
     KEY_GAP_PX = 46
 };
 
@@ -233,9 +257,9 @@ static void write_panels_start(FILE *gp, const backends *b, const char *name, co
     const int height = PANELS_HEIGHT_PX + KEY_ROW_PX * (rows - 1);
     rose_plot_start(gp, name, PANELS_PX, height);
     fprintf(gp,
-            "set multiplot layout 2,2 title '%s' margins 0.07,0.98,%.4f,%.4f spacing 0.08,%.4f\n"
+            "set multiplot layout 2,2 title \"%s\" margins 0.07,0.98,%.4f,%.4f spacing 0.08,%.4f\n"
             "unset key\n",
-            title, 64.0 / height, 1 - (95.0 + KEY_ROW_PX * rows) / height, 129.0 / height);
+            title, 64.0 / height, 1 - (119.0 + KEY_ROW_PX * rows) / height, 129.0 / height);
     int y = KEY_TOP_PX;
     for (int k = 0, n; k < b->n; k += n, y += KEY_ROW_PX) {
         n = key_row(b, k, &px);
@@ -296,6 +320,18 @@ static rose_json *without_search(const rose_json *online)
 
 static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
 {
+    static const char *const axes[] = {"requests under way", "offered load (requests/s)",
+                                       "scale of the trace times (load grows to the right)"};
+    static const struct {
+        const char *file, *title;
+        int which;
+    } overviews[] = {
+        {"latency_compare", "Latency: p90 line, p50 to p90 band, hollow p99", 0},
+        {"latency_p90_only", "Latency, p90", 90},
+        {"latency_p99_only", "Latency, p99", 99},
+    };
+    const axis x = axis_of(online, concurrency);
+    char place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 80];
     const char *prefix = concurrency ? "c" : "s";
     const char *name = concurrency ? "online_concurrency" : "online";
     char file[80];
@@ -303,30 +339,29 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
     backends b;
     collect(online, concurrency, &b);
     if (b.n == 0) return false;
+    rose_plot_place(online, place);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
         char block[16];
         snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
         for (int k = 0; k < b.n; k++)
-            write_points(gp, online, concurrency, &b, k, rose_plot_metrics[i].key, block);
+            write_points(gp, online, x, &b, k, rose_plot_metrics[i].key, block);
     }
-    write_xtics(gp, online, concurrency);
-    fprintf(gp, "set xlabel '%s'\n",
-            concurrency ? "requests under way" : "scale of the trace times (smaller is heavier)");
-    snprintf(file, sizeof file, "%s_latency_compare", name);
-    write_overview(gp, &b, r, prefix, file, 0, "Latency: p90 line, p50 to p90 band, hollow p99");
-    snprintf(file, sizeof file, "%s_latency_p90_only", name);
-    write_overview(gp, &b, r, prefix, file, 90, "Latency, p90");
-    snprintf(file, sizeof file, "%s_latency_p99_only", name);
-    write_overview(gp, &b, r, prefix, file, 99, "Latency, p99");
+    write_xtics(gp, online, x);
+    fprintf(gp, "set xlabel '%s'\n", axes[x]);
+    for (int i = 0; i < 3; i++) {
+        snprintf(file, sizeof file, "%s_%s", name, overviews[i].file);
+        snprintf(title, sizeof title, "%s\\n%s", overviews[i].title, place);
+        write_overview(gp, &b, r, prefix, file, overviews[i].which, title);
+    }
+    snprintf(title, sizeof title, ": p90 line, p50 to p90 band, hollow p99\\n%s", place);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         if (!r[i].any) continue;
         snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
         rose_plot_each_format(gp);
         rose_plot_start(gp, file, 760, 520);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
-        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0, r[i].wide,
-                   ": p90 line, p50 to p90 band, hollow p99");
+        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0, r[i].wide, title);
         rose_plot_end_format(gp);
     }
     fputs("unset logscale x\nset xtics autofreq\nset autoscale x\n", gp);
@@ -385,9 +420,10 @@ static const rose_json *find_run(const rose_json *online, const rose_json *key,
 static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *like,
                            bool concurrency, const backends *b)
 {
-    char name[80], title[80];
+    char name[80], at[64], place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 100];
     bool any[ROSE_PLOT_N_METRICS] = {false};
     const double load = load_of(like, concurrency);
+    const double rate = rose_json_number_value(rose_json_get(like, "offered_rps"));
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
         for (int k = 0; k < b->n; k++) {
             rose_samples s = {0};
@@ -404,8 +440,14 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
     }
     snprintf(name, sizeof name, "online_cdf_%s_%g", concurrency ? "concurrency" : "scale", load);
     rose_plot_each_format(gp);
-    snprintf(title, sizeof title, "Distribution at %s %g", concurrency ? "concurrency" : "scale",
-             load);
+    if (concurrency)
+        snprintf(at, sizeof at, "%g requests under way", load);
+    else if (rate > 0)
+        snprintf(at, sizeof at, "%.3g requests/s (scale %g)", rate, load);
+    else
+        snprintf(at, sizeof at, "scale %g", load);
+    rose_plot_place(online, place);
+    snprintf(title, sizeof title, "Distribution at %s\\n%s", at, place);
     write_panels_start(gp, b, name, title);
     fputs("set yrange [0:1]\n", gp);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {

@@ -18,7 +18,7 @@ static const struct {
 };
 static const char *const shares[] = {"p50", "p95", "p99"};
 static const char *const shades[] = {"#1f6fb4", "#6ba5d6", "#b9d5ec"};
-enum { N_PARTS = sizeof parts / sizeof *parts, N_SHARES = 3, ROW_PX = 66, HEAD_PX = 150 };
+enum { N_PARTS = sizeof parts / sizeof *parts, N_SHARES = 3, ROW_PX = 66, HEAD_PX = 172 };
 
 /* Writes the gnuplot block $stream_K with rows: row value, one for each part. Returns the largest
  * value, or 0 if there is none. */
@@ -41,17 +41,20 @@ bool rose_plot_stream(FILE *gp, const rose_json *stream)
 {
     const rose_json *times = rose_json_get(stream, "times");
     const double most = write_values(gp, times), height = HEAD_PX + ROW_PX * N_PARTS;
+    char place[ROSE_PLOT_PLACE];
     if (!(most > 0)) return false;
+    rose_plot_place(stream, place);
     rose_plot_each_format(gp);
     rose_plot_start(gp, "stream_ttft_parts", 900, (int)height);
-    fprintf(gp,
-            "set lmargin at screen 0.24\nset rmargin at screen 0.97\nset tmargin at screen %.4f\n"
-            "set bmargin at screen %.4f\n"
-            "set style fill solid 0.95 noborder\nset key at screen 0.97,%.4f right center "
-            "horizontal\nset grid xtics noytics\nunset ylabel\nset title 'Time to the first token: "
-            "each part by itself (percentiles do not add up)' offset 0,1.2\nset xlabel 'ms'\nset "
-            "xrange [0:%.9g]\nset yrange [%d.5:0.5]\nset ytics scale 0 (",
-            1 - 80 / height, 60 / height, 1 - 62 / height, most * 1.14, 1 - N_PARTS);
+    fprintf(
+        gp,
+        "set lmargin at screen 0.24\nset rmargin at screen 0.97\nset tmargin at screen %.4f\n"
+        "set bmargin at screen %.4f\n"
+        "set style fill solid 0.95 noborder\nset key at screen 0.97,%.4f right center "
+        "horizontal\nset grid xtics noytics\nunset ylabel\nset title \"Time to the first token: "
+        "each part by itself (percentiles do not add up)\\n%s\" offset 0,1.2\nset xlabel 'ms'\nset "
+        "xrange [0:%.9g]\nset yrange [%d.5:0.5]\nset ytics scale 0 (",
+        1 - 102 / height, 60 / height, 1 - 84 / height, place, most * 1.14, 1 - N_PARTS);
     for (int i = 0; i < N_PARTS; i++)
         fprintf(gp, "%s'%s' %d", i > 0 ? ", " : "", parts[i].title, -i);
     fputs(")\nplot ", gp);

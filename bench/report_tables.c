@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bench/report_internal.h"
+#include "bench/stats.h"
 
 enum { MAX_DEPTH = 6 };
 
@@ -123,7 +124,8 @@ static void triple(rose_html *h, const rose_json *row, const char *metric)
     for (int i = 0; i < 3; i++) {
         const rose_json *v = rose_json_get(m, p[i]);
         rose_html_raw(h, "<td%s>", i == 0 ? " class=\"group\"" : "");
-        if (rose_json_is_number(v)) rose_html_raw(h, "%.2f", rose_json_number_value(v));
+        const double ms = rose_json_number_value(v);
+        if (rose_json_is_number(v)) rose_html_raw(h, "%.*f", rose_summary_digits(ms), ms);
         rose_html_raw(h, "</td>");
     }
 }
@@ -134,7 +136,7 @@ static void online_row(rose_html *h, const rose_json *row)
     const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
     name_cell(h, text_of(row, "backend"));
     if (error[0] != '\0') {
-        rose_html_raw(h, "<td colspan=\"17\" class=\"bad\">failed: ");
+        rose_html_raw(h, "<td colspan=\"18\" class=\"bad\">failed: ");
         rose_html_text(h, error);
         rose_html_raw(h, "</td></tr>\n");
         return;
@@ -143,6 +145,7 @@ static void online_row(rose_html *h, const rose_json *row)
         rose_html_raw(h, "<td>%d at once</td>", (int)conc);
     else
         rose_html_raw(h, "<td>scale %g</td>", rose_json_number_value(rose_json_get(row, "scale")));
+    cell(h, rose_json_get(row, "offered_rps"));
     rose_html_raw(h, "<td%s>%d/%d</td>",
                   rose_json_int(rose_json_get(row, "num_error")) > 0 ? " class=\"bad\"" : "",
                   (int)rose_json_int(rose_json_get(row, "num_success")),
@@ -166,9 +169,10 @@ void rose_report_online(rose_html *h, const rose_json *root)
                   "<p>Milliseconds over successful requests; scale multiplies the trace's times, "
                   "smaller is heavier. Late: how late this client sent its requests, "
                   "p99.</p>\n<div class=\"wide\"><table>\n<thead><tr><th rowspan=\"2\">backend</th>"
-                  "<th rowspan=\"2\">load</th><th rowspan=\"2\">ok</th><th colspan=\"3\">TTFT</th>"
+                  "<th rowspan=\"2\">load</th><th rowspan=\"2\">offered req/s</th><th "
+                  "rowspan=\"2\">ok</th><th colspan=\"3\">TTFT</th>"
                   "<th colspan=\"3\">TPOT</th><th colspan=\"3\">ITL</th><th colspan=\"3\">E2E</th>"
-                  "<th rowspan=\"2\">req/s</th><th rowspan=\"2\">output tok/s</th>"
+                  "<th rowspan=\"2\">done req/s</th><th rowspan=\"2\">output tok/s</th>"
                   "<th rowspan=\"2\">late</th></tr>\n<tr>");
     for (int k = 0; k < 4; k++)
         rose_html_raw(h, "<th class=\"group\">p50</th><th>p90</th><th>p99</th>");

@@ -83,13 +83,19 @@ rose_json *rose_summary_json(const rose_summary *s, double factor)
         number(s->sd * factor), "min", number(s->min * factor), "n", (int64_t)s->n);
 }
 
-const char *rose_summary_text(const rose_summary *s, double factor, int digits,
-                              char out[ROSE_SUMMARY_TEXT])
+int rose_summary_digits(double x)
 {
+    const double a = fabs(x);
+    return a >= 99.95 ? 0 : a >= 9.995 ? 1 : a >= 0.9995 ? 2 : 3;
+}
+
+const char *rose_summary_text(const rose_summary *s, double factor, char out[ROSE_SUMMARY_TEXT])
+{
+    const double p[3] = {s->p50 * factor, s->p90 * factor, s->p99 * factor};
     snprintf(out, ROSE_SUMMARY_TEXT, "-");
     if (s->n > 0)
-        snprintf(out, ROSE_SUMMARY_TEXT, "%.*f/%.*f/%.*f", digits, s->p50 * factor, digits,
-                 s->p90 * factor, digits, s->p99 * factor);
+        snprintf(out, ROSE_SUMMARY_TEXT, "%.*f/%.*f/%.*f", rose_summary_digits(p[0]), p[0],
+                 rose_summary_digits(p[1]), p[1], rose_summary_digits(p[2]), p[2]);
     return out;
 }
 

@@ -39,10 +39,12 @@ rose_summary rose_summarise(double *v, size_t n); /* sorts v */
  * multiplied by factor; NaN becomes null. */
 rose_json *rose_summary_json(const rose_summary *s, double factor);
 
-/* Writes "p50/p90/p99" with each value multiplied by factor and written with `digits` digits, or
- * "-" for n == 0. Returns out. */
-const char *rose_summary_text(const rose_summary *s, double factor, int digits,
-                              char out[ROSE_SUMMARY_TEXT]);
+/* The decimal places with which a figure has three significant digits; a measured time has no more.
+ */
+int rose_summary_digits(double x);
+
+/* Writes "p50/p90/p99" with each value multiplied by factor, or "-" for n == 0. Returns out. */
+const char *rose_summary_text(const rose_summary *s, double factor, char out[ROSE_SUMMARY_TEXT]);
 
 /* A stream of random numbers. The numbers of one (seed, stream) pair never depend on those of
  * another. */

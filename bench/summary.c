@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "bench/stats.h"
+
 static void print_columns(FILE *f, const char *columns)
 {
     fprintf(f, "| %s |\n|", columns);
@@ -33,8 +35,9 @@ rose_status rose_summary_open(rose_summary_file *s, const rose_json *root, const
 
 void rose_summary_cell(FILE *f, const rose_json *v, double factor, int digits)
 {
+    const double x = rose_json_number_value(v) * factor;
     if (rose_json_is_number(v))
-        fprintf(f, " %.*f |", digits, rose_json_number_value(v) * factor);
+        fprintf(f, " %.*f |", digits < 0 ? rose_summary_digits(x) : digits, x);
     else
         fputs(" - |", f);
 }

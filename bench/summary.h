@@ -19,7 +19,8 @@ rose_status rose_summary_open(rose_summary_file *s, const rose_json *root, const
                               const char *name, const char *title, const char *about,
                               const char *columns, rose_err *err);
 
-/* Writes one cell " 1.23 |" with a number times factor, or " - |" if v is no number. */
+/* Writes one cell " 1.23 |" with a number times factor, or " - |" if v is no number. digits:
+ * decimal places; -1 for three significant digits. */
 void rose_summary_cell(FILE *f, const rose_json *v, double factor, int digits);
 
 rose_status rose_summary_close(rose_summary_file *s, rose_err *err);

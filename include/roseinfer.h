@@ -47,7 +47,7 @@ extern "C" {
 
 #define ROSE_LIB_API           __attribute__((visibility("default")))
 #define ROSE_LIB_VERSION_MAJOR 1   /* also in the soname, libroseinfer.so.1 */
-#define ROSE_LIB_VERSION_MINOR 0   /* rises when functions or members are added */
+#define ROSE_LIB_VERSION_MINOR 1   /* rises when functions or members are added */
 #define ROSE_LIB_ERR           512 /* bytes of an err buffer */
 
 /* The version of the library that runs: MAJOR * 1000 + MINOR, and that of the program, "0.1.0". */
@@ -85,19 +85,30 @@ typedef struct rose_lib_options {
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */
     uint32_t max_queued;         /* waiting requests; default 1024 */
     int pin_threads;             /* 1: pin each compute thread to a CPU; default not */
-    const char *device; /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda" */
+    const char *device;        /* "auto" (default: cuda where there is a usable GPU), "cpu", "cuda",
+                                  "cuda:1": GPU 1 of those that CUDA_VISIBLE_DEVICES shows */
     const char *quantization;  /* "none" (default), "int8" (cpu: half the weight bytes) */
     const char *chat_template; /* a file or the template itself; default: the model's own. "plain":
                                   open a model whose own template does not compile */
     const char *generation_config; /* what rose_lib_params_model reads: "auto" (default: the
                                       model's), "none", or another folder, GGUF file or
-                                      generation_config.json */
+                                      generation_config.json. A GGUF file without a value has
+                                      llama.cpp's temperature, top_p and top_k */
     const char *load_format; /* "auto" (default); "dummy": config.json and tokenizer alone, with
                                 random weights, to measure speed */
     int no_prefix_cache;     /* 1: compute each prompt anew; default: share equal beginnings */
     const char *pooling;     /* how rose_lib_submit_embed_* pool: "auto" (default: as the model's
                                 files say), "last", "mean" */
+    const char *task;        /* what rose_lib_scores_by says: "auto" (default: by the model's
+                                files), "embed", "rerank" */
+    const char *const *more; /* [n_more] options of an engine with the names and values of
+                                `roseinfer serve`, as "kv-cache-memory=2G". '_' counts as '-'; a
+                                switch is true or false. They override the members above */
+    size_t n_more;
 } rose_lib_options;
+
+/* The names that rose_lib_options.more takes: name i, or NULL if there are no more. Any thread. */
+ROSE_LIB_API const char *rose_lib_option_name(size_t i);
 
 static inline void rose_lib_options_default(rose_lib_options *o)
 {
@@ -197,6 +208,11 @@ static inline void rose_lib_params_model(const rose_lib *rose, rose_lib_params *
     rose_lib_params_init(p, sizeof *p, rose);
 }
 
+/* Changes the members of p that the model's generation_config.json recommends, and no other.
+ * Errors: INVAL (p->size is not set). */
+ROSE_LIB_API int rose_lib_params_recommend(const rose_lib *rose, rose_lib_params *p,
+                                           char err[ROSE_LIB_ERR]);
+
 /* ---- requests ---- */
 
 /* Submits a request and returns at once. Text is tokenised, and a structure that is new to this
@@ -214,6 +230,7 @@ ROSE_LIB_API int rose_lib_submit_text(rose_lib *rose, const char *text, size_t l
  * messages_json: a list of messages in OpenAI's form, such as [{"role": "user", "content": "Hi"}].
  * No message can contain a control token. options_json: NULL, or the NUL-terminated text of an
  * object with any of "tools" (list), "documents" (list), "chat_template_kwargs" (object),
+ * "chat_template" (text: instead of the model's),
  * "add_generation_prompt" (default true), "continue_final_message" (default false; true needs an
  * "add_generation_prompt" of false). Errors: also INVAL where the model has no chat template, or
  * where the template refuses the messages. */
@@ -301,6 +318,13 @@ ROSE_LIB_API uint32_t rose_lib_prompt_tokens(const rose_lib_request *r);
  * piece. */
 ROSE_LIB_API uint32_t rose_lib_cached_tokens(const rose_lib_request *r);
 
+/* When the engine took the request out of its queue, monotonic clock; 0 = never. Known after the
+ * first piece. */
+ROSE_LIB_API uint64_t rose_lib_admitted_ns(const rose_lib_request *r);
+
+/* The ids of the prompt, [rose_lib_prompt_tokens]; borrowed until release. */
+ROSE_LIB_API const uint32_t *rose_lib_prompt_ids(const rose_lib_request *r);
+
 /* Why the request has FAILED, one line; "" after any other finish. Borrowed until release. */
 ROSE_LIB_API const char *rose_lib_request_error(const rose_lib_request *r);
 
@@ -359,6 +383,26 @@ ROSE_LIB_API int rose_lib_submit_embed_text(rose_lib *rose, const char *text, si
  * that generates. */
 ROSE_LIB_API const float *rose_lib_embedding(const rose_lib_request *r, size_t *n);
 
+/* ---- scores of pairs of texts ---- */
+
+/* How a model scores a pair. */
+typedef enum rose_lib_scoring {
+    ROSE_LIB_SCORE_COSINE = 0, /* the cosine of the embeddings of both texts */
+    ROSE_LIB_SCORE_ANSWERS,    /* a reranker: rose_lib_tokenize_pair makes a prompt, and the score
+                                  is P(yes) / (P(yes) + P(no)) of the next token */
+    ROSE_LIB_SCORE_NONE        /* it has another head or pooling, which is not supported */
+} rose_lib_scoring;
+ROSE_LIB_API rose_lib_scoring rose_lib_scores_by(const rose_lib *rose);
+
+/* The prompt in which a reranker judges a document, by the template of Qwen3-Reranker's model card;
+ * *ids as for rose_lib_tokenize. instruction: what to judge, NUL-terminated; NULL = that of the
+ * card. answers gets the ids of yes and no. Errors: NOMEM, INVAL (a text is too long; the
+ * vocabulary lacks an answer). */
+ROSE_LIB_API int rose_lib_tokenize_pair(rose_lib *rose, const char *instruction, const char *query,
+                                        size_t query_len, const char *document, size_t document_len,
+                                        uint32_t answers[2], uint32_t **ids, size_t *n,
+                                        char err[ROSE_LIB_ERR]);
+
 /* ---- text and ids ---- */
 
 /* *ids / *text is malloc'ed, the caller frees it with rose_lib_free; on failure it is NULL and the
@@ -372,6 +416,25 @@ ROSE_LIB_API int rose_lib_tokenize_chat(rose_lib *rose, const char *messages_jso
 ROSE_LIB_API int rose_lib_detokenize(rose_lib *rose, const uint32_t *ids, size_t n, char **text,
                                      size_t *len, char err[ROSE_LIB_ERR]);
 ROSE_LIB_API void rose_lib_free(void *p); /* accepts NULL */
+
+/* The same, where the tokenizer adds its BOS token or the like (as with add_special); and where
+ * special tokens have no text (as with skip_special). */
+ROSE_LIB_API int rose_lib_tokenize_special(rose_lib *rose, const char *text, size_t len,
+                                           uint32_t **ids, size_t *n, char err[ROSE_LIB_ERR]);
+ROSE_LIB_API int rose_lib_detokenize_plain(rose_lib *rose, const uint32_t *ids, size_t n,
+                                           char **text, size_t *len, char err[ROSE_LIB_ERR]);
+
+/* The text that rose_lib_submit_chat gives to the tokenizer; *text as for rose_lib_detokenize. */
+ROSE_LIB_API int rose_lib_chat_text(rose_lib *rose, const char *messages_json, size_t len,
+                                    const char *options_json, char **text, size_t *n,
+                                    char err[ROSE_LIB_ERR]);
+
+/* Both borrowed until close. The model's chat template, its length in *len; NULL = it has none. The
+ * text of the special token "bos_token", "eos_token", "pad_token" or the like and its id; NULL =
+ * the model's files name none. */
+ROSE_LIB_API const char *rose_lib_chat_template(const rose_lib *rose, size_t *len);
+ROSE_LIB_API const char *rose_lib_special_token(const rose_lib *rose, const char *name,
+                                                uint32_t *id);
 
 #ifdef __cplusplus
 }

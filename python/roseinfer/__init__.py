@@ -12,12 +12,16 @@ from ._native import (ClosedError, EngineFailedError, InternalError, InvalidArgu
                       QueueFullError, RequestFailedError, RoseError, library)
 from .async_llm import AsyncLLM
 from .llm import LLM, Stream
-from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput, SamplingParams,
-                     StreamPiece, StructuredOutputsParams)
+from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, PoolingOutput, PoolingParams,
+                     PoolingRequestOutput, RequestMetrics, RequestOutput, SamplingParams, ScoringOutput,
+                     ScoringRequestOutput, StreamPiece, StructuredOutputsParams)
+from .tokenizer import Tokenizer
 
 __version__: str = library().version().decode()
 
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput",
-           "Logprob", "Stream", "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "RoseError",
+           "Logprob", "Stream", "StreamPiece", "EmbeddingRequestOutput", "EmbeddingOutput", "PoolingParams",
+           "PoolingRequestOutput", "PoolingOutput", "ScoringRequestOutput", "ScoringOutput", "RequestMetrics", "Tokenizer",
+           "RoseError",
            "InvalidArgumentError", "ModelError", "OutOfMemoryError", "QueueFullError", "EngineFailedError",
            "InternalError", "RequestFailedError", "ClosedError"]

@@ -5,15 +5,19 @@ keep these rules: close waits for calls that run, and ends every request before 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import threading
+import time
 from contextlib import contextmanager
 from ctypes import byref, c_size_t, c_uint32, c_void_p
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from . import _native as n
-from .params import Logprob, Prompt, SamplingParams, StreamPiece, _as_text, _ids, _unsigned, native_params
+from .options import Settings
+from .params import (Logprob, Prompt, RequestMetrics, SamplingParams, StreamPiece, _as_text, _ids, _unsigned, bad_words,
+                     choice_seed, native_params, random_seed, recommended)
 
 # A call that waits comes back so often, to see Ctrl-C and close.
 WAIT_MS = 100
@@ -36,8 +40,10 @@ def _piece(c: n.PieceStruct, stop: List[str]) -> StreamPiece:
 class Request:
     """A running request. Any thread may call any method; a second `next` waits for the first."""
 
-    def __init__(self, engine: Engine, handle: int, stop: List[str]) -> None:
+    def __init__(self, engine: Engine, handle: int, stop: List[str], arrival_ns: int) -> None:
         self.key = handle
+        self._arrival_ns = arrival_ns
+        self._first_ns = self._last_ns = self._end_ns = 0
         self._handle: Optional[int] = handle
         self._engine, self._stop = engine, stop
         # Locks of this file are reentrant: the garbage collector may close a dropped stream at any time in any thread.
@@ -61,6 +67,10 @@ class Request:
                 return None
             if self._c.finish == n.FAILED:
                 raise n.RequestFailedError(n.library().request_error(self.handle).decode("utf-8", "replace"))
+            if self._c.has_token:
+                self._first_ns, self._last_ns = self._first_ns or self._c.t_ns, self._c.t_ns
+            if self._c.finish != n.RUNNING:
+                self._end_ns = self._c.t_ns
             return _piece(self._c, self._stop)
 
     def pieces(self) -> Iterator[StreamPiece]:
@@ -72,10 +82,22 @@ class Request:
                 if piece.finish_reason is not None:
                     return
 
-    def tokens(self) -> Dict[str, int]:
+    def facts(self) -> Dict[str, Any]:
+        """Members of its output, after the last piece."""
         with self._in_use:
-            return {"n_prompt_tokens": n.library().prompt_tokens(self.handle),
-                    "num_cached_tokens": n.library().cached_tokens(self.handle)}
+            lib, count = n.library(), n.library().prompt_tokens(self.handle)
+            return {"n_prompt_tokens": count, "num_cached_tokens": lib.cached_tokens(self.handle),
+                    "prompt_token_ids": list(lib.prompt_ids(self.handle)[:count]),
+                    "metrics": self._metrics(lib.admitted_ns(self.handle))}
+
+    def _metrics(self, admitted_ns: int) -> RequestMetrics:
+        start = time.time() - time.monotonic_ns() / 1e9  # of the monotonic clock
+
+        def wall(t_ns: int) -> Optional[float]:
+            return start + t_ns / 1e9 if t_ns else None
+
+        return RequestMetrics(start + self._arrival_ns / 1e9, wall(admitted_ns), wall(self._first_ns), wall(self._last_ns),
+                              wall(self._end_ns), (admitted_ns - self._arrival_ns) / 1e9 if admitted_ns else None)
 
     def embedding(self) -> List[float]:
         """After the last piece."""
@@ -106,25 +128,55 @@ class Request:
 
 
 class Engine:
-    def __init__(self, model: str, options: Dict[str, Any]) -> None:
+    def __init__(self, model: str, settings: Settings) -> None:
         self._handle = c_void_p()
         self._calls = 0  # that use the handle now
         self._requests: Dict[int, Request] = {}
         self._changed = threading.Condition(threading.RLock())  # guards the two above and _closed
         self._closed = False
         self._pid = os.getpid()
+        self._seed, self._numbers = settings.seed, itertools.count()
+        self._bad: Dict[Any, List[List[int]]] = {}  # the last bad_words and their ids
         err = ctypes.create_string_buffer(n.ERR_BYTES)
-        c = n.Options(size=ctypes.sizeof(n.Options))
-        for name, value in options.items():
-            if value is not None:
-                with n.checked(name):  # ctypes would take an integer for a pointer to a text
-                    is_text = dict(n.Options._fields_)[name] is ctypes.c_char_p
-                    setattr(c, name, _as_text(value, name) if is_text else value)
+        more = [_as_text(text, text.split("=", 1)[0]) for text in settings.more]
+        c = n.Options(size=ctypes.sizeof(n.Options), more=(ctypes.c_char_p * len(more))(*more), n_more=len(more))
+        for name, value in settings.texts.items():
+            setattr(c, name, _as_text(value, name))
         with n.checked("model"):
             path = os.fsencode(model)
             if b"\0" in path:
                 raise ValueError("the path has a NUL character")
         n.check(n.library().open(byref(self._handle), path, byref(c), err), err)
+        self.default_params = self._recommended()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an open engine cannot be pickled, because its model is in the memory of this process: open the LLM "
+                        "inside the actor or the worker process that uses it, and send it the model's path")
+
+    def _recommended(self) -> SamplingParams:
+        err, p = ctypes.create_string_buffer(n.ERR_BYTES), SamplingParams()
+        with self.use() as handle:
+            before, c = native_params(p, 0, False, False, []), native_params(p, 0, False, False, [])
+            n.check(n.library().params_recommend(handle, byref(c), err), err)
+        return recommended(p, before, c)
+
+    def fresh_seed(self) -> int:
+        """The seed of a request without one."""
+        return random_seed() if self._seed is None else choice_seed(self._seed, next(self._numbers))
+
+    def native(self, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
+        p = p if p is not None else self.default_params
+        words = bad_words(p)
+        if words and words not in self._bad:
+            self._bad = {words: [ids for word in words for ids in self._word_ids(word)]}
+        return native_params(p, seed, add_special, wakeup, self._bad[words] if words else [])
+
+    def _word_ids(self, word: str) -> List[List[int]]:
+        """vLLM's rule: the word itself, and after a space if that has as many tokens and begins with another one."""
+        alone, spaced = self.tokenize(word), self.tokenize(" " + word.lstrip(" "))
+        if not alone:
+            return [spaced] if spaced else []
+        return [alone, spaced] if len(spaced) == len(alone) and spaced[0] != alone[0] else [alone]
 
     @contextmanager
     def use(self) -> Iterator[c_void_p]:
@@ -178,18 +230,17 @@ class Engine:
                 del self._requests[request.key]
 
     def _submit(self, function: Callable[..., int], params: Any, stop: List[str], *args: Any) -> Request:
-        err, out = ctypes.create_string_buffer(n.ERR_BYTES), c_void_p()
+        err, out, now = ctypes.create_string_buffer(n.ERR_BYTES), c_void_p(), time.monotonic_ns()
         with self.use() as handle:
             n.check(function(handle, *args, byref(params), byref(out), err), err)
-            request = Request(self, int(out.value or 0), stop)
+            request = Request(self, int(out.value or 0), stop, now)
             with self._changed:
                 self._requests[request.key] = request
         return request
 
     def submit(self, prompt: Prompt, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> Request:
         lib, (text, ids) = n.library(), split_prompt(prompt)
-        with self.use() as handle:
-            params = native_params(handle, p, seed, add_special, wakeup)
+        params = self.native(p, seed, add_special, wakeup)
         if ids is not None:
             return self._submit(lib.submit_ids, params, stops(p), _ids(ids, "prompt"), len(ids))
         data = _utf8(text, "prompt")
@@ -197,8 +248,7 @@ class Engine:
 
     def submit_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any], p: Optional[SamplingParams],
                     seed: int, wakeup: bool) -> Request:
-        with self.use() as handle:
-            params = native_params(handle, p, seed, False, wakeup)
+        params = self.native(p, seed, False, wakeup)
         data, more = chat_json(messages, options)
         return self._submit(n.library().submit_chat, params, stops(p), data, len(data), more)
 
@@ -238,22 +288,50 @@ class Engine:
         finally:
             n.library().free(ids)
 
-    def tokenize(self, text: str) -> List[int]:
+    def tokenize(self, text: str, add_special: bool = False) -> List[int]:
         data = _utf8(text, "text")
-        return self._to_ids(n.library().tokenize, data, len(data))
+        return self._to_ids(n.library().tokenize_special if add_special else n.library().tokenize, data, len(data))
 
     def tokenize_chat(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> List[int]:
         data, more = chat_json(messages, options)
         return self._to_ids(n.library().tokenize_chat, data, len(data), more)
 
-    def detokenize(self, ids: Sequence[int]) -> str:
+    def tokenize_pair(self, instruction: Optional[str], query: str, document: str) -> Any:
+        """The prompt of a reranker, and the ids of its answers yes and no."""
+        left, right, answers = _utf8(query, "data_1"), _utf8(document, "data_2"), (c_uint32 * 2)()
+        told = None if instruction is None else _as_text(instruction, "instruction")
+        ids = self._to_ids(n.library().tokenize_pair, told, left, len(left), right, len(right), answers)
+        return ids, list(answers)
+
+    def _to_text(self, function: Callable[..., int], *args: Any) -> str:
         err, size, text = ctypes.create_string_buffer(n.ERR_BYTES), c_size_t(), c_void_p()
         with self.use() as handle:
-            n.check(n.library().detokenize(handle, _ids(ids, "ids"), len(ids), byref(text), byref(size), err), err)
+            n.check(function(handle, *args, byref(text), byref(size), err), err)
         try:
             return ctypes.string_at(text, size.value).decode("utf-8", "replace")
         finally:
             n.library().free(text)
+
+    def detokenize(self, ids: Sequence[int], skip_special: bool = False) -> str:
+        function = n.library().detokenize_plain if skip_special else n.library().detokenize
+        return self._to_text(function, _ids(ids, "ids"), len(ids))
+
+    def chat_text(self, messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> str:
+        data, more = chat_json(messages, options)
+        return self._to_text(n.library().chat_text, data, len(data), more)
+
+    def chat_template(self) -> Optional[str]:
+        size = c_size_t()
+        with self.use() as handle:
+            text = n.library().chat_template(handle, byref(size))
+            return ctypes.string_at(text, size.value).decode("utf-8", "replace") if text else None
+
+    def special_token(self, name: str) -> Any:
+        """Text and id, or None and None."""
+        token_id = c_uint32()
+        with self.use() as handle:
+            text = n.library().special_token(handle, name.encode(), byref(token_id))
+            return (None, None) if text is None else (text.decode("utf-8", "replace"), token_id.value)
 
 
 def chat_json(messages: Sequence[Dict[str, Any]], options: Dict[str, Any]) -> Any:

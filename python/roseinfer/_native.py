@@ -16,6 +16,8 @@ ERR_BYTES = 512
 FREE, JSON_OBJECT, JSON_SCHEMA, REGEX, CHOICE, GRAMMAR, TAG = range(7)
 # rose_lib_finish
 RUNNING, STOP, LENGTH, CANCELLED, FAILED = range(5)
+# rose_lib_scoring
+SCORE_COSINE, SCORE_ANSWERS, SCORE_NONE = range(3)
 # rose_lib_stop
 STOP_NONE, STOP_EOS, STOP_ID, STOP_STRING = range(4)
 
@@ -76,7 +78,8 @@ class Options(Structure):
                 ("max_num_seqs", c_uint32), ("max_batched_tokens", c_uint32), ("max_model_len", c_uint32),
                 ("kv_pages", c_uint32), ("max_queued", c_uint32), ("pin_threads", c_int), ("device", c_char_p),
                 ("quantization", c_char_p), ("chat_template", c_char_p), ("generation_config", c_char_p),
-                ("load_format", c_char_p), ("no_prefix_cache", c_int), ("pooling", c_char_p)]
+                ("load_format", c_char_p), ("no_prefix_cache", c_int), ("pooling", c_char_p), ("task", c_char_p),
+                ("more", POINTER(c_char_p)), ("n_more", c_size_t)]
 
 
 class Params(Structure):
@@ -126,6 +129,9 @@ _FUNCTIONS = {
     "has_chat_template": (c_int, [c_void_p]),
     "embedding_size": (c_uint32, [c_void_p]),
     "eos_ids": (c_size_t, [c_void_p, POINTER(_IDS)]),
+    "option_name": (c_char_p, [c_size_t]),
+    "scores_by": (c_int, [c_void_p]),
+    "params_recommend": (c_int, [c_void_p, POINTER(Params), c_char_p]),
     "params_init": (None, [POINTER(Params), c_size_t, c_void_p]),
     "submit_ids": (c_int, [c_void_p, _IDS, c_size_t, POINTER(Params), _OUT, c_char_p]),
     "submit_text": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(Params), _OUT, c_char_p]),
@@ -135,6 +141,8 @@ _FUNCTIONS = {
     "release": (None, [c_void_p]),
     "prompt_tokens": (c_uint32, [c_void_p]),
     "cached_tokens": (c_uint32, [c_void_p]),
+    "admitted_ns": (c_uint64, [c_void_p]),
+    "prompt_ids": (_IDS, [c_void_p]),
     "request_error": (c_char_p, [c_void_p]),
     "wakeup_fd": (c_int, [c_void_p]),
     "ready": (c_size_t, [c_void_p, _OUT, c_size_t]),
@@ -145,6 +153,13 @@ _FUNCTIONS = {
     "tokenize": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(_IDS), POINTER(c_size_t), c_char_p]),
     "tokenize_chat": (c_int, [c_void_p, c_char_p, c_size_t, c_char_p, POINTER(_IDS), POINTER(c_size_t), c_char_p]),
     "detokenize": (c_int, [c_void_p, _IDS, c_size_t, _OUT, POINTER(c_size_t), c_char_p]),
+    "tokenize_special": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(_IDS), POINTER(c_size_t), c_char_p]),
+    "tokenize_pair": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, _IDS, POINTER(_IDS),
+                              POINTER(c_size_t), c_char_p]),
+    "detokenize_plain": (c_int, [c_void_p, _IDS, c_size_t, _OUT, POINTER(c_size_t), c_char_p]),
+    "chat_text": (c_int, [c_void_p, c_char_p, c_size_t, c_char_p, _OUT, POINTER(c_size_t), c_char_p]),
+    "chat_template": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "special_token": (c_char_p, [c_void_p, c_char_p, _IDS]),
     "free": (None, [c_void_p]),
 }
 

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, AsyncIterator, Callable, Deque, Dict, List, Optional, Sequence
 
 from . import _native as n
-from ._engine import Engine, Request, split_prompt
-from .llm import Model, chat_options, engine_options, one_seed, seeds_for
-from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, Prompt, RequestOutput,
-                     SamplingParams, StreamPiece)
+from ._engine import Request, split_prompt
+from .llm import (Model, ModelPath, answer_params, answer_score, chat_options, check_scores, cosine, one_seed, open_engine,
+                  pairs_of, pooling_options, seeds_for)
+from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, PoolingParams, Prompt, RequestOutput,
+                     SamplingParams, ScoringOutput, ScoringRequestOutput, StreamPiece)
+from .tokenizer import Tokenizer
 
 # Requests that one look at the library takes; with more of them the descriptor stays readable.
 AT_ONCE = 256
@@ -48,13 +50,16 @@ class AsyncLLM(Model):
     frees the engine: their iterators raise ClosedError. Opening a model blocks; call AsyncLLM(...) before the loop
     serves others, or by `await asyncio.to_thread(AsyncLLM, model)`."""
 
-    def __init__(self, model: str, dtype: Optional[str] = None, **options: Any) -> None:
-        self._engine = Engine(model, engine_options(dtype, **options))
+    def __init__(self, model: ModelPath, dtype: Optional[str] = None, **options: Any) -> None:
+        self._engine, self._path = open_engine(model, dict(options, dtype=dtype))
         self._fd = self._engine.fact("wakeup_fd")
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._streams: Dict[int, _Stream] = {}
         self._room = (c_void_p * AT_ONCE)()
         self._numbers = itertools.count()
+
+    async def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self._engine, self._path, self)
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -129,17 +134,18 @@ class AsyncLLM(Model):
                add_special_tokens: bool = True) -> AsyncIterator[StreamPiece]:
         """Continues a prompt and gives each token when it is ready. The request is submitted when the first piece is asked
         for, and cancelled when the generator is closed, dropped, or its task is cancelled."""
-        return self._run(lambda: self._engine.submit(prompt, sampling_params, one_seed(sampling_params),
+        return self._run(lambda: self._engine.submit(prompt, sampling_params, one_seed(sampling_params, self._engine),
                                                      add_special_tokens, True))
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
-                    tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
+                    chat_template: Optional[str] = None, tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
                     chat_template_kwargs: Optional[Dict[str, Any]] = None, add_generation_prompt: bool = True,
                     continue_final_message: bool = False) -> AsyncIterator[StreamPiece]:
         """The reply to one conversation, token by token; see LLM.chat."""
-        options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message)
+        options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message,
+                               chat_template)
         return self._run(lambda: self._engine.submit_chat(messages, options, sampling_params,
-                                                          one_seed(sampling_params), True))
+                                                          one_seed(sampling_params, self._engine), True))
 
     async def generate(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None, *,
                        add_special_tokens: bool = True) -> RequestOutput:
@@ -147,31 +153,51 @@ class AsyncLLM(Model):
         def submit(seed: int) -> Request:
             return self._engine.submit(prompt, sampling_params, seed, add_special_tokens, True)
 
-        return await self._collect(split_prompt(prompt)[0], seeds_for(sampling_params), submit)
+        return await self._collect(split_prompt(prompt)[0], seeds_for(sampling_params, self._engine.fresh_seed), submit)
 
     async def chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
-                   tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
+                   chat_template: Optional[str] = None, tools: Optional[List[Dict[str, Any]]] = None, documents: Optional[List[Dict[str, Any]]] = None,
                    chat_template_kwargs: Optional[Dict[str, Any]] = None, add_generation_prompt: bool = True,
                    continue_final_message: bool = False) -> RequestOutput:
         """The whole reply to one conversation; see LLM.chat."""
-        options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message)
+        options = chat_options(tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message,
+                               chat_template)
 
         def submit(seed: int) -> Request:
             return self._engine.submit_chat(messages, options, sampling_params, seed, True)
 
-        return await self._collect(None, seeds_for(sampling_params), submit)
+        return await self._collect(None, seeds_for(sampling_params, self._engine.fresh_seed), submit)
 
-    async def embed(self, prompt: Prompt, *, normalize: Optional[bool] = None,
-                    dimensions: int = 0) -> EmbeddingRequestOutput:
+    async def embed(self, prompt: Prompt, *, pooling_params: Optional[PoolingParams] = None,
+                    normalize: Optional[bool] = None, dimensions: int = 0) -> EmbeddingRequestOutput:
         """The vector of one text; see LLM.embed."""
-        stream = self._start(lambda: self._engine.submit_embed(prompt, normalize, dimensions, True))
+        how = pooling_options(pooling_params, normalize, dimensions)
+        stream = self._start(lambda: self._engine.submit_embed(prompt, *how, True))
         try:
             async for _ in self._pieces(stream):
                 pass
-            vector = EmbeddingOutput(stream.request.embedding())
-            return EmbeddingRequestOutput(str(next(self._numbers)), vector, stream.request.tokens()["n_prompt_tokens"])
+            result = EmbeddingRequestOutput(str(next(self._numbers)), EmbeddingOutput(stream.request.embedding()))
+            for name, value in stream.request.facts().items():
+                setattr(result, name, value)
+            return result
         finally:
             self._end(stream)
+
+    async def score(self, data_1: str, data_2: str, *, instruction: Optional[str] = None) -> ScoringRequestOutput:
+        """The similarity of two texts; see LLM.score."""
+        pair = pairs_of(data_1, data_2)[0]
+        result = ScoringRequestOutput(str(next(self._numbers)), ScoringOutput(0.0))
+        if check_scores(self._engine, instruction):
+            ids, answers = self._engine.tokenize_pair(instruction, *pair)
+            both = await asyncio.gather(*(self.generate(ids, answer_params(answer)) for answer in answers))
+            chances = [o.outputs[0].cumulative_logprob or 0.0 for o in both]
+            result.outputs.score = answer_score(*chances)
+            result.n_prompt_tokens, result.prompt_token_ids = both[0].n_prompt_tokens, both[0].prompt_token_ids
+            return result
+        left, right = await asyncio.gather(*(self.embed(text, normalize=False) for text in pair))
+        result.outputs.score = cosine(left.outputs.embedding, right.outputs.embedding)
+        result.n_prompt_tokens = left.n_prompt_tokens + right.n_prompt_tokens
+        return result
 
     async def _collect(self, text: Optional[str], seeds: List[int], submit: Callable[[int], Request]) -> RequestOutput:
         result = RequestOutput(str(next(self._numbers)), text, [])
@@ -184,8 +210,7 @@ class AsyncLLM(Model):
                 async for piece in self._pieces(stream):
                     output.add(piece)
                 result.outputs.append(output)
-            for name, value in streams[0].request.tokens().items():
-                setattr(result, name, value)
+                result.take(stream.request.facts())
             return result
         finally:
             for stream in streams:

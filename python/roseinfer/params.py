@@ -5,11 +5,13 @@ import ctypes
 import json
 import os
 from ctypes import c_char_p, c_float, c_uint32
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from operator import index
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _native as n
+from .options import Row, check_already, near
 
 Schema = Union[str, Dict[str, Any], bool]
 # A text, its token ids, or vLLM's form of either: {"prompt": ...}, {"prompt_token_ids": ...}.
@@ -76,7 +78,8 @@ class SamplingParams:
     n: results for each prompt. max_tokens: None is as much as the context holds. temperature: 0 is greedy. seed: None
     takes a random one; the same request with the same seed gives the same text, whatever runs at the same time. stop:
     strings that end the text. logprobs: None is none; k gives the log-probability of each token and of the k most
-    probable ones. bad_token_ids: the ids of each sequence that is not generated. priority: lower runs sooner. cache_salt:
+    probable ones. bad_words: texts that are not generated, neither at the beginning of the output nor after a space.
+    bad_token_ids: the ids of each sequence that is not generated. priority: lower runs sooner. cache_salt:
     only requests with the same salt share cached prompts."""
 
     n: int = 1
@@ -102,6 +105,49 @@ class SamplingParams:
     skip_special_tokens: bool = True
     priority: int = 0
     cache_salt: Optional[str] = None
+    bad_words: Optional[Sequence[str]] = None
+
+
+# Fields of vLLM's SamplingParams that are not here: the values that ask for what is so anyhow, and what to take instead.
+NOT_HERE: Dict[str, Row] = {
+    "best_of": ((1,), "n is the number of results, and all of them are returned"),
+    "use_beam_search": ((False,), "there is no beam search; n and temperature give several results"),
+    "length_penalty": ((1.0,), "there is no beam search"),
+    "early_stopping": ((False,), "there is no beam search"),
+    "prompt_logprobs": ((), "not in Python yet; `roseinfer serve` has prompt_logprobs"),
+    "truncate_prompt_tokens": ((), "give the last ids of the prompt, llm.tokenize(text)[-k:]"),
+    "guided_decoding": ((), "use structured_outputs=StructuredOutputsParams(...)"),
+    "logits_processors": (([],), "see bad_words, logit_bias, allowed_token_ids and structured_outputs"),
+    "detokenize": ((True,), "results have both text and token_ids"),
+    "spaces_between_special_tokens": ((True,), "special tokens are written as the tokenizer has them"),
+    "flat_logprobs": ((False,), "logprobs are a dict for each token"),
+    "extra_args": (({},), "there are no further parameters"),
+}
+
+
+def _takes_names_of_vllm(init: Callable[..., None]) -> Callable[..., None]:
+    known = {f.name for f in fields(SamplingParams)}
+
+    @wraps(init)
+    def wrapper(self: SamplingParams, *args: Any, **given: Any) -> None:
+        for name in [name for name in given if name not in known]:
+            if name not in NOT_HERE:
+                raise TypeError(f"SamplingParams has no field '{name}'{near(name, [*known, *NOT_HERE])}")
+            check_already(name, given.pop(name), NOT_HERE[name])
+        init(self, *args, **given)
+    return wrapper
+
+
+SamplingParams.__init__ = _takes_names_of_vllm(SamplingParams.__init__)  # type: ignore[method-assign]
+
+
+@dataclass
+class PoolingParams:
+    """How embed and encode make a vector. dimensions: keep the first values only, where the model allows it. normalize: to
+    length 1; None is as the model's files say."""
+
+    dimensions: Optional[int] = None
+    normalize: Optional[bool] = None
 
 
 def choice_seed(seed: int, index: int) -> int:
@@ -144,19 +190,40 @@ def _real(value: float, name: str) -> float:
         return float(value)
 
 
-def native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
-    """The C struct. It refers to arrays that ctypes keeps as long as the struct."""
+def bad_words(p: SamplingParams) -> Tuple[str, ...]:
+    if p.bad_words is None:
+        return ()
+    with n.checked("bad_words"):
+        if isinstance(p.bad_words, str):
+            raise TypeError("a list of texts is needed, not a text")
+        words = tuple(p.bad_words)
+    for word in words:
+        if not isinstance(word, str) or not 1 <= len(word.encode("utf-8", "replace")) <= 4096:
+            raise n.InvalidArgumentError(f"bad_words: {word!r:.80} is not a text of 1 to 4096 bytes")
+    return words
+
+
+def recommended(p: SamplingParams, before: n.Params, after: n.Params) -> SamplingParams:
+    """p with the fields that the library has changed."""
+    changed: Dict[str, Any] = {}
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k", "max_tokens"):
+        value = getattr(after, name)
+        if value != getattr(before, name):
+            changed[name] = float(f"{value:.7g}") if isinstance(value, float) else value
+    return replace(p, **changed)
+
+
+def native_params(p: SamplingParams, seed: int, add_special: bool, wakeup: bool, banned: List[List[int]]) -> n.Params:
+    """The C struct. It refers to arrays that ctypes keeps as long as the struct. banned: sequences of ids beside
+    bad_token_ids."""
     with n.checked("SamplingParams"):
-        return _native_params(handle, p, seed, add_special, wakeup)
+        return _native_params(p, seed, add_special, wakeup, banned)
 
 
-def _native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
+def _native_params(p: SamplingParams, seed: int, add_special: bool, wakeup: bool, banned: List[List[int]]) -> n.Params:
     c = n.Params()
-    n.library().params_init(c, ctypes.sizeof(n.Params), handle if p is None else None)
+    n.library().params_init(c, ctypes.sizeof(n.Params), None)
     c.seed, c.wakeup, c.add_special = seed, wakeup, add_special
-    c.skip_special = True
-    if p is None:
-        return c
     c.max_tokens = (1 << 31) - 1 if p.max_tokens is None else _unsigned(p.max_tokens, 32, "max_tokens")
     c.temperature, c.top_p = _real(p.temperature, "temperature"), _real(p.top_p, "top_p")
     c.min_p = _real(p.min_p, "min_p")
@@ -185,9 +252,10 @@ def _native_params(handle: Any, p: Optional[SamplingParams], seed: int, add_spec
     if p.logit_bias:
         c.bias_ids = _ids(list(p.logit_bias), "logit_bias")
         c.bias, c.n_bias = (c_float * len(p.logit_bias))(*p.logit_bias.values()), len(p.logit_bias)
-    if p.bad_token_ids:
-        c.bad_ids = _ids([i for s in p.bad_token_ids for i in s], "bad_token_ids")
-        c.bad_lens, c.n_bad = _ids([len(s) for s in p.bad_token_ids], "bad_token_ids"), len(p.bad_token_ids)
+    if p.bad_token_ids or banned:
+        every = [*(p.bad_token_ids or ()), *banned]
+        c.bad_ids = _ids([i for s in every for i in s], "bad_token_ids")
+        c.bad_lens, c.n_bad = _ids([len(s) for s in every], "bad_token_ids"), len(every)
     if p.structured_outputs is not None:
         c.structure, c.structure_text = p.structured_outputs._native()
         c.structure_ordered = p.structured_outputs.ordered
@@ -240,10 +308,30 @@ class CompletionOutput:
 
 
 @dataclass
+class RequestMetrics:
+    """The times of a request, in seconds since 1970, as time.time() has them; None: that did not happen. arrival_time: it
+    was given to the engine. first_scheduled_time: the engine took it out of its queue. first_token_time, last_token_time:
+    the token was ready. time_in_queue: seconds from arrival to first_scheduled_time. For several results the first
+    result's times, but last_token_time and finished_time of the last."""
+
+    arrival_time: float
+    first_scheduled_time: Optional[float] = None
+    first_token_time: Optional[float] = None
+    last_token_time: Optional[float] = None
+    finished_time: Optional[float] = None
+    time_in_queue: Optional[float] = None
+
+    def extend(self, other: RequestMetrics) -> None:
+        """other: of a further result of the same prompt."""
+        self.last_token_time = max(filter(None, (self.last_token_time, other.last_token_time)), default=None)
+        self.finished_time = max(filter(None, (self.finished_time, other.finished_time)), default=None)
+
+
+@dataclass
 class RequestOutput:
     """The results of a prompt. prompt: its text, None if it came as ids or as messages. n_prompt_tokens: with those that
-    the tokenizer and the chat template add. num_cached_tokens: how many of them were in the prefix cache. error: why the
-    prompt has no result, or not all of its results, else None."""
+    the tokenizer and the chat template add; prompt_token_ids are these. num_cached_tokens: how many of them were in the
+    prefix cache. error: why the prompt has no result, or not all of its results, else None. metrics: its times."""
 
     request_id: str
     prompt: Optional[str]
@@ -252,19 +340,68 @@ class RequestOutput:
     num_cached_tokens: int = 0
     finished: bool = True
     error: Optional[n.RoseError] = None
+    prompt_token_ids: Optional[List[int]] = None
+    metrics: Optional[RequestMetrics] = None
+
+    def take(self, facts: Dict[str, Any]) -> None:
+        """facts: of the request of one of its results."""
+        if self.metrics is not None:
+            self.metrics.extend(facts["metrics"])
+            return
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+
+@dataclass
+class PooledRequestOutput:
+    """What the outputs below share. prompt_token_ids: None if the prompt failed. error: why there is no result, else
+    None."""
+
+    request_id: str
+    outputs: Any
+    n_prompt_tokens: int = 0
+    finished: bool = True
+    error: Optional[n.RoseError] = None
+    prompt_token_ids: Optional[List[int]] = None
+    num_cached_tokens: int = 0
+    metrics: Optional[RequestMetrics] = None
 
 
 @dataclass
 class EmbeddingOutput:
     embedding: List[float]
 
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
 
 @dataclass
-class EmbeddingRequestOutput:
-    """The vector of a text: `outputs.embedding`. error: why there is none (it is then empty), else None."""
+class EmbeddingRequestOutput(PooledRequestOutput):
+    """The vector of a text: `outputs.embedding`, empty if there is an error."""
 
-    request_id: str
     outputs: EmbeddingOutput
-    n_prompt_tokens: int = 0
-    finished: bool = True
-    error: Optional[n.RoseError] = None
+
+
+@dataclass
+class PoolingOutput:
+    data: List[float]
+
+
+@dataclass
+class PoolingRequestOutput(PooledRequestOutput):
+    """The vector of a text: `outputs.data`, empty if there is an error."""
+
+    outputs: PoolingOutput
+
+
+@dataclass
+class ScoringOutput:
+    score: float
+
+
+@dataclass
+class ScoringRequestOutput(PooledRequestOutput):
+    """The score of a pair of texts: `outputs.score`, NaN if there is an error. n_prompt_tokens: of both texts."""
+
+    outputs: ScoringOutput

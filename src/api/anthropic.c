@@ -109,13 +109,18 @@ static bool add_tool_use(rose_api_translation *t, const rose_json *block, const 
 {
     const rose_json *id = rose_json_get(block, "id"), *tool = rose_json_get(block, "name");
     const rose_json *input = rose_json_get(block, "input");
-    if (!rose_json_is_string(id) || !rose_json_is_string(tool) || !rose_json_is_object(input))
+    const bool none = input == NULL || rose_json_is_null(input);
+    if (!rose_json_is_string(id) || !rose_json_is_string(tool) ||
+        (!none && !rose_json_is_object(input) && !rose_json_is_string(input)))
         return wrong_block(t, name,
                            "a tool_use with the strings 'id' and 'name' and the object "
                            "'input'");
     rose_json *m = message_for(t, "assistant");
     if (m == NULL) return false;
-    rose_json *arguments = input_text(input);
+    /* A string is what a stream's pieces joined to: its JSON, whole or cut. */
+    rose_json *arguments = none                         ? rose_json_string("{}")
+                           : rose_json_is_string(input) ? rose_json_copy(input)
+                                                        : input_text(input);
     if (arguments == NULL) return rose_api_fail_nomem(t->err);
     const bool ok = rose_api_translate_call(t, m, id, tool, arguments);
     rose_json_decref(arguments);

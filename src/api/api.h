@@ -68,9 +68,11 @@ typedef struct rose_api_opts {
                          * (--strict-fields) */
     uint64_t grammar_cache_bytes; /* most bytes of compiled grammars that are kept for further
                                    * requests (--grammar-cache-bytes) */
-    uint32_t template_ms; /* most CPU time of one run of a chat template (--template-timeout-ms) */
-    uint32_t max_n;       /* at most this many choices of a request: prompts x n (default 128) */
-    uint32_t max_stop;    /* at most this many stop strings of a request (default 64) */
+    uint32_t template_ms; /* most CPU time of a request's chat template (--template-timeout-ms) */
+    uint64_t seed;  /* if has_seed: what the seeds of requests without one follow from (--seed) */
+    bool has_seed;  /* else such a seed is random */
+    uint32_t max_n; /* at most this many choices of a request: prompts x n (default 128) */
+    uint32_t max_stop;        /* at most this many stop strings of a request (default 64) */
     const char *profiler_dir; /* folder for the files of /start_profile (--profiler-dir); NULL:
                                  refuse such requests */
     uint32_t profiler_events; /* events that a recording holds for each thread (see

@@ -173,6 +173,7 @@ typedef struct rose_api_params {
     bool tools_off, tools_required; /* tool_choice "none", "required" */
     const char *tool_name;          /* the function that tool_choice names, or NULL */
     const rose_json *tool_names;    /* of rose_api_translation; NULL: all names are the client's */
+    bool functions;                 /* see rose_api_legacy */
     bool parallel_calls, include_reasoning, separate_reasoning;
     const rose_json *structured[ROSE_API_N_STRUCTURED]; /* as they came */
     rose_api_structure structure;                       /* what they ask for */
@@ -193,6 +194,11 @@ typedef struct rose_api_schema_opts {
  * for another model. */
 bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err);
+
+/* legacy.c: rewrites the forms of tools, choices and messages that clients send beside those that
+ * are checked. *functions: the request has the former field `functions`, and gets its reply in that
+ * form. Errors: 400 naming the field. */
+bool rose_api_legacy(rose_json *chat, bool *functions, rose_api_error *err);
 
 /* tools.c: checks the tools of a request that generates, and its tool_choice. Tools of other types
  * are taken out of the list. Errors: 400 naming the field. */
@@ -389,6 +395,7 @@ typedef struct rose_api_reading {
     bool in_reasoning;                         /* the prompt has begun reasoning */
     bool hide_reasoning;                       /* the client does not want it */
     bool one_call;                             /* later calls are dropped */
+    bool functions;                            /* a call is written as `function_call` */
     bool short_ids;                            /* ids of calls are nine letters and digits */
     rose_json *tools;                          /* owned: the request's tools; NULL without calls */
     rose_json *tool_names;                     /* owned: of rose_api_translation; or NULL */
@@ -538,6 +545,7 @@ typedef struct rose_api_prompt_ctx {
     rose_api_ignored *ignored; /* members of messages are noted there */
     const rose_api *api;
     const rose_chat *chat; /* the request's own template or the model's; NULL: the plain one */
+    uint64_t *template_ns; /* CPU time that the templates of the request have taken */
 } rose_api_prompt_ctx;
 
 bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool add_special,
@@ -780,6 +788,7 @@ struct rose_api {
     rose_http *http;               /* borrowed; set by attach */
     atomic_bool draining;
     atomic_uint_least64_t next_id;
+    atomic_uint_least64_t unseeded;               /* prompts that got a seed from --seed */
     _Atomic uint64_t early[ROSE_METRIC_STATUSES]; /* errors that the HTTP room answered */
     rose_api_io *io;                              /* [n_io_threads] */
     rose_api_workers *workers;

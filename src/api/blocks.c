@@ -123,14 +123,20 @@ static void put_name(rose_api_out *o, const rose_api_choice *c, const rose_api_p
     rose_api_put_json(o, space);
 }
 
-/* The text of the arguments of a call, which are the next parts. */
-static void join_args(rose_buf *text, rose_api_out *o, const rose_api_choice *c,
-                      const rose_api_part *part)
+/* Joins the arguments of a call, which are the next parts, into text, and returns what they are;
+ * NULL if they are cut or malformed. The caller frees both. */
+static rose_json *read_args(rose_buf *text, rose_api_out *o, const rose_api_choice *c,
+                            const rose_api_part *part)
 {
     const rose_api_part *end = c->parts + c->n_parts;
+    rose_json *arguments = NULL;
     for (part++; part < end && part->kind == ROSE_API_PART_ARGS; part++) {
         if (rose_buf_add(text, c->text.data + part->begin, part->len) != ROSE_OK) o->oom = true;
     }
+    if (text->len > 0 && rose_json_parse(&arguments, text->data, text->len,
+                                         ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
+        o->oom = true;
+    return arguments;
 }
 
 /* The input of a custom tool: the member `input` of its arguments, or all of them as the model
@@ -138,11 +144,7 @@ static void join_args(rose_buf *text, rose_api_out *o, const rose_api_choice *c,
 static void put_input(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
     rose_buf text = {0};
-    rose_json *arguments = NULL;
-    join_args(&text, o, c, part);
-    if (text.len > 0 && rose_json_parse(&arguments, text.data, text.len,
-                                        ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
-        o->oom = true;
+    rose_json *arguments = read_args(&text, o, c, part);
     const rose_json *input = rose_json_get(arguments, "input");
     if (rose_json_is_string(input))
         rose_api_put_string(o, rose_json_text(input), rose_json_text_len(input));
@@ -530,11 +532,7 @@ static void begin_message(rose_api_out *o, const rose_api_job *j)
 static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
     rose_buf text = {0};
-    rose_json *input = NULL;
-    join_args(&text, o, c, part);
-    if (text.len > 0 && rose_json_parse(&input, text.data, text.len,
-                                        ROSE_JSON_NUL | ROSE_JSON_LAST_WINS, NULL) == ROSE_E_NOMEM)
-        o->oom = true;
+    rose_json *input = read_args(&text, o, c, part);
     if (rose_json_is_object(input)) {
         rose_api_put(o, text.data, text.len);
     } else if (text.len == 0) {

@@ -25,9 +25,16 @@ static uint64_t choice_seed(uint64_t seed, uint32_t i)
     return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
 
-static uint64_t random_seed(void)
+/* The seed of a prompt whose request has none. --seed: output i of SplitMix64, where i counts these
+ * prompts. Else a random one. Any thread. */
+static uint64_t own_seed(rose_api *a)
 {
     uint64_t seed;
+    if (a->o.has_seed) {
+        /* relaxed: the counter guards no data */
+        const uint64_t i = atomic_fetch_add_explicit(&a->unseeded, 1, memory_order_relaxed);
+        return rose_api_mix64(a->o.seed + (i + 1) * 0x9E3779B97F4A7C15u);
+    }
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         seed = rose_api_mix64(rose_now_ns());
@@ -296,7 +303,7 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
     for (uint32_t i = 0; i < j->n_choices && j->err.status == 0; i++) {
         rose_err err = {0};
         const rose_ids *ids = &prompts->v[i / n];
-        if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : random_seed();
+        if (i % n == 0) seed = p->has_seed ? (uint64_t)p->seed : own_seed(j->api);
         o.prompt = ids->data;
         o.n_prompt = (uint32_t)ids->len;
         o.sampling.seed = choice_seed(seed, i % n);
@@ -440,7 +447,7 @@ static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_p
 /* Checks the body. If the dialect is not that of a chat, *chat becomes its translation and *names
  * the names of its tools, new references. */
 static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
-                       const rose_api_job *j, const rose_json *body, const rose_api_schema_opts *o,
+                       const rose_api_job *j, rose_json *body, const rose_api_schema_opts *o,
                        rose_api_ignored *g, rose_api_error *err)
 {
     const bool translates = j->dialect->translate != NULL;
@@ -452,7 +459,11 @@ static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
     bool ok = !translates || j->dialect->translate(&t);
     *chat = t.chat;
     *names = t.tool_names;
+    bool functions = false;
+    if (ok && (j->kind & (ROSE_API_CHAT | ROSE_API_APPLY | ROSE_API_TOKENIZE)) != 0)
+        ok = rose_api_legacy(translates ? t.chat : body, &functions, err);
     ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
+    p->functions = functions;
     for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
         rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
     p->body = body;
@@ -481,6 +492,7 @@ static void process(rose_api_job *j, rose_encoder *enc)
                                      .trust_template = a->o.trusted != NULL,
                                      .generation = a->o.generation};
     rose_api_ignored ignored = {.strict = a->o.strict_fields};
+    uint64_t template_ns = 0;
     const uint32_t max_len = rose_engine_plan(e)->max_model_len;
     rose_api_prompt_ctx c = {.enc = enc,
                              .tok = a->tok,
@@ -490,7 +502,8 @@ static void process(rose_api_job *j, rose_encoder *enc)
                              .job = j,
                              .ignored = &ignored,
                              .api = a,
-                             .chat = a->o.chat};
+                             .chat = a->o.chat,
+                             .template_ns = &template_ns};
     size_t max_values = (size_t)a->o.max_n * max_len;
     rose_json *root = NULL, *chat = NULL, *names = NULL, *tag = NULL;
     rose_chat *own = NULL;

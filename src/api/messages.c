@@ -77,7 +77,8 @@ static bool may_be_slow(rose_api_job *j, rose_api_error *err)
  * time at once (steps is 0). used: borrowed. */
 static rose_template_limits first_limits(const rose_api_prompt_ctx *c, uint64_t *used)
 {
-    rose_template_limits limits = {.cpu_ms = c->api->o.template_ms, .stop = c->gone, .used = used};
+    rose_template_limits limits = {
+        .cpu_ms = c->api->o.template_ms, .stop = c->gone, .spent_ns = c->template_ns, .used = used};
     *used = 0;
     if (!c->job->compiles && c->api->workers != NULL) limits.steps = QUICK_STEPS + c->job->body_len;
     return limits;

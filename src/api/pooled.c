@@ -15,6 +15,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "chat/rank.h"
 
 enum { MAX_INPUTS = 2048, WINDOW = 256 };
 
@@ -25,15 +26,6 @@ enum { MAX_PAIR_BYTES = 32 << 20 };
 /* A reply with more values or more bytes of documents is written by a worker. A value takes 0.1 us.
  */
 enum { MAX_VALUES_HERE = 4096, MAX_DOCUMENTS_HERE = 256 << 10 };
-
-/* The template of Qwen3-Reranker's model card. */
-static const char rank_head[] =
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
-    "<|im_start|>user\n";
-static const char rank_tail[] = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
-static const char rank_instruction[] =
-    "Given a web search query, retrieve relevant passages that answer the query";
 
 typedef struct rose_api_pooled {
     rose_pooling pool;
@@ -272,15 +264,14 @@ static bool load_cosines(const input *in, rose_api_pooled *d, const texts side[2
 
 static bool find_answers(const input *in, rose_api_pooled *d)
 {
-    static const char *const names[2] = {"yes", "no"};
-    for (int i = 0; i < 2; i++)
-        if (!rose_tokenizer_find(in->c->tok, names[i], strlen(names[i]), &d->answers[i]) ||
-            d->answers[i] >= in->c->vocab_size)
-            return rose_api_fail(&in->j->err, 400, "not_a_reranker", NULL,
-                                 "the model's vocabulary has no token '%s', so it cannot rank; "
-                                 "--task embed compares embeddings",
-                                 names[i]);
-    return true;
+    rose_err err;
+    return rose_rank_answers(in->c->tok, in->c->vocab_size, d->answers, &err) == ROSE_OK ||
+           rose_api_fail(&in->j->err, 400, "not_a_reranker", NULL, "%s", err.msg);
+}
+
+static rose_rank_text rank_text(const rose_json *text)
+{
+    return (rose_rank_text){rose_json_text(text), rose_json_text_len(text)};
 }
 
 static bool add_ids(const input *in, rose_ids *to, const rose_ids *from, size_t n)
@@ -302,23 +293,15 @@ static bool add_ids(const input *in, rose_ids *to, const rose_ids *from, size_t 
 static bool encode_pair(const input *in, rose_ids *out, const rose_json *query,
                         const rose_json *document, const char *name)
 {
-    const rose_json *told = in->p->pooled.instruction;
-    rose_api_out o = {0};
+    rose_buf body = {0};
     rose_api_prompt_ctx c = *in->c;
     if (cut_of(in) > 0) c.max_model_len = 0;
-    rose_api_puts(&o, "<Instruct>: ");
-    if (told != NULL)
-        rose_api_put(&o, rose_json_text(told), rose_json_text_len(told));
-    else
-        rose_api_puts(&o, rank_instruction);
-    rose_api_puts(&o, "\n<Query>: ");
-    rose_api_put(&o, rose_json_text(query), rose_json_text_len(query));
-    rose_api_puts(&o, "\n<Document>: ");
-    rose_api_put(&o, rose_json_text(document), rose_json_text_len(document));
-    const bool ok = o.oom ? rose_api_fail_nomem(&in->j->err)
-                          : rose_api_encode(out, o.b.data, o.b.len, ROSE_ENCODE_PLAIN_SPECIAL, &c,
-                                            name, &in->j->err);
-    rose_api_out_free(&o);
+    const bool ok = rose_rank_body(&body, rank_text(in->p->pooled.instruction), rank_text(query),
+                                   rank_text(document)) != ROSE_OK
+                        ? rose_api_fail_nomem(&in->j->err)
+                        : rose_api_encode(out, body.data, body.len, ROSE_ENCODE_PLAIN_SPECIAL, &c,
+                                          name, &in->j->err);
+    rose_buf_free(&body);
     return ok;
 }
 
@@ -362,12 +345,12 @@ static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
     if (in->p->pooled.instruction != NULL && !rose_json_is_string(in->p->pooled.instruction))
         return rose_api_fail(&in->j->err, 400, NULL, "instruction",
                              "field 'instruction' must be a string");
-    bool ok =
-        find_answers(in, d) && check_pair_bytes(in, side) &&
-        create_inputs(in, side[1].n, side[1].name) &&
-        rose_api_encode(&part[0], rank_head, sizeof rank_head - 1, 0, in->c, "query",
-                        &in->j->err) &&
-        rose_api_encode(&part[2], rank_tail, sizeof rank_tail - 1, 0, in->c, "query", &in->j->err);
+    bool ok = find_answers(in, d) && check_pair_bytes(in, side) &&
+              create_inputs(in, side[1].n, side[1].name) &&
+              rose_api_encode(&part[0], rose_rank_head, strlen(rose_rank_head), 0, in->c, "query",
+                              &in->j->err) &&
+              rose_api_encode(&part[2], rose_rank_tail, strlen(rose_rank_tail), 0, in->c, "query",
+                              &in->j->err);
     d->n_pairs = side[1].n;
     for (uint32_t i = 0; ok && i < d->n_pairs; i++) {
         char name[40];

@@ -151,12 +151,26 @@ void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c)
     }
 }
 
+/* The former form of a reply's call. */
+static void put_function_call(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
+{
+    rose_api_puts(o, ",\"function_call\":{\"name\":");
+    rose_api_put_string(o, c->text.data + part->begin, part->len);
+    rose_api_puts(o, ",\"arguments\":");
+    rose_api_put_args(o, c, part);
+    rose_api_puts(o, "}");
+}
+
 static void put_calls(rose_api_out *o, const rose_api_choice *c)
 {
     const char *before = ",\"tool_calls\":[{\"id\":\"";
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
         if (part->kind != ROSE_API_PART_CALL) continue;
+        if (c->job->reading.functions) {
+            put_function_call(o, c, part);
+            return;
+        }
         rose_api_puts(o, before);
         rose_api_puts(o, part->id);
         rose_api_puts(o, "\",\"type\":\"function\",\"function\":{\"name\":");

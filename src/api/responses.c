@@ -329,7 +329,8 @@ static bool take_tools(rose_api_translation *t, const rose_json *tools)
 static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
 {
     const rose_json *name = rose_json_get(choice, "name"), *type = rose_json_get(choice, "type");
-    if (rose_json_is_string(choice)) return rose_api_translate_copy(t, "tool_choice", choice);
+    if (rose_json_is_string(choice) || rose_api_json_is(type, "allowed_tools"))
+        return rose_api_translate_copy(t, "tool_choice", choice);
     if ((rose_api_json_is(type, "function") || rose_api_json_is(type, "custom")) &&
         rose_json_is_string(name)) {
         rose_json *whole = chat_name(rose_json_get(choice, "namespace"), name);

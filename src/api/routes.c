@@ -45,13 +45,15 @@ static bool is_draining(const rose_api *a)
     return atomic_load_explicit(&a->draining, memory_order_relaxed); /* a flag by itself */
 }
 
+/* People and routers wait for 200 here before they send requests: vLLM does not answer while it
+ * loads, and llama-server answers 503. */
 static void get_health(rose_api_io *io, rose_http_req *r)
 {
     rose_engine *e = engine_of(io->api);
     rose_engine_stats s = {0};
     rose_api_out o = {0};
     if (e != NULL) s = rose_engine_get_stats(e);
-    rose_api_puts(&o, s.failed ? "{\"status\":\"failed\"" : "{\"status\":\"ok\"");
+    rose_api_putf(&o, "{\"status\":\"%s\"", e == NULL ? "loading" : s.failed ? "failed" : "ok");
     rose_api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u",
                   s.running, s.waiting, s.kv_pages, s.kv_pages_free);
     rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu", (unsigned long long)s.finished,
@@ -62,7 +64,8 @@ static void get_health(rose_api_io *io, rose_http_req *r)
         rose_api_put_string(&o, why, strlen(why));
     }
     rose_api_puts(&o, "}");
-    reply_out(io, r, s.failed ? 503 : 200, NULL, &o);
+    const bool well = e != NULL && !s.failed;
+    reply_out(io, r, well ? 200 : 503, e == NULL ? "Retry-After: 1\r\n" : NULL, &o);
 }
 
 static void get_ready(rose_api_io *io, rose_http_req *r)

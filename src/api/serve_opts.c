@@ -3,6 +3,9 @@
  * rose_api_opts_default, and a row here. */
 #include "api/serve_opts.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/profile.h"
@@ -81,8 +84,8 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("api-key-file", &f->api_key_file, "FILE",
                         "file of API keys, one a line, in addition to --api-key"),
         ROSE_ROW_STRING("chat-template", &f->chat_template, "FILE",
-                        "chat template: a file, the text of a template, or plain (User: and "
-                        "Assistant:)",
+                        "chat template: a file, the text of a template, chatml, or plain (User: "
+                        "and Assistant:)",
                         .unset = "the model's own, else plain", .first = true),
         ROSE_ROW_STRING("chat-template-kwargs", &f->api.chat_kwargs, "JSON",
                         "variables for the chat template, such as {\"enable_thinking\": false}. A "
@@ -102,17 +105,26 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_STRING("generation-config", &f->generation_config, "auto|none|PATH",
                         "sampling defaults of requests: those of the model, none, or those of "
                         "another folder or generation_config.json. vllm means none"),
+        ROSE_ROW_STRING("override-generation-config", &f->generation_override, "JSON",
+                        "sampling defaults that take precedence over --generation-config, as "
+                        "{\"temperature\": 0.2, \"top_p\": 0.9}",
+                        .unset = "none"),
         ROSE_ROW_CHOICE("pooling-type", &f->pooling_type, "auto|last|mean",
                         "the state that is an embedding: of the last token, or the mean of all. "
                         "auto reads the model's files, else last"),
         ROSE_ROW_CHOICE("task", &f->task, "auto|embed|rerank",
                         "what /v1/rerank and /v1/score compare: embeddings, or the answers yes and "
                         "no of a reranker. auto reads the model's config.json"),
+        ROSE_ROW_STRING("seed", &f->seed, "N",
+                        "seed of the requests that have none: request i since the start gets one "
+                        "that follows from N and i, so that the same requests in the same order "
+                        "get the same replies",
+                        .unset = "random for each request"),
         ROSE_ROW_CHOICE("log-level", &f->log_level, "debug|info|warn|error|off",
                         "write log lines of this level and above to standard error", .first = true),
         ROSE_ROW_STRING("access-log", &f->access_log, "FILE",
                         "append a line of JSON for each request to this file; - is standard output",
-                        .unset = "none"),
+                        .unset = "none", .first = true),
         ROSE_ROW_STRING("kv-events-config", &f->kv_events, "JSON",
                         "publish changes of the prefix cache for routers over ZeroMQ, as "
                         "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:5557\"}. "
@@ -140,9 +152,10 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Limits and time-outs"),
         ROSE_ROW_U32("max-n", &f->api.max_n, "N", 1, 4096,
                      "largest number of choices in one request: its prompts times its n"),
-        ROSE_ROW_U32("template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
-                     "most CPU time that one run of a chat template takes; after it the request "
-                     "gets 400"),
+        ROSE_ROW_U32(
+            "template-timeout-ms", &f->api.template_ms, "MS", 1, 0,
+            "most CPU time that the chat template takes for one request; after it the request "
+            "gets 400"),
         ROSE_ROW_BYTES("grammar-cache-bytes", &f->api.grammar_cache_bytes, 0, (uint64_t)1 << 40,
                        "most bytes of compiled grammars of structured output that are kept for "
                        "further requests"),
@@ -264,6 +277,20 @@ size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
     return n + profiling_rows(f, rows + n);
 }
 
+/* Returns -1, or the exit code after a message. */
+static int read_seed(rose_serve_flags *f)
+{
+    char *end;
+    if (f->seed == NULL) return -1;
+    errno = 0;
+    f->api.seed = strtoull(f->seed, &end, 10);
+    f->api.has_seed = true;
+    if (f->seed[0] >= '0' && f->seed[0] <= '9' && *end == '\0' && errno == 0) return -1;
+    fprintf(stderr, "roseinfer: --seed %.40s: expected a whole number from 0 to 2^64 - 1\n",
+            f->seed);
+    return 2;
+}
+
 int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *const *env,
                           const char **model)
 {
@@ -274,16 +301,15 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
     const rose_command c = {
         .usage = "roseinfer serve MODEL [options]",
         .about =
-            "Serves a model over an OpenAI-compatible HTTP API: /v1/completions, "
-            "/v1/chat/completions,\n"
-            "/v1/embeddings, /v1/rerank, /v1/score, /v1/models, /tokenize, /detokenize, "
-            "/apply-template,\n"
-            "/health, /ready, /version, /metrics, and a page at /;\n"
-            "/start_profile and /stop_profile with --profiler-dir; /v1/files and /v1/batches with "
-            "--batch-dir.\n"
+            "Serves a model over the HTTP APIs of OpenAI and Anthropic: /v1/chat/completions,\n"
+            "/v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score,\n"
+            "/v1/models, /tokenize, /detokenize, /apply-template, /health, /ready, /version, "
+            "/metrics,\n"
+            "/v1/files and /v1/batches with --batch-dir, /start_profile and /stop_profile with\n"
+            "--profiler-dir, and a page at /.\n"
             "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
-            "The exit code is 1 if the engine has failed (/health is then 503 until the server is "
-            "stopped).\n"
+            "The exit code is 1 if the engine has failed. /health is 503 after that, and while the "
+            "model loads.\n"
             "Options also come from environment variables (ROSEINFER_MAX_NUM_SEQS is "
             "--max-num-seqs,\n"
             "ROSEINFER_MODEL is MODEL) and from the file of --config. The command line takes "
@@ -293,8 +319,12 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
         .n_opts = rose_serve_opts_rows(f, opts),
         .min_args = 1,
         .max_args = 1,
+        .foreign = &rose_serve_foreign,
     };
-    return rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
+    int rc = rose_opts_parse_from(&c, &f->sources, argc, argv, model, &n_args);
+    if (rc < 0) rc = rose_serve_foreign_check(&f->sources.foreign, *model);
+    if (rc < 0) rc = rose_serve_foreign_check(&f->sources.foreign_file, *model);
+    return rc < 0 ? read_seed(f) : rc;
 }
 
 static rose_status read_mode(uint32_t *out, const char *text, rose_err *err)

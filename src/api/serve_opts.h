@@ -26,7 +26,9 @@ typedef struct rose_serve_flags {
     const char *chat_template; /* see rose_chat_open */
     bool trust_request_template;
     const char *generation_config;   /* auto, none, vllm or a path */
+    const char *generation_override; /* JSON, see rose_generation_choose */
     const char *pooling_type, *task; /* see rose_pooling_read */
+    const char *seed;                /* a number; NULL: none */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
     bool nvtx, lenient, pull;
     const char *config;             /* --config */
@@ -52,5 +54,12 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
 /* Call after parsing: sets the options of http and api that follow from others. Errors: INVAL (a
  * CPU list). */
 rose_status rose_serve_opts_read(rose_serve_flags *f, rose_err *err);
+
+/* serve_foreign.c: what the options of vLLM, llama-server and SGLang mean here. docs/FLAGS.md has
+ * the same table, which --help-foreign prints. */
+extern const rose_foreign_set rose_serve_foreign;
+
+/* Checks those that depend on the model. Returns -1, or the exit code after a message. */
+int rose_serve_foreign_check(const rose_foreign_taken *t, const char *model);
 
 #endif

@@ -26,8 +26,20 @@ static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_p
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
 
 /* A piece of a call: first its id and name, then the text of its arguments. */
-static void put_call(rose_api_out *o, const rose_api_piece *p)
+static void put_call(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
 {
+    if (c->job->reading.functions) {
+        PUT(o, "\"function_call\":{");
+        if (p->kind == ROSE_API_PART_CALL) {
+            PUT(o, "\"name\":");
+            rose_api_put_string(o, p->text, p->len);
+            PUT(o, ",");
+        }
+        PUT(o, "\"arguments\":");
+        rose_api_put_string(o, p->text, p->kind == ROSE_API_PART_CALL ? 0 : p->len);
+        PUT(o, "}");
+        return;
+    }
     PUT(o, "\"tool_calls\":[{\"index\":");
     rose_api_put_u64(o, p->call);
     PUT(o, ",");
@@ -54,7 +66,7 @@ static void put_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_
         PUT(o, ",\"reasoning\":");
         rose_api_put_string(o, p->text, p->len);
     } else if (!text) {
-        put_call(o, p);
+        put_call(o, c, p);
     } else if (!c->begun || p->len > 0) {
         PUT(o, "\"content\":\"");
         rose_api_put_escaped(o, p->text, p->len);

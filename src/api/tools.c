@@ -471,7 +471,8 @@ bool rose_api_tools_load(rose_api_job *j, rose_api_params *p, const rose_api_pro
     rose_json_decref(r->tools); /* of a run that was declined */
     rose_json_decref(r->tool_names);
     *r = (rose_api_reading){.hide_reasoning = !p->include_reasoning,
-                            .one_call = !p->parallel_calls || p->tool_name != NULL,
+                            .one_call = !p->parallel_calls || p->tool_name != NULL || p->functions,
+                            .functions = p->functions,
                             .tool_names = rose_json_incref(p->tool_names)};
     if (j->kind != ROSE_API_CHAT) return true;
     if (forced(p) && is_answer_format(&p->structure))
@@ -576,11 +577,12 @@ bool rose_api_calls_push(rose_api_choice *c, const char *text, size_t len)
 
 bool rose_api_calls_finish(rose_api_choice *c)
 {
+    const rose_api_reading *r = &c->job->reading;
     if (c->calls == NULL) return true;
     const bool cut = c->finish == NULL || strcmp(c->finish, "stop") != 0;
     const bool ok = rose_calls_finish(c->calls, cut) == ROSE_OK && !c->part_lost;
     if (rose_calls_count(c->calls) > 0 && c->finish != NULL && strcmp(c->finish, "stop") == 0)
-        c->finish = "tool_calls";
+        c->finish = r->functions ? "function_call" : "tool_calls";
     rose_calls_destroy(c->calls);
     c->calls = NULL;
     return ok;

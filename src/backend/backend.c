@@ -1,6 +1,7 @@
 /* backend/backend.c - the code that all backends share, and the choice among them. */
 #include "backend/backend.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/kernel_bench.h"
@@ -33,16 +34,6 @@ const char *rose_quantization_name(rose_quantization q)
     return q == ROSE_QUANT_INT8 ? "int8" : "none";
 }
 
-rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err)
-{
-    *out = ROSE_QUANT_NONE;
-    if (strcmp(text, "none") == 0) return ROSE_OK;
-    if (strcmp(text, "int8") != 0)
-        return rose_fail(err, ROSE_E_INVAL, "quantization '%s': expected none or int8", text);
-    *out = ROSE_QUANT_INT8;
-    return ROSE_OK;
-}
-
 const char *rose_prefill_name(rose_prefill p)
 {
     static const char *const names[] = {"auto", "flash", "naive", "auto2"};
@@ -56,8 +47,9 @@ rose_status rose_backend_nvtx(rose_err *err)
                      "nvtx: this program was built without CUDA (it needs nvcc)");
 }
 
-rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
+rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_err *err)
 {
+    (void)gpu;
     *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "device cuda: this program was built without CUDA (it needs nvcc)");
@@ -73,7 +65,7 @@ rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *
 {
     const rose_backend_ops *ops;
     *out = NULL;
-    return rose_backend_cuda(&ops, err);
+    return rose_backend_cuda(&ops, 0, err);
 }
 #endif
 
@@ -82,16 +74,33 @@ static bool is_auto(const char *device)
     return device == NULL || strcmp(device, "auto") == 0;
 }
 
+bool rose_backend_is_gpu(const char *device, uint32_t *gpu)
+{
+    *gpu = 0;
+    if (strncmp(device, "cuda", 4) != 0) return false;
+    if (device[4] == '\0') return true;
+    const char *digits = device + 5;
+    const size_t n = device[4] == ':' ? strspn(digits, "0123456789") : 0;
+    if (n == 0 || n > 4 || digits[n] != '\0') return false;
+    *gpu = (uint32_t)strtoul(digits, NULL, 10);
+    return true;
+}
+
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err)
 {
     *out = NULL;
     if (is_auto(device)) {
-        if (rose_backend_cuda(out, NULL) != ROSE_OK) *out = rose_backend_cpu();
+        if (rose_backend_cuda(out, 0, NULL) != ROSE_OK) *out = rose_backend_cpu();
         return ROSE_OK;
     }
-    if (strcmp(device, "cuda") == 0) return rose_backend_cuda(out, err);
+    uint32_t gpu;
+    if (rose_backend_is_gpu(device, &gpu)) return rose_backend_cuda(out, gpu, err);
     if (strcmp(device, "cpu") != 0)
-        return rose_fail(err, ROSE_E_INVAL, "device '%s': expected auto, cpu or cuda", device);
+        return rose_fail(
+            err, ROSE_E_INVAL,
+            "device '%.80s': expected auto, cpu, cuda or cuda:N, where N is the number "
+            "of a GPU",
+            device);
     *out = rose_backend_cpu();
     return ROSE_OK;
 }

@@ -40,7 +40,6 @@ typedef enum rose_quantization {
 } rose_quantization;
 
 const char *rose_quantization_name(rose_quantization q); /* "none", "int8" */
-rose_status rose_quantization_parse(const char *text, rose_quantization *out, rose_err *err);
 
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
@@ -284,10 +283,10 @@ typedef struct rose_backend_ops {
 
 const rose_backend_ops *rose_backend_cpu(void);
 
-/* The CUDA backend, if the first GPU that CUDA shows is usable; that GPU becomes the calling
+/* The CUDA backend, if this GPU of those that CUDA shows is usable; it becomes the calling
  * thread's device until plan or open choose another (rose_cuda_opts.device). Errors: UNSUPPORTED,
  * and why (built without CUDA, no driver, no GPU, a GPU that is too old); then *out is NULL. */
-rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err);
+rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_err *err);
 
 /* Writes the name of GPU 0 to out, whether it is usable or not; false and "" if this build or
  * this machine has none. Starts the driver, but takes no GPU memory and sets no thread's device. */
@@ -297,8 +296,12 @@ bool rose_backend_gpu_name(char *out, size_t cap);
  * before threads. UNSUPPORTED: built without CUDA. */
 rose_status rose_backend_nvtx(rose_err *err);
 
-/* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda"; NULL
- * = auto. Errors: UNSUPPORTED (as rose_backend_cuda), INVAL (device is none of these names). */
+/* Whether device is "cuda", which is GPU 0, or "cuda:N", which is GPU N; *gpu gets its number. */
+bool rose_backend_is_gpu(const char *device, uint32_t *gpu);
+
+/* Picks a backend. device: "auto" (cuda if there is a usable GPU, else cpu), "cpu", "cuda",
+ * "cuda:N" (the caller also sets rose_cuda_opts.device); NULL = auto. Errors: UNSUPPORTED (as
+ * rose_backend_cuda), INVAL (device is none of these names). */
 rose_status rose_backend_pick(const rose_backend_ops **out, const char *device, rose_err *err);
 
 /* The same for a model: with "auto", a backend that refuses the model gives way to the CPU, and the

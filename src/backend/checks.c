@@ -1,7 +1,11 @@
 /* backend/checks.c - see checks.h. */
 #include "backend/checks.h"
 
+#include <stdio.h>
+
 #define MAX_KV_PAGES ((uint64_t)INT32_MAX)
+
+enum { LEAST_CONTEXT = 256 }; /* tokens; a shorter context is of no use */
 
 /* ---- the batch of a step ---- */
 
@@ -106,4 +110,23 @@ rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default
     p->kv_pages = (uint32_t)pages;
     p->kv = p->kv_page * pages;
     return ROSE_OK;
+}
+
+bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE])
+{
+    const uint64_t other = p->weights + p->scratch + p->graphs;
+    const uint64_t pages = other < p->available ? (p->available - other) / p->kv_page : 0;
+    uint64_t tokens = pages * ROSE_KV_PAGE_TOKENS;
+    if (pages >= rose_backend_context_pages(p)) {
+        snprintf(out, ROSE_KV_ADVICE,
+                 "lower num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization: %llu pages "
+                 "(%llu MiB) fit",
+                 (unsigned long long)pages, (unsigned long long)(pages * p->kv_page >> 20));
+        return true;
+    }
+    if (tokens > 1024) tokens -= tokens % 1024; /* free memory varies from start to start */
+    if (tokens < LEAST_CONTEXT) return false;
+    snprintf(out, ROSE_KV_ADVICE, "lower max-model-len: %llu tokens fit",
+             (unsigned long long)tokens);
+    return true;
 }

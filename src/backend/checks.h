@@ -15,6 +15,11 @@ rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan
 /* Pages that hold one sequence of the longest context; max_model_len must be set. */
 uint64_t rose_backend_context_pages(const rose_memory_plan *p);
 
+/* How to shrink the KV cache of a plan that exceeds p->available: which number of pages, or which
+ * context, fits beside the other parts. False: not even a short context does. */
+enum { ROSE_KV_ADVICE = 160 };
+bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE]);
+
 /* Fills p->kv_pages and p->kv; max_model_len and kv_page must be set. default_pages is used if
  * the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len does not
  * fit, so a request of that length could never finish. */

@@ -13,7 +13,8 @@
 
 #include "base/gguf.h"
 
-#define GET_GPT2 "hf download openai-community/gpt2 --local-dir gpt2"
+#define FETCH                                                                                      \
+    "roseinfer pull ORG/NAME fetches one from the Hugging Face hub, as openai-community/gpt2"
 #define A_MODEL                                                                                    \
     "a model is a Hugging Face folder with config.json, *.safetensors and tokenizer.json, or a "   \
     "GGUF file"
@@ -76,9 +77,8 @@ rose_status rose_folder_check(const char *path, rose_err *err)
             "'%.150s' is not a folder on this machine; to get it from the Hugging Face hub: "
             "roseinfer pull %.150s",
             path, path);
-    return rose_fail(err, ROSE_E_NOTFOUND,
-                     "'%.200s': there is no such folder; " A_MODEL " (to get GPT-2: " GET_GPT2 ")",
-                     path);
+    return rose_fail(err, ROSE_E_NOTFOUND, "'%.200s': there is no such %s; " A_MODEL " (" FETCH ")",
+                     path, ends_with(path, ".gguf") ? "file" : "folder");
 }
 
 static bool holds_snapshots(const char *path)
@@ -99,8 +99,7 @@ rose_status rose_folder_no_config(const char *path, rose_err *err)
             err, ROSE_E_NOTFOUND,
             "'%.200s': no config.json there; give one of the folders in its snapshots/", path);
     return rose_fail(err, ROSE_E_NOTFOUND,
-                     "'%.200s': no config.json there; " A_MODEL " (to get GPT-2: " GET_GPT2 ")",
-                     path);
+                     "'%.200s': no config.json there; " A_MODEL " (" FETCH ")", path);
 }
 
 /* A GGUF file that can stand for a model: no part of a split model but its first one. */

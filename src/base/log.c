@@ -10,10 +10,21 @@
 /* The log level is atomic only because any thread reads it. Relaxed is enough, because the level
  * is set before threads start. */
 static _Atomic int g_level = ROSE_LOG_INFO;
+static atomic_bool g_over_bar;
 
 void rose_log_set_level(rose_log_level level)
 {
     atomic_store_explicit(&g_level, (int)level, memory_order_relaxed);
+}
+
+void rose_log_over_bar(bool on)
+{
+    atomic_store_explicit(&g_over_bar, on, memory_order_relaxed); /* it guards no data */
+}
+
+bool rose_log_shows(rose_log_level level)
+{
+    return (int)level >= atomic_load_explicit(&g_level, memory_order_relaxed);
 }
 
 rose_status rose_log_parse_level(const char *name, rose_log_level *out)
@@ -30,15 +41,17 @@ rose_status rose_log_parse_level(const char *name, rose_log_level *out)
 void rose_log(rose_log_level level, const char *room, const char *fmt, ...)
 {
     static const char *const names[] = {"DEBUG", "INFO", "WARN", "ERROR"};
-    if ((int)level < atomic_load_explicit(&g_level, memory_order_relaxed) || level >= ROSE_LOG_OFF)
-        return;
+    if (!rose_log_shows(level) || level >= ROSE_LOG_OFF) return;
 
     char line[1024];
     struct timespec ts;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
-    size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
+    size_t n = 0;
+    if (atomic_load_explicit(&g_over_bar, memory_order_relaxed))
+        n = (size_t)snprintf(line, sizeof line, "\r\033[K");
+    n += strftime(line + n, sizeof line - n, "%Y-%m-%dT%H:%M:%S", &tm);
     n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %s %s: ", ts.tv_nsec / 1000000,
                           names[level], room);
     size_t text = n;

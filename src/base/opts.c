@@ -35,33 +35,60 @@ const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t l
     return o;
 }
 
+/* Ends the line of an unknown option. The short help of a command with many options lacks most of
+ * them. */
+static int see_help(const rose_command *c)
+{
+    bool brief = false;
+    for (size_t i = 0; i < c->n_opts; i++)
+        brief |= c->opts[i].brief;
+    fprintf(stderr, " (see --help%s)\n", brief ? "-all" : "");
+    return ROSE_USAGE_ERROR;
+}
+
 static int unknown_option(const rose_command *c, const char *name, size_t len)
 {
     bool no;
     const rose_opt *o = rose_opts_near(c, name, len, &no);
     fprintf(stderr, "roseinfer: unknown option --%.*s", (int)len, name);
     if (o != NULL) fprintf(stderr, "; did you mean --%s%s?", no ? "no-" : "", o->name);
-    fprintf(stderr, " (see --help)\n");
-    return ROSE_USAGE_ERROR;
+    return see_help(c);
 }
 
-static bool parse_u64(const char *s, uint64_t *out, bool suffix)
+/* The factor that a unit means, or 0; see rose_opt_number. */
+static uint64_t unit_factor(const char *unit, bool bytes)
+{
+    static const char units[] = "kmgt";
+    const char low = (char)(unit[0] | 0x20);
+    const char *at = low >= 'a' ? strchr(units, low) : NULL;
+    if (unit[0] == '\0') return 1;
+    if (at == NULL) return 0;
+    const bool binary = bytes ? strcasecmp(unit + 1, "b") != 0 : unit[0] != low;
+    if (unit[1] != '\0' &&
+        !(bytes && (!binary || strcasecmp(unit + 1, "i") == 0 || strcasecmp(unit + 1, "ib") == 0)))
+        return 0;
+    uint64_t factor = 1;
+    for (const char *u = units; u <= at; u++)
+        factor *= binary ? 1024 : 1000;
+    return factor;
+}
+
+bool rose_opt_number(const char *s, bool bytes, uint64_t *out)
 {
     char *end;
     if (*s < '0' || *s > '9') return false; /* strtoull would accept a sign and spaces */
     errno = 0;
-    unsigned long long v = strtoull(s, &end, 10);
+    const unsigned long long v = strtoull(s, &end, 10);
+    uint64_t tenths = 0, scale = 1; /* the digits after a point, and 10 to their number */
+    const bool point = *end == '.' && end[1] >= '0' && end[1] <= '9';
     if (errno != 0) return false;
-    unsigned shift = 0;
-    if (suffix && *end != '\0') {
-        const char *units = "KMGkmg";
-        const char *u = strchr(units, *end);
-        if (u == NULL) return false;
-        shift = 10u * (1u + (unsigned)((u - units) % 3));
-        end++;
+    for (end += point; point && *end >= '0' && *end <= '9' && scale < 10000; end++) {
+        tenths = 10 * tenths + (uint64_t)(*end - '0');
+        scale *= 10;
     }
-    if (*end != '\0' || (shift > 0 && v > UINT64_MAX >> shift)) return false;
-    *out = v << shift;
+    const uint64_t factor = unit_factor(end, bytes);
+    if (factor == 0 || (point && factor == 1) || v > (UINT64_MAX - factor) / factor) return false;
+    *out = v * factor + tenths * factor / scale;
     return true;
 }
 
@@ -111,88 +138,100 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text)
     }
 }
 
-static int set_number(const rose_opt *o, const char *from, const char *v)
+static rose_status set_number(const rose_opt *o, const char *v, rose_err *err)
 {
     const uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
     uint64_t u;
-    if (!parse_u64(v, &u, o->kind == ROSE_OPT_BYTES) || u < o->min || u > max) {
-        fprintf(stderr,
-                "roseinfer: %s--%s %s: expected a whole number%s from %" PRIu64 " to %" PRIu64 "\n",
-                from, o->name, v, o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "",
-                o->min, max);
-        return ROSE_USAGE_ERROR;
-    }
+    if (!rose_opt_number(v, o->kind == ROSE_OPT_BYTES, &u) || u < o->min || u > max)
+        return rose_fail(
+            err, ROSE_E_INVAL, "expected a whole number%s from %" PRIu64 " to %" PRIu64,
+            o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "", o->min, max);
     if (o->kind == ROSE_OPT_U32)
         *(uint32_t *)o->dest = (uint32_t)u;
     else
         *(uint64_t *)o->dest = u;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_float(const rose_opt *o, const char *from, const char *v)
+static rose_status set_float(const rose_opt *o, const char *v, rose_err *err)
 {
     char *end;
     const float f = strtof(v, &end);
-    if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax) {
-        fprintf(stderr, "roseinfer: %s--%s %s: expected a number from %g to %g\n", from, o->name, v,
-                (double)o->fmin, (double)o->fmax);
-        return ROSE_USAGE_ERROR;
-    }
+    if (end == v || *end != '\0' || !isfinite(f) || f < o->fmin || f > o->fmax)
+        return rose_fail(err, ROSE_E_INVAL, "expected a number from %g to %g", (double)o->fmin,
+                         (double)o->fmax);
     *(float *)o->dest = f;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_choice(const rose_opt *o, const char *from, const char *v)
+static rose_status set_choice(const rose_opt *o, const char *v, rose_err *err)
 {
     const int i = choice_index(o->choices, v);
-    if (o->removed != NULL && strcmp(v, o->removed) == 0) {
-        fprintf(stderr, "roseinfer: %s--%s %s: %s\n", from, o->name, v, o->removed_why);
-        return ROSE_USAGE_ERROR;
-    }
-    if (i < 0) {
-        fprintf(stderr, "roseinfer: %s--%s %s: expected one of %s\n", from, o->name, v, o->choices);
-        return ROSE_USAGE_ERROR;
-    }
+    if (o->removed != NULL && strcmp(v, o->removed) == 0)
+        return rose_fail(err, ROSE_E_INVAL, "%s", o->removed_why);
+    if (i < 0) return rose_fail(err, ROSE_E_INVAL, "expected one of %s", o->choices);
     if (o->kind == ROSE_OPT_ENUM)
         *(unsigned *)o->dest = (unsigned)i;
     else
         *(const char **)o->dest = v;
-    return -1;
+    return ROSE_OK;
 }
 
-static int set_list(const rose_opt *o, const char *from, const char *v)
+static rose_status set_switch(const rose_opt *o, const char *v, rose_err *err)
 {
-    if (rose_opt_list_add(o->dest, v)) return -1;
-    fprintf(
-        stderr,
-        "roseinfer: %s--%s '%s': expected at most %d values, none of them empty, and %d bytes in "
-        "all\n",
-        from, o->name, o->secret ? "..." : v, ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
-    return ROSE_USAGE_ERROR;
+    static const char *const words[][2] = {
+        {"true", "false"}, {"yes", "no"}, {"on", "off"}, {"1", "0"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        for (int off = 0; off < 2; off++) {
+            if (strcasecmp(v, words[i][off]) != 0) continue;
+            *(bool *)o->dest = off == 0;
+            return ROSE_OK;
+        }
+    }
+    return rose_fail(err, ROSE_E_INVAL, "expected true or false");
 }
 
-int rose_opt_set(const rose_opt *o, const char *from, const char *v)
+static rose_status set_list(const rose_opt *o, const char *v, rose_err *err)
+{
+    if (rose_opt_list_add(o->dest, v)) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL,
+                     "expected at most %d values, none of them empty, and %d bytes in all",
+                     ROSE_OPT_LIST_MAX, ROSE_OPT_LIST_BYTES);
+}
+
+rose_status rose_opt_read(const rose_opt *o, const char *v, rose_err *err)
 {
     switch (o->kind) {
     case ROSE_OPT_U32:
     case ROSE_OPT_U64:
     case ROSE_OPT_BYTES:
-        return set_number(o, from, v);
+        return set_number(o, v, err);
     case ROSE_OPT_FLOAT:
-        return set_float(o, from, v);
+        return set_float(o, v, err);
     case ROSE_OPT_CHOICE:
     case ROSE_OPT_ENUM:
-        return set_choice(o, from, v);
+        return set_choice(o, v, err);
     case ROSE_OPT_LIST:
-        return set_list(o, from, v);
+        return set_list(o, v, err);
     case ROSE_OPT_STRING:
         *(const char **)o->dest = v;
-        return -1;
+        return ROSE_OK;
     case ROSE_OPT_BOOL:
     case ROSE_OPT_FLAG:
+        return set_switch(o, v, err);
     case ROSE_OPT_HEADING:
         break;
     }
+    return rose_fail(err, ROSE_E_INTERNAL, "a heading has no value");
+}
+
+int rose_opt_set(const rose_opt *o, const char *from, const char *v)
+{
+    rose_err err;
+    const char *quote = o->kind == ROSE_OPT_LIST ? "'" : "";
+    if (rose_opt_read(o, v, &err) == ROSE_OK) return -1;
+    fprintf(stderr, "roseinfer: %s--%s %s%s%s: %s\n", from, o->name, quote, o->secret ? "..." : v,
+            quote, err.msg);
     return ROSE_USAGE_ERROR;
 }
 
@@ -203,11 +242,15 @@ typedef struct walk {
     char **argv;
     const rose_opt *list; /* the option that was read last, if it takes more values */
     bool *given;          /* NULL, or: set nothing, and mark the rows that are given */
+    const char **from; /* NULL, or for each argument the foreign option that became it, or NULL */
 } walk;
 
 static int take(walk *w, const rose_opt *o, const char *value)
 {
-    if (w->given == NULL) return rose_opt_set(o, "", value);
+    const char *foreign = w->from != NULL ? w->from[w->i] : NULL;
+    char from[128] = "";
+    if (foreign != NULL) snprintf(from, sizeof from, "%.120s: ", foreign);
+    if (w->given == NULL) return rose_opt_set(o, from, value);
     w->given[o - w->c->opts] = true;
     if (o->config) *(const char **)o->dest = value;
     return -1;
@@ -267,8 +310,8 @@ static int parse_short(walk *w)
             return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
         return turn(w, o, true);
     }
-    fprintf(stderr, "roseinfer: unknown option %s (see --help)\n", a);
-    return ROSE_USAGE_ERROR;
+    fprintf(stderr, "roseinfer: unknown option %s", a);
+    return see_help(w->c);
 }
 
 /* Prints help if --help or --help-all is there, whatever mistakes the arguments contain, as
@@ -282,6 +325,10 @@ static bool print_help(const rose_command *c, int argc, char **argv)
     }
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         const bool all = strcmp(argv[i], "--help-all") == 0;
+        if (c->foreign != NULL && strcmp(argv[i], "--help-foreign") == 0) {
+            rose_foreign_help(c->foreign);
+            return true;
+        }
         if (!all && strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
         rose_opts_help(c, all);
         return true;
@@ -304,14 +351,14 @@ static int missing_argument(const rose_command *c, uint32_t n)
 }
 
 /* Reads the command line; with given, only marks which rows it gives. */
-static int read_line(const rose_command *c, int argc, char **argv, bool *given, const char **args,
-                     uint32_t *n_args)
+static int read_line(const rose_command *c, const rose_foreign_line *l, bool *given,
+                     const char **args, uint32_t *n_args)
 {
-    walk w = {.c = c, .argc = argc, .argv = argv, .given = given};
+    walk w = {.c = c, .argc = l->argc, .argv = l->argv, .given = given, .from = l->from};
     bool options = true;
     *n_args = 0;
-    for (w.i = 1; w.i < argc; w.i++) {
-        const char *a = argv[w.i];
+    for (w.i = 1; w.i < w.argc; w.i++) {
+        const char *a = w.argv[w.i];
         const rose_opt *list = w.list;
         int rc = -1;
         w.list = NULL;
@@ -340,35 +387,61 @@ int rose_opts_parse(const rose_command *c, int argc, char **argv, const char **a
 {
     *n_args = 0;
     if (print_help(c, argc, argv)) return 0;
-    const int rc = read_line(c, argc, argv, NULL, args, n_args);
+    const rose_foreign_line l = {.argv = argv, .argc = argc};
+    const int rc = read_line(c, &l, NULL, args, n_args);
     if (rc >= 0) return rc;
+    return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
+}
+
+/* Reads the sources in the order of precedence. l: the command line, without foreign options. */
+static int read_all(const rose_command *c, rose_opts_sources *s, const rose_foreign_line *l,
+                    const char **args, uint32_t *n_args)
+{
+    const char *model = NULL;
+    bool *given = calloc(c->n_opts + 1, sizeof *given);
+    if (given == NULL) {
+        fprintf(stderr, "roseinfer: out of memory\n");
+        return 1;
+    }
+    int rc = read_line(c, l, given, args, n_args);
+    if (rc < 0) rc = rose_opts_read_sources(c, s, given, &model);
+    free(given);
+    if (rc < 0) rc = read_line(c, l, NULL, args, n_args);
+    if (rc >= 0) return rc;
+    if (*n_args == 0 && model != NULL && c->max_args > 0) args[(*n_args)++] = model;
     return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
 }
 
 int rose_opts_parse_from(const rose_command *c, rose_opts_sources *s, int argc, char **argv,
                          const char **args, uint32_t *n_args)
 {
-    const char *model = NULL;
+    rose_foreign_line l = {0};
     *n_args = 0;
     if (print_help(c, argc, argv)) return 0;
-    bool *given = calloc(c->n_opts + 1, sizeof *given);
-    if (given == NULL) {
-        fprintf(stderr, "roseinfer: out of memory\n");
-        return 1;
-    }
-    int rc = read_line(c, argc, argv, given, args, n_args);
-    if (rc < 0) rc = rose_opts_read_sources(c, s, given, &model);
-    free(given);
-    if (rc < 0) rc = read_line(c, argc, argv, NULL, args, n_args);
-    if (rc >= 0) return rc;
-    if (*n_args == 0 && model != NULL && c->max_args > 0) args[(*n_args)++] = model;
-    return *n_args >= c->min_args ? -1 : missing_argument(c, *n_args);
+    if (c->foreign == NULL)
+        return read_all(c, s, &(rose_foreign_line){.argv = argv, .argc = argc}, args, n_args);
+    int rc = rose_foreign_read_line(c, &s->foreign, &l, argc, argv);
+    if (rc < 0) rc = read_all(c, s, &l, args, n_args);
+    rose_foreign_line_free(&l);
+    return rc;
+}
+
+void rose_opts_sources_free(rose_opts_sources *s)
+{
+    rose_opts_file_free(&s->file);
+    rose_foreign_free(&s->foreign);
+    rose_foreign_free(&s->foreign_file);
 }
 
 int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *opts, size_t n_opts,
                         int argc, char **argv, const char **arg)
 {
-    const rose_command c = {usage, about, opts, n_opts, 1, 1};
+    const rose_command c = {.usage = usage,
+                            .about = about,
+                            .opts = opts,
+                            .n_opts = n_opts,
+                            .min_args = 1,
+                            .max_args = 1};
     uint32_t n_args;
     return rose_opts_parse(&c, argc, argv, arg, &n_args);
 }

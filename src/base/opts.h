@@ -4,7 +4,8 @@
  *
  * Forms: --name value, --name=value, -x value; booleans: --name, --no-name. "--" ends the
  * options. --help shows all rows, except that in a group whose heading is `brief` it shows only
- * the rows marked `first`. --help-all shows all rows. */
+ * the rows marked `first`. --help-all shows all rows, --help-foreign the table of foreign options.
+ */
 #ifndef ROSE_BASE_OPTS_H
 #define ROSE_BASE_OPTS_H
 
@@ -14,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/opts_file.h"
+#include "base/opts_foreign.h"
 #include "base/status.h"
 
 typedef enum rose_opt_kind {
@@ -120,7 +122,9 @@ typedef struct rose_command {
     const char *about; /* a short paragraph */
     const rose_opt *opts;
     size_t n_opts;
-    uint32_t min_args, max_args; /* positional arguments */
+    uint32_t min_args, max_args;     /* positional arguments */
+    const rose_foreign_set *foreign; /* options of other servers, which rose_opts_parse_from takes;
+                                        or NULL */
 } rose_command;
 
 /* Parses argv[1..argc). Positional arguments are moved to args[0 .. *n_args), borrowed from
@@ -135,11 +139,15 @@ int rose_opts_parse_one(const char *usage, const char *about, const rose_opt *op
                         int argc, char **argv, const char **arg);
 
 /* Where options come from besides the command line: variables of the environment, and the file that
- * the row marked `config` names. */
+ * the row marked `config` names. Options borrow texts from all members. */
 typedef struct rose_opts_sources {
-    char *const *env;    /* NAME=VALUE each, ended by NULL; NULL: no variables */
-    rose_opts_file file; /* owned; options borrow its texts. Free it with rose_opts_file_free */
+    char *const *env;                /* NAME=VALUE each, ended by NULL; NULL: no variables */
+    rose_opts_file file;             /* owned */
+    rose_foreign_taken foreign;      /* owned: what foreign options of the command line became */
+    rose_foreign_taken foreign_file; /* owned: the same for the file */
 } rose_opts_sources;
+
+void rose_opts_sources_free(rose_opts_sources *s); /* accepts {0}; leaves env */
 
 /* As rose_opts_parse, with more sources. For each option the first of these that gives it counts:
  * the command line, the variable ROSEINFER_NAME, the file, the default. NAME is the option's name
@@ -149,6 +157,16 @@ typedef struct rose_opts_sources {
  * the file that is no option is an error; such a variable gives a warning. */
 int rose_opts_parse_from(const rose_command *c, rose_opts_sources *s, int argc, char **argv,
                          const char **args, uint32_t *n_args);
+
+/* Sets the option to a value in the form of a file: a switch is true or false. INVAL: a message
+ * that names neither the option nor the value. */
+rose_status rose_opt_read(const rose_opt *o, const char *v, rose_err *err);
+
+/* Finds the row of an option; NULL = there is none. */
+const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len);
+
+/* Finds the row that a person probably meant, or NULL. *no: they meant --no-NAME. */
+const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no);
 
 /* Writes the default of each row (.def, .sdef) to the row's dest. */
 void rose_opts_default(const rose_opt *opts, size_t n_opts);

@@ -169,4 +169,7 @@ void rose_opts_help(const rose_command *c, bool all)
     fputs("      --help-all", stdout);
     snprintf(text, sizeof text, "show all %zu options", n);
     print_wrapped(text, 16);
+    if (c->foreign == NULL) return;
+    fputs("      --help-foreign", stdout);
+    print_wrapped("show what options of vLLM, llama-server and SGLang mean here", 20);
 }

@@ -7,14 +7,8 @@
 
 enum { ROSE_USAGE_ERROR = 2 };
 
-/* Finds the row of an option; NULL = there is none. */
-const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t len);
-
-/* Finds the row that a person probably meant, or NULL. *no: they meant --no-NAME. */
-const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no);
-
-/* Sets an option that takes a value. Returns -1, or the exit code after a message that begins with
- * `from`: "", or the place of the value and ": ". */
+/* As rose_opt_read. Returns -1, or the exit code after a message that begins with `from`: "", or
+ * the place of the value and ": ". */
 int rose_opt_set(const rose_opt *o, const char *from, const char *v);
 
 /* Applies the file and the environment to the rows that are not given (one flag a row), and sets
@@ -34,6 +28,32 @@ int rose_opt_choice(const rose_opt *o, unsigned i, const char **text);
 /* Calls fn for each row, group by group, with a heading before the rows of its group. all =
  * false: only for the rows that --help shows. */
 void rose_opts_by_group(const rose_command *c, bool all, void (*fn)(const rose_opt *o));
+
+/* Reads a whole number. 1k is 1000 and 1K is 1024, and so on with m, g and t, as in vLLM; 1.5k is
+ * 1500. bytes: both are 1024, as are 8Ki, 8KiB and the like, and only 8KB is 8000. */
+bool rose_opt_number(const char *text, bool bytes, uint64_t *out);
+
+/* A command line whose foreign options are replaced. Initialise with {0}. */
+typedef struct rose_foreign_line {
+    char **argv;       /* owned; the texts are borrowed */
+    const char **from; /* owned; for each argument the foreign option that became it, or NULL */
+    int argc;
+} rose_foreign_line;
+
+/* Replaces the foreign options of argv; *out borrows from argv and t. Returns -1, or the exit code
+ * after a message. opts_foreign.c */
+int rose_foreign_read_line(const rose_command *c, rose_foreign_taken *t, rose_foreign_line *out,
+                           int argc, char **argv);
+void rose_foreign_line_free(rose_foreign_line *l); /* accepts {0} */
+
+/* Takes a key of a file if it is a foreign option: then *took is true. where: the place and ": ".
+ * own: an option of ours has this name. v must live as long as t. Returns -1, or the exit code
+ * after a message. */
+int rose_foreign_take_key(const rose_command *c, rose_foreign_taken *t, const char *where,
+                          const char *key, const char *v, bool own, bool *took);
+
+/* Prints the table for --help-foreign, in Markdown. */
+void rose_foreign_help(const rose_foreign_set *set);
 
 /* Documents that are generated from the tables of commands. The program asks each command for
  * its part by a hidden first argument. */

@@ -41,25 +41,12 @@ static const rose_opt *find_row(const rose_command *c, const char *name, bool *n
     return o != NULL && o->kind == ROSE_OPT_BOOL ? o : NULL;
 }
 
-static bool is_switch(const rose_opt *o)
+/* Sets the option; no: its key was no-NAME. */
+static int set_named(const rose_opt *o, const char *from, bool no, const char *v)
 {
-    return o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG;
-}
-
-/* Reads the words that YAML 1.1 has for booleans, and 1 and 0. */
-static int set_switch(const rose_opt *o, const char *from, bool no, const char *v)
-{
-    static const char *const words[][2] = {
-        {"true", "false"}, {"yes", "no"}, {"on", "off"}, {"1", "0"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        for (int off = 0; off < 2; off++) {
-            if (strcasecmp(v, words[i][off]) != 0) continue;
-            *(bool *)o->dest = (off == 0) != no;
-            return -1;
-        }
-    }
-    fprintf(stderr, "roseinfer: %s--%s %s: expected true or false\n", from, o->name, v);
-    return ROSE_USAGE_ERROR;
+    const int rc = rose_opt_set(o, from, v);
+    if (rc < 0 && no) *(bool *)o->dest = !*(bool *)o->dest;
+    return rc;
 }
 
 /* ---- the environment ---- */
@@ -129,8 +116,7 @@ static int apply_variables(sources *x)
         size_t n = (size_t)snprintf(from, sizeof from, "%s%s: ", PREFIX, o->name);
         for (size_t k = 0; k < n && k < sizeof from - 1; k++)
             from[k] = (char)(from[k] == '-' ? '_' : toupper((unsigned char)from[k]));
-        const int rc = is_switch(o) ? set_switch(o, from, false, x->by_env[i])
-                                    : rose_opt_set(o, from, x->by_env[i]);
+        const int rc = rose_opt_set(o, from, x->by_env[i]);
         if (rc >= 0) return rc;
     }
     return -1;
@@ -164,7 +150,54 @@ static int apply_values(const sources *x, const rose_opts_file_item *item, const
     int rc = -1;
     snprintf(from, sizeof from, "%s:%u: ", x->path, item->line);
     for (uint32_t i = 0; i < item->n && rc < 0; i++, v += strlen(v) + 1)
-        rc = is_switch(o) ? set_switch(o, from, no, v) : rose_opt_set(o, from, v);
+        rc = set_named(o, from, no, v);
+    return rc;
+}
+
+/* Takes the key if it is an option of another server: then *took is true. A list becomes one text
+ * with commas. */
+static int take_foreign(sources *x, const rose_opts_file_item *item, const char *name, bool own,
+                        bool *took)
+{
+    rose_foreign_taken *t = &x->s->foreign_file;
+    const char *v = rose_opts_file_text(&x->s->file, item->value), *all = item->n > 0 ? v : "";
+    *took = false;
+    if (x->c->foreign == NULL) return -1;
+    for (uint32_t i = 1; i < item->n && all != NULL; i++) {
+        v += strlen(v) + 1;
+        all = rose_foreign_keep(t, "%s,%s", all, v);
+    }
+    const char *where = rose_foreign_keep(t, "%s:%u: ", x->path, item->line);
+    if (all != NULL && where != NULL)
+        return rose_foreign_take_key(x->c, t, where, name, all, own, took);
+    fprintf(stderr, "roseinfer: out of memory\n");
+    return 1;
+}
+
+/* Sets what the foreign keys became, unless the command line or a variable gives it. */
+static int apply_foreign(sources *x, const char **model)
+{
+    rose_foreign_taken *t = &x->s->foreign_file;
+    int rc = t->n > 0 && x->c->foreign->finish != NULL ? x->c->foreign->finish(t) : -1;
+    for (size_t i = 0; i < t->n && rc < 0; i++) {
+        const rose_foreign_pair *p = &t->pairs[i];
+        bool no;
+        char from[200];
+        const rose_opt *o = find_row(x->c, p->name, &no);
+        if (strcmp(p->name, "MODEL") == 0 && *model == NULL) *model = p->value;
+        const size_t row = o != NULL ? (size_t)(o - x->c->opts) : 0;
+        if (o != NULL && x->lines[row] != 0) {
+            fprintf(stderr, "roseinfer: %s is '%s', which line %u gives as well\n", p->from,
+                    p->name, x->lines[row]);
+            return ROSE_USAGE_ERROR;
+        }
+        if (o == NULL || x->given[row] || x->by_env[row] != NULL) continue;
+        snprintf(from, sizeof from, "%.190s: ", p->from);
+        if (p->value == NULL)
+            *(bool *)o->dest = !no;
+        else
+            rc = rose_opt_set(o, from, p->value);
+    }
     return rc;
 }
 
@@ -178,6 +211,11 @@ static int apply_item(sources *x, const rose_opts_file_item *item, const char **
     option_name(name, key, strlen(key));
     const rose_opt *o = find_row(x->c, name, &no);
     const bool is_model = o == NULL && strcmp(name, MODEL) == 0;
+    bool took = false;
+    if (!is_model) {
+        const int rc = take_foreign(x, item, name, o != NULL, &took);
+        if (rc >= 0 || took) return rc;
+    }
     const size_t row = o != NULL ? (size_t)(o - x->c->opts) : x->c->n_opts;
     if (o == NULL && !is_model) return unknown_key(x, item, name);
     if (o != NULL && o->config) return wrong_item(x, item, "cannot name another file");
@@ -208,7 +246,7 @@ static int apply_file(sources *x, const char **model)
     }
     for (size_t i = 0; i < x->s->file.n && rc < 0; i++)
         rc = apply_item(x, &x->s->file.items[i], model);
-    return rc;
+    return rc < 0 ? apply_foreign(x, model) : rc;
 }
 
 /* The file's path, from the command line or the environment. */

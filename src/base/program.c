@@ -68,6 +68,18 @@ static void print_function(const rose_program *p)
         putchar(*c == '-' ? '_' : *c);
 }
 
+/* The command that runs another program is completed by that program's script, which the program
+ * itself writes if the shell does not have it yet. */
+static void print_bash_apart(const rose_program *p)
+{
+    if (p->apart == NULL) return;
+    printf("    '%s')\n        declare -F _%s_%s > /dev/null ||\n"
+           "            eval \"$(\"${COMP_WORDS[0]}\" %s completion bash 2> /dev/null)\"\n"
+           "        COMP_WORDS=(\"${COMP_WORDS[@]:1}\") COMP_CWORD=$((COMP_CWORD - 1))\n"
+           "        if declare -F _%s_%s > /dev/null; then _%s_%s; fi\n        return ;;\n",
+           p->apart, p->name, p->apart, p->apart, p->name, p->apart, p->name, p->apart);
+}
+
 static int print_bash(const rose_program *p)
 {
     printf("# bash completion of %s, written by: %s completion bash\n", p->name, p->name);
@@ -87,6 +99,7 @@ static int print_bash(const rose_program *p)
          "    fi\n"
          "    case ${COMP_WORDS[1]} in");
     print_parts(p, ROSE_DOC_BASH);
+    print_bash_apart(p);
     puts("    completion)\n"
          "        COMPREPLY=($(compgen -W 'bash zsh' -- \"$cur\"))\n"
          "        return ;;\n"
@@ -135,6 +148,9 @@ static int print_zsh(const rose_program *p)
          "(( CURRENT-- ))\n"
          "case $command in");
     print_parts(p, ROSE_DOC_ZSH);
+    if (p->apart != NULL)
+        printf("    %s) (( $+functions[_%s-%s] )) && _%s-%s ;;\n", p->apart, p->name, p->apart,
+               p->name, p->apart);
     puts("    completion) _values shell bash zsh ;;\nesac");
     return 0;
 }

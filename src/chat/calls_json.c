@@ -228,6 +228,82 @@ static void in_skip(rose_calls *p, char c)
         rose_calls_hold(p, c);
 }
 
+/* ---- a Python dict in place of the object: {'name': 'f', 'arguments': {'x': True}} ---- */
+
+/* Whether c, the first quote of a key, stands in a dict. Only a mark makes it a call's. */
+static bool begins_dict(const rose_calls *p, char c)
+{
+    size_t n = p->held.len;
+    while (n > 0 && rose_calls_space(p->held.data[n - 1]))
+        n--;
+    return c == '\'' && p->state == CALLS_KEY && p->marked && !p->said && !p->nested && n > 0 &&
+           p->held.data[n - 1] == '{';
+}
+
+static void begin_dict(rose_calls *p, char c)
+{
+    p->args_at = p->held.len;
+    while (p->held.data[p->args_at - 1] != '{')
+        p->args_at--;
+    p->args_at--;
+    p->depth = 1;
+    p->in_str = true;
+    rose_python_string_begin(&p->str, c, false);
+    rose_calls_hold(p, c);
+    p->state = CALLS_DICT;
+}
+
+/* Whether the JSON text is a call. */
+static bool is_call(rose_calls *p, const rose_buf *json)
+{
+    rose_json *v = NULL;
+    const rose_status st = rose_json_parse(&v, json->data, json->len, ROSE_JSON_NUL, NULL);
+    const rose_json *f = rose_json_get(v, "function");
+    const bool ok = rose_json_is_string(rose_json_get(rose_json_is_object(f) ? f : v, "name"));
+    if (st == ROSE_E_NOMEM) p->oom = true;
+    rose_json_decref(v);
+    return ok;
+}
+
+/* The dict is complete: its JSON form is taken in its place. */
+static void end_dict(rose_calls *p)
+{
+    rose_buf json = {0};
+    unsigned type;
+    const size_t n = p->held.len - p->args_at;
+    if (!rose_python_value(&json, p->held.data + p->args_at, n, &type, &p->oom) ||
+        !is_call(p, &json)) {
+        rose_calls_give_up(p);
+    } else {
+        p->held.len = p->args_at;
+        p->args_at = 0;
+        p->state = CALLS_OBJECT;
+        for (size_t i = 0; i < json.len; i++)
+            rose_calls_step(p, json.data[i]);
+    }
+    rose_buf_free(&json);
+}
+
+static void in_dict(rose_calls *p, char c)
+{
+    if (p->in_str) {
+        const rose_python_took took = rose_python_string_step(&p->str, NULL, c);
+        p->in_str = took == PYTHON_MORE;
+        if (took != PYTHON_BEFORE) {
+            rose_calls_hold(p, c);
+            return;
+        }
+    }
+    if (c == '\'' || c == '"') {
+        p->in_str = true;
+        rose_python_string_begin(&p->str, c, false);
+    }
+    if (c == '{' || c == '[' || c == '(') p->depth++;
+    if (c == '}' || c == ']' || c == ')') p->depth--;
+    rose_calls_hold(p, c);
+    if (p->depth == 0) end_dict(p);
+}
+
 /* In the object, outside its keys and values: c is punctuation. */
 static void between(rose_calls *p, char c)
 {
@@ -251,6 +327,8 @@ static void between(rose_calls *p, char c)
     }
     if (p->state == CALLS_VALUE) {
         begin_value(p, c);
+    } else if (begins_dict(p, c)) {
+        begin_dict(p, c);
     } else if (c == '}' && (p->state == CALLS_KEY || p->state == CALLS_NEXT)) {
         rose_calls_hold(p, c);
         end_object(p);
@@ -355,6 +433,7 @@ void rose_calls_json_step(rose_calls *p, char c)
         [CALLS_SKIP] = in_skip,
         [CALLS_NAME] = in_name,
         [CALLS_ARGS] = in_args,
+        [CALLS_DICT] = in_dict,
         [CALLS_MISTRAL] = mistral_step,
         [CALLS_MISTRAL_NAME] = mistral_name,
         [CALLS_MISTRAL_MARK] = mistral_mark,

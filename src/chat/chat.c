@@ -236,12 +236,18 @@ static rose_status open_refusal(rose_chat **out, const char *model, const char *
     return st;
 }
 
+/* The format that most models without a template of their own were trained on. */
+static const char CHATML[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+                             "<|im_end|>\n{% endfor %}"
+                             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err)
 {
     rose_chat_texts x;
     rose_err why = {{0}};
     *out = NULL;
     if (given != NULL && strcmp(given, "plain") == 0) return ROSE_OK;
+    if (given != NULL && strcmp(given, "chatml") == 0) given = CHATML;
     rose_status st = rose_chat_texts_read(&x, model, given, err);
     if (st != ROSE_OK) return st;
     if (x.found) st = create(out, &x, &(rose_template_limits){0}, &why);
@@ -358,11 +364,14 @@ static rose_status render_otherwise(const way *first, const way *w, const rose_j
     return st == ROSE_OK ? render_checked(w, messages, text, &second) : st;
 }
 
-/* What took too many steps may be right with more of them: the caller decides. */
+/* What took too many steps may be right with more of them: the caller decides. When the CPU time of
+ * the request is over, no other way is tried. */
 static bool took_too_long(const way *w)
 {
     const rose_template_limits *limits = &w->in->limits;
-    return limits->steps > 0 && *limits->used > limits->steps;
+    return (limits->steps > 0 && *limits->used > limits->steps) ||
+           (limits->cpu_ms > 0 && limits->spent_ns != NULL &&
+            *limits->spent_ns >= limits->cpu_ms * UINT64_C(1000000));
 }
 
 /* Renders as the template shows the instructions; if it fails or drops one, with all of them at the
@@ -390,13 +399,14 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
                              rose_template_text *text, rose_err *err)
 {
     rose_json *messages = NULL;
-    uint64_t used = 0;
+    uint64_t used = 0, spent_ns = 0;
     *text = (rose_template_text){0};
     rose_status st = rose_chat_messages(&messages, in->messages, c->forms, err);
     if (st != ROSE_OK) return st;
     rose_template_input x = *in;
     x.tokens = c->tokens;
     if (x.limits.used == NULL) x.limits.used = &used;
+    if (x.limits.spent_ns == NULL) x.limits.spent_ns = &spent_ns; /* of all ways together */
     x.null_content = true; /* rose_chat_messages leaves null only where the template takes it */
     if (rose_json_count(x.tools) == 0) x.tools = NULL;
     const bool tool_use = x.tools != NULL && c->tool_use != NULL;

@@ -16,13 +16,12 @@ typedef struct rose_chat rose_chat;
 /* Finds and compiles the chat template of a model (a folder or a GGUF file). *out is NULL, and the
  * result ROSE_OK, where the model has none or given is "plain".
  *
- * given (--chat-template; NULL = not given) is a file, or the template itself if it holds a brace
- * or a newline and is no file. Else the first of these counts: chat_template.jinja,
- * chat_template.json, tokenizer_config.json (a string, or a list of names and templates); a GGUF
- * file's tokenizer.chat_template. Where the model has a second template "tool_use", requests with
- * tools use it.
- * Errors: FORMAT and UNSUPPORTED (the template does not compile; the message names the place),
- * NOTFOUND, IO, NOMEM; then *out is NULL. */
+ * given (--chat-template; NULL = not given) is "chatml" (that format), a file, or the template
+ * itself if it holds a brace or a newline and is no file. Else the first of these counts:
+ * chat_template.jinja, chat_template.json, tokenizer_config.json (a string, or a list of names and
+ * templates); a GGUF file's tokenizer.chat_template. Where the model has a second template
+ * "tool_use", requests with tools use it. Errors: FORMAT and UNSUPPORTED (the template does not
+ * compile; the message names the place), NOTFOUND, IO, NOMEM; then *out is NULL. */
 rose_status rose_chat_open(rose_chat **out, const char *model, const char *given, rose_err *err);
 
 /* As rose_chat_open for a template of n bytes that a request brings. base lends the values of

@@ -101,6 +101,7 @@ typedef enum rose_calls_state {
     CALLS_ARGS,         /* in the value of the arguments */
     CALLS_NEXT,         /* after a value */
     CALLS_LIST_NEXT,    /* after a call of a list */
+    CALLS_DICT,         /* in a Python dict in place of the object */
     CALLS_MISTRAL,      /* after [TOOL_CALLS] */
     CALLS_MISTRAL_NAME, /* in a name after [TOOL_CALLS] */
     CALLS_MISTRAL_MARK, /* in [ARGS] or [CALL_ID] */
@@ -194,6 +195,7 @@ struct rose_calls {
     bool has_args;    /* arguments were seen */
     bool args_string; /* they are JSON within a string */
     size_t args_at;   /* where they are in `held`, if they came before the name; in
+                       * CALLS_DICT where the dict is; in
                        * CALLS_XML_VALUE_END where the text after the tag is */
     size_t args_len;
     /* of calls_convert.c and calls_python.c */

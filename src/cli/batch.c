@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 
 enum { BAR_WIDTH = 24, DRAW_MS = 100, LINE_MS = 5000, MAX_ROWS = ROSE_SERVE_OPT_ROWS + 8 };
@@ -257,6 +258,7 @@ static const char *const of_serve[] = {"served-model-name",
                                        "tool-call-parser",
                                        "reasoning-parser",
                                        "generation-config",
+                                       "override-generation-config",
                                        "pooling-type",
                                        "task",
                                        "log-level",
@@ -342,6 +344,7 @@ static int load_and_run(const char *model, rose_serve_flags *f, batch *b)
     int rc;
     rose_log_parse_level(f->log_level, &level);
     rose_log_set_level(level);
+    rose_progress_allow_waits(b->progress);
     if (rose_cli_find_model(&model, &path, f->pull, false, &err)) {
         if (model != given && f->served_names.n == 0) rose_opt_list_add(&f->served_names, given);
         rc = rose_cli_serve(model, f, &work);

@@ -21,6 +21,7 @@ typedef struct chat {
     rose_json *messages;  /* owned: a list of {"role", "content"}; a system message comes first */
     rose_buf line, reply; /* the message and the reply of this turn */
     rose_lib_params p;
+    rose_screen screen;
     bool tty; /* a terminal is attached: show the input prompt and notes */
     bool timings, failed;
     uint32_t max_tokens;  /* 0: what the context leaves */
@@ -94,21 +95,6 @@ static bool set_system(chat *c, const char *text)
 
 /* ---- replies ---- */
 
-/* Prints text of the model. On a terminal control characters would be commands to it. */
-static void print_text(const chat *c, const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char b = (unsigned char)s[i];
-        const bool c1 = b == 0xC2 && i + 1 < n && (unsigned char)s[i + 1] < 0xA0;
-        if (!c->tty || !(c1 || b == 0x7F || (b < 0x20 && b != '\n' && b != '\t'))) {
-            putchar(b);
-            continue;
-        }
-        putchar('?');
-        i += c1;
-    }
-}
-
 static void print_timings(const chat *c, const rose_lib_request *r, uint32_t n, uint64_t start,
                           uint64_t first, uint64_t last)
 {
@@ -129,6 +115,7 @@ static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
     uint64_t first = 0, last = 0;
     bool at_newline = true;
     rose_lib_piece_init(&piece);
+    rose_screen_begin(&c->screen);
     c->reply.len = 0;
     while (rose_lib_next(r, &piece, -1) == 1) {
         if (piece.has_token) last = piece.t_ns;
@@ -138,7 +125,10 @@ static rose_lib_finish stream(chat *c, rose_lib_request *r, uint64_t start)
         const size_t skip = c->reply.len == 0 && piece.text[0] == ' ';
         if (rose_buf_add(&c->reply, piece.text, piece.text_len) != ROSE_OK) rose_lib_cancel(r);
         at_newline = piece.text[piece.text_len - 1] == '\n';
-        print_text(c, piece.text + skip, piece.text_len - skip);
+        if (c->tty)
+            rose_screen_put(&c->screen, piece.text + skip, piece.text_len - skip);
+        else
+            fwrite(piece.text + skip, 1, piece.text_len - skip, stdout);
         if (fflush(stdout) != 0) return ROSE_LIB_RUNNING;
     }
     if (!at_newline || !c->tty) putchar('\n');
@@ -259,7 +249,8 @@ static void print_setting(const rose_opt *o)
 /* The rows of the command line read the value. */
 static void do_set(chat *c, char *args)
 {
-    const rose_command set = {"/set NAME VALUE", "", c->set_rows, c->n_set_rows, 0, 0};
+    const rose_command set = {
+        .usage = "/set NAME VALUE", .about = "", .opts = c->set_rows, .n_opts = c->n_set_rows};
     char name[64] = "", word[] = "set";
     const size_t n = strcspn(args, " =");
     uint32_t n_args;
@@ -339,11 +330,12 @@ static int talk(chat *c)
 }
 
 /* Sets what the model recommends. */
-static rose_status recommend(chat *c, const char *model, const char *from, rose_err *err)
+static rose_status recommend(chat *c, const char *model, const char *from, const char *override,
+                             rose_err *err)
 {
     rose_generation g;
     rose_lib_params *p = &c->p;
-    const rose_status st = rose_generation_choose(&g, model, from, err);
+    const rose_status st = rose_generation_choose(&g, model, from, override, err);
     if (g.has & ROSE_GENERATION_TEMPERATURE) p->temperature = g.temperature;
     if (g.has & ROSE_GENERATION_TOP_P) p->top_p = g.top_p;
     if (g.has & ROSE_GENERATION_TOP_K) p->top_k = g.top_k;
@@ -391,7 +383,7 @@ int rose_cmd_chat(int argc, char **argv)
     chat c = {.tty = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1};
     rose_lib_options lib = {ROSE_CLI_LIB_OPTIONS, .generation_config = "auto"};
     bool pin = false, pull = true;
-    const char *system = NULL, *model;
+    const char *system = NULL, *override = NULL, *model;
     const rose_opt rows[] = {
         ROSE_ROW_STRING("system-prompt", &system, "TEXT", "the system message",
                         .unset = "none, or what the template writes"),
@@ -401,6 +393,10 @@ int rose_cmd_chat(int argc, char **argv)
         ROSE_ROW_STRING("generation-config", &lib.generation_config, "auto|none|PATH",
                         "sampling defaults: those of the model, none, or those of another folder "
                         "or generation_config.json"),
+        ROSE_ROW_STRING("override-generation-config", &override, "JSON",
+                        "sampling defaults that take precedence over --generation-config, as "
+                        "{\"temperature\": 0.2, \"top_p\": 0.9}",
+                        .unset = "none"),
         ROSE_ROW_BOOL("timings", &c.timings, "print times and token counts after each reply"),
         ROSE_ROW_U32("max-tokens", &c.max_tokens, "N", 0, 0, "most tokens of a reply",
                      .letter = 'n', .unset = "what the context leaves"),
@@ -408,17 +404,15 @@ int rose_cmd_chat(int argc, char **argv)
         ROSE_CLI_PULL_ROW(&pull),
         ROSE_CLI_ENGINE_ROWS(&lib, &pin),
     };
-    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 4, N_SET = 7 };
+    enum { N_ROWS = sizeof rows / sizeof *rows, FIRST_SET = 5, N_SET = 7 };
     static const char usage[] = "roseinfer chat MODEL [options]";
     static const char about[] =
         "A conversation with a model in the terminal; /help lists the commands. What the model's\n"
-        "generation_config.json recommends replaces the defaults of max-tokens and of sampling.\n"
+        "files recommend replaces the defaults of max-tokens and of sampling, as in serve.\n"
         "In a pipe each line of standard input is a message; standard output gets the replies.";
 
     rose_lib_params_default(&c.p);
-    c.p.temperature = ROSE_CLI_TEMPERATURE;
-    c.p.top_p = ROSE_CLI_TOP_P;
-    c.p.top_k = ROSE_CLI_TOP_K;
+    c.p.temperature = 1; /* as the server's */
     if (getrandom(&c.p.seed, sizeof(uint32_t), 0) < 0) c.p.seed = rose_now_ns();
     int rc = rose_opts_parse_one(usage, about, rows, N_ROWS, argc, argv, &model);
     if (rc >= 0) return rc;
@@ -428,7 +422,7 @@ int rose_cmd_chat(int argc, char **argv)
     rose_buf path = {0};
     const char *folder = model;
     if (!rose_cli_find_model(&folder, &path, pull, false, &e) ||
-        recommend(&c, folder, lib.generation_config, &e) != ROSE_OK) {
+        recommend(&c, folder, lib.generation_config, override, &e) != ROSE_OK) {
         rose_buf_free(&path);
         return rose_die(&e);
     }
@@ -440,6 +434,7 @@ int rose_cmd_chat(int argc, char **argv)
     rose_buf_free(&path);
     rose_lib_close(c.rose);
     rose_json_decref(c.messages);
+    rose_screen_free(&c.screen);
     rose_buf_free(&c.line);
     rose_buf_free(&c.reply);
     return rc;

@@ -54,11 +54,6 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err);
 
 /* ---- the options that `generate` and `chat` share ---- */
 
-/* The default of llama.cpp; at temperature 0 small models repeat themselves. */
-#define ROSE_CLI_TEMPERATURE 0.8f
-#define ROSE_CLI_TOP_P       0.95f
-#define ROSE_CLI_TOP_K       40u
-
 /* One sequence: no memory for more. */
 #define ROSE_CLI_LIB_OPTIONS                                                                       \
     .size = sizeof(rose_lib_options), .max_num_seqs = 1, .device = "auto", .load_format = "auto",  \
@@ -111,6 +106,20 @@ void rose_lines_close(rose_lines *l); /* accepts NULL */
  * FORMAT (the closing """ is missing). */
 rose_status rose_lines_next(rose_lines *l, rose_line *kind, rose_buf *out, rose_err *err);
 
+/* ---- screen.c: text of the model on the terminal that is standard output. Control characters
+ * would be commands to it: '?' is printed for each. Lines are broken between words. One thread. */
+
+typedef struct rose_screen {
+    uint32_t width;          /* columns that are used; 0 = unknown, so the terminal breaks lines */
+    uint32_t col, word_cols; /* columns printed of the line, and of its last word */
+    rose_buf word;           /* owned: the bytes of this word */
+} rose_screen;
+
+/* Text begins at the left edge. Asks the terminal for its width. s: zero before the first call. */
+void rose_screen_begin(rose_screen *s);
+void rose_screen_put(rose_screen *s, const char *text, size_t n);
+void rose_screen_free(rose_screen *s); /* accepts {0} */
+
 /* ---- systemd.c: what a service manager passes in the environment. Main thread ---- */
 
 /* Sets *out to the listening socket that LISTEN_FDS passes, or to 0 without one, and unsets the
@@ -146,6 +155,9 @@ typedef struct rose_hub {
     const char *endpoint; /* "https://huggingface.co", no '/' at the end */
     const char *cache;    /* the folder of models--ORG--NAME */
     const char *token;    /* NULL = none */
+    const char *ca_file;  /* certificates to trust; NULL = libcurl's own */
+    const char *ca_dir;   /* a folder of them; NULL = libcurl's own */
+    const char *ca_from;  /* the variables that named these two; NULL = none did */
     uint32_t stall_s;     /* give a connection up that brought nothing for so long */
     uint32_t retries;     /* failed tries in a row before an error */
     bool log;             /* progress goes to the log, not to standard error */

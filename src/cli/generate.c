@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/opts.h"
 #include "cli/cli.h"
+#include "model/generation.h"
 #include "roseinfer.h"
 
 typedef struct generate_opts {
@@ -103,9 +104,9 @@ int rose_cmd_generate(int argc, char **argv)
         .pull = true,
         .lib = {ROSE_CLI_LIB_OPTIONS, .chat_template = "{{ '' }}", .generation_config = "none"}};
     rose_lib_params_default(&g.p);
-    g.p.temperature = ROSE_CLI_TEMPERATURE;
-    g.p.top_p = ROSE_CLI_TOP_P;
-    g.p.top_k = ROSE_CLI_TOP_K;
+    g.p.temperature = ROSE_GENERATION_GGUF_TEMPERATURE;
+    g.p.top_p = ROSE_GENERATION_GGUF_TOP_P;
+    g.p.top_k = ROSE_GENERATION_GGUF_TOP_K;
     const rose_opt opts[] = {
         ROSE_ROW_STRING("prompt", &g.prompt, "TEXT", "the text to continue", .letter = 'p',
                         .unset = "standard input"),

@@ -28,7 +28,7 @@
 #include "base/sha256.h"
 #include "cli/cli.h"
 
-enum { MAX_LIST = 16 << 20, MAX_FILES = 20000, PATH_CAP = 4096, LINE_NS = 5 };
+enum { MAX_LIST = 16 << 20, MAX_FILES = 20000, PATH_CAP = 4096 };
 
 /* One file of the repository; texts are borrowed from the list. */
 typedef struct hub_file {
@@ -358,7 +358,6 @@ typedef struct download {
     bool resumed;  /* the first bytes come from an earlier process */
     rose_sha256 sha;
     rose_progress bar;
-    uint64_t line_ns;
     rose_status st; /* why the receiver stopped */
     rose_err *err;
     char path[PATH_CAP];
@@ -371,20 +370,6 @@ static void say(const rose_hub *h, const char *text)
         rose_log(ROSE_LOG_INFO, "pull", "%s", text);
     else
         fprintf(stderr, "roseinfer: %s\n", text);
-}
-
-static void show(download *d)
-{
-    char line[400];
-    if (d->bar.tty && !d->h->log) {
-        rose_progress_update(&d->bar, d->at / 1000000, "MB");
-        return;
-    }
-    if (rose_now_ns() - d->line_ns < LINE_NS * 1000000000ull) return;
-    d->line_ns = rose_now_ns();
-    snprintf(line, sizeof line, "%.200s: %.1f of %.1f MB", d->f->name, (double)d->at * 1e-6,
-             (double)d->f->size * 1e-6);
-    say(d->h, line);
 }
 
 /* Begins the file anew. */
@@ -431,7 +416,7 @@ static bool on_bytes(void *ctx, const void *bytes, size_t n)
         p += k;
         n -= (size_t)k;
     }
-    show(d);
+    rose_progress_update(&d->bar, d->at / 1000000, "MB");
     return true;
 }
 
@@ -574,7 +559,7 @@ static rose_status fetch_locked(const rose_hub *h, const char *url, const hub_fi
     char line[320];
     download *d = calloc(1, sizeof *d);
     if (d == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    *d = (download){.h = h, .f = f, .fd = -1, .err = err, .line_ns = rose_now_ns()};
+    *d = (download){.h = h, .f = f, .fd = -1, .err = err};
     const int n = snprintf(d->path, sizeof d->path, "%s.incomplete", blob);
     rose_status st = n < PATH_CAP ? ROSE_OK : too_long(err);
     if (st == ROSE_OK &&
@@ -585,9 +570,9 @@ static rose_status fetch_locked(const rose_hub *h, const char *url, const hub_fi
         snprintf(line, sizeof line, "%.200s, %.1f MB%s", f->name, (double)f->size * 1e-6,
                  d->at > 0 ? ", continued" : "");
         say(h, line);
-        rose_progress_begin(&d->bar, base_of(f->name), f->size / 1000000);
+        rose_progress_wait(&d->bar, h->log ? "pull" : NULL, base_of(f->name), f->size / 1000000);
         st = fetch_rest(d, url);
-        if (!h->log) rose_progress_end(&d->bar);
+        rose_progress_end(&d->bar);
     }
     if (st == ROSE_OK) st = finish(d, blob);
     if (st == ROSE_E_EMPTY) {

@@ -23,11 +23,15 @@ enum {
     OPT_USERAGENT = 10018,
     OPT_HTTPHEADER = 10023,
     OPT_HEADERDATA = 10029,
+    OPT_CAINFO = 10065,
+    OPT_CAPATH = 10097,
     OPT_WRITEFUNCTION = 20011,
     OPT_HEADERFUNCTION = 20079,
     INFO_RESPONSE_CODE = 0x200002,
     INFO_REDIRECT_URL = 0x10001f,
     PROTOCOL_HTTP_AND_HTTPS = 3,
+    CODE_PEER_FAILED_VERIFICATION = 60,
+    CODE_CACERT_BADFILE = 77,
     ERROR_TEXT = 256,
     MAX_REDIRECTS = 5,
     MAX_DROPPED = 1 << 20
@@ -164,7 +168,32 @@ static int perform(const rose_hub *h, transfer *t, const char *url, uint64_t fro
     rc |= lib.easy_setopt(c, OPT_WRITEDATA, t);
     rc |= lib.easy_setopt(c, OPT_HEADERFUNCTION, on_header);
     rc |= lib.easy_setopt(c, OPT_HEADERDATA, t);
+    if (h->ca_file != NULL) rc |= lib.easy_setopt(c, OPT_CAINFO, h->ca_file);
+    if (h->ca_dir != NULL) rc |= lib.easy_setopt(c, OPT_CAPATH, h->ca_dir);
     return rc != 0 ? rc : lib.easy_perform(c);
+}
+
+/* Another try does not change a certificate that the trusted ones do not vouch for. */
+static bool is_certificate(int rc)
+{
+    return rc == CODE_PEER_FAILED_VERIFICATION || rc == CODE_CACERT_BADFILE;
+}
+
+/* Says what the network, or the check of the certificate, did not allow. why: libcurl's words. */
+static rose_status transfer_error(const rose_hub *h, int rc, const char *url, const char *why,
+                                  rose_err *err)
+{
+    const int n = (int)origin(url);
+    if (!is_certificate(rc)) return rose_fail(err, ROSE_E_IO, "%.*s: %.200s", n, url, why);
+    if (h->ca_from != NULL)
+        return rose_fail(err, ROSE_E_IO,
+                         "%.*s: %.200s; the trusted certificates come from %s: does it name those "
+                         "of this server?",
+                         n, url, why, h->ca_from);
+    return rose_fail(err, ROSE_E_IO,
+                     "%.*s: %.200s; if a proxy or a hub of your own signs its certificate, "
+                     "set SSL_CERT_FILE to the file of its CA",
+                     n, url, why);
 }
 
 /* *next: where the reply redirects to, owned by the caller; NULL = nowhere. */
@@ -190,10 +219,10 @@ static rose_status get_once(const rose_hub *h, const char *url, uint64_t from, t
     const int rc = perform(h, t, url, from, headers, text);
     lib.easy_getinfo(t->curl, INFO_RESPONSE_CODE, &t->r->code);
     if (rc == 0) lib.easy_getinfo(t->curl, INFO_REDIRECT_URL, &to);
-    t->r->again = (rc != 0 && !t->stopped) || t->r->code == 429 || t->r->code >= 500;
+    t->r->again =
+        (rc != 0 && !t->stopped && !is_certificate(rc)) || t->r->code == 429 || t->r->code >= 500;
     if (rc != 0)
-        st = rose_fail(err, ROSE_E_IO, "%.*s: %.200s", (int)origin(url), url,
-                       text[0] != '\0' ? text : lib.easy_strerror(rc));
+        st = transfer_error(h, rc, url, text[0] != '\0' ? text : lib.easy_strerror(rc), err);
     else if ((t->r->code == 200 || t->r->code == 206) && !begin(t)) /* an empty body */
         st = rose_fail(err, ROSE_E_IO, "%.*s: stopped", (int)origin(url), url);
     else if (to != NULL && (*next = strdup(to)) == NULL)

@@ -82,7 +82,7 @@ static rose_status check_texts(const char *model, const rose_arch *a, rose_err *
     rose_generation generation;
     rose_pooling_config pooling;
     rose_status st = rose_chat_open(&chat, model, NULL, err);
-    if (st == ROSE_OK) st = rose_generation_choose(&generation, model, NULL, err);
+    if (st == ROSE_OK) st = rose_generation_choose(&generation, model, NULL, NULL, err);
     if (st == ROSE_OK) st = rose_pooling_read(&pooling, model, NULL, NULL, err);
     if (st == ROSE_OK) st = rose_tokenizer_open(&tok, model, err);
     if (st == ROSE_OK) rose_tokenizer_warn_beyond(tok, a->vocab_size);

@@ -6,6 +6,7 @@
 
 #include "base/fds.h"
 #include "base/program.h"
+#include "base/progress.h"
 #include "cli/cli.h"
 
 /* Replaces this process by roseinfer-bench, which is installed in the same folder, as git runs
@@ -51,7 +52,8 @@ static const rose_program_command commands[] = {
 static const rose_program program = {
     .name = "roseinfer",
     .about = "an LLM inference engine and server",
-    .notes = "MODEL is ORG/NAME or ORG/NAME:QUANT of the Hugging Face hub, a GGUF file, or a\n"
+    .notes = "`roseinfer -m FILE` and `roseinfer -hf ORG/NAME:QUANT` serve, as llama-server does.\n"
+             "MODEL is ORG/NAME or ORG/NAME:QUANT of the Hugging Face hub, a GGUF file, or a\n"
              "Hugging Face folder: config.json, *.safetensors and tokenizer.json (or\n"
              "tokenizer.model, or vocab.json + merges.txt).\n",
     .commands = commands,
@@ -83,8 +85,26 @@ rose_status rose_read_stdin(rose_buf *out, rose_err *err)
     return st;
 }
 
+/* True for `roseinfer -m FILE ...`: options without a command, one of which names the model. */
+static bool is_serve(int argc, char **argv)
+{
+    static const char *const names[] = {"-m",  "--model", "--model-path",
+                                        "-hf", "-hfr",    "--hf-repo"};
+    for (int i = 1; argc > 1 && argv[1][0] == '-' && i < argc; i++) {
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            const size_t n = strlen(names[k]);
+            if (strncmp(argv[i], names[k], n) == 0 && (argv[i][n] == '\0' || argv[i][n] == '='))
+                return true;
+        }
+    }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     rose_fds_open_standard();
-    return rose_fds_flush_stdout(rose_program_run(&program, argc, argv));
+    rose_progress_allow_waits(true);
+    const int rc =
+        is_serve(argc, argv) ? rose_cmd_serve(argc, argv) : rose_program_run(&program, argc, argv);
+    return rose_fds_flush_stdout(rc);
 }

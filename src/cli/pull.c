@@ -1,9 +1,11 @@
 /* cli/pull.c - `roseinfer pull`, and what the other commands make of a name of the Hugging Face
  * hub. The variables of the environment are those of huggingface_hub. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/opts.h"
@@ -85,6 +87,30 @@ static rose_status find_token(places *p, const char **token, const char *file, r
     return st;
 }
 
+/* The variables that requests and curl read, in their order. The first of these variables that is
+ * set counts, but SSL_CERT_FILE and SSL_CERT_DIR count together, as they do for curl. */
+static rose_status find_certificates(rose_hub *h, rose_err *err)
+{
+    struct stat st;
+    h->ca_from = env("REQUESTS_CA_BUNDLE") != NULL ? "REQUESTS_CA_BUNDLE" : "CURL_CA_BUNDLE";
+    h->ca_file = env(h->ca_from);
+    if (h->ca_file != NULL) {
+        if (stat(h->ca_file, &st) == 0 && S_ISDIR(st.st_mode)) {
+            h->ca_dir = h->ca_file;
+            h->ca_file = NULL;
+        }
+    } else {
+        h->ca_file = env("SSL_CERT_FILE");
+        h->ca_dir = env("SSL_CERT_DIR");
+        h->ca_from = h->ca_file == NULL  ? (h->ca_dir != NULL ? "SSL_CERT_DIR" : NULL)
+                     : h->ca_dir == NULL ? "SSL_CERT_FILE"
+                                         : "SSL_CERT_FILE and SSL_CERT_DIR";
+    }
+    if (h->ca_file == NULL || access(h->ca_file, R_OK) == 0) return ROSE_OK;
+    return rose_fail(err, ROSE_E_INVAL, "%s names '%.300s', which cannot be read: %s", h->ca_from,
+                     h->ca_file, strerror(errno));
+}
+
 /* url, token_file: of the options; NULL = the environment's. */
 static rose_status find_places(places *p, rose_hub *h, const char *url, const char *token_file,
                                rose_err *err)
@@ -107,6 +133,7 @@ static rose_status find_places(places *p, rose_hub *h, const char *url, const ch
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     h->cache = p->cache.data;
     h->endpoint = p->endpoint.data;
+    if (st == ROSE_OK) st = find_certificates(h, err);
     return st == ROSE_OK ? find_token(p, &h->token, token_file, err) : st;
 }
 
@@ -139,6 +166,25 @@ static bool is_local(const char *model)
     return stat(folder, &st) == 0;
 }
 
+/* NULL, or why nothing is fetched. */
+static const char *offline(void)
+{
+    return is_offline() ? "HF_HUB_OFFLINE is set" : NULL;
+}
+
+/* refusal: why nothing is fetched, or NULL. */
+static rose_status find_or_pull(const rose_hub *h, rose_buf *path, const char *refusal,
+                                rose_err *err)
+{
+    const rose_status st = rose_hub_find(h, path, err);
+    const char *colon = h->quant[0] != '\0' ? ":" : "";
+    if (st != ROSE_E_NOTFOUND) return st;
+    if (refusal == NULL) return rose_hub_pull(h, path, err);
+    return rose_fail(err, st,
+                     "'%s%s%s' is not in the cache %.150s, and %s: `roseinfer pull %s%s%s` gets it",
+                     h->name, colon, h->quant, h->cache, refusal, h->name, colon, h->quant);
+}
+
 bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log, rose_err *err)
 {
     rose_hub h = {.revision = "main", .stall_s = 30, .retries = 5, .log = log};
@@ -146,17 +192,8 @@ bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log
     rose_err e = {{0}};
     if (is_local(*model) || !rose_hub_parse(&h, *model)) return true;
     rose_status st = find_places(&p, &h, NULL, NULL, &e);
-    if (st == ROSE_OK) st = rose_hub_find(&h, path, &e);
-    if (st == ROSE_E_NOTFOUND && h.cache != NULL) {
-        if (pull && !is_offline())
-            st = rose_hub_pull(&h, path, &e);
-        else
-            rose_fail(
-                &e, st,
-                "'%.150s' is not in the cache %.150s, and %s: `roseinfer pull %.150s` gets it",
-                *model, h.cache, !pull ? "this command fetches nothing" : "HF_HUB_OFFLINE is set",
-                *model);
-    }
+    if (st == ROSE_OK)
+        st = find_or_pull(&h, path, !pull ? "this command fetches nothing" : offline(), &e);
     if (st == ROSE_OK && rose_buf_str(path) == NULL)
         st = rose_fail(&e, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK) *model = path->data;
@@ -169,6 +206,7 @@ int rose_cmd_pull(int argc, char **argv)
 {
     rose_hub h = {.revision = "main", .stall_s = 30, .retries = 5};
     const char *token_file = NULL, *url = NULL, *name;
+    bool refresh = true;
     const rose_opt opts[] = {
         ROSE_ROW_STRING("revision", &h.revision, "REV", "a branch, a tag or a commit"),
         ROSE_ROW_STRING("token-file", &token_file, "FILE", "a file with the token of the hub",
@@ -177,13 +215,17 @@ int rose_cmd_pull(int argc, char **argv)
                         .unset = "HF_ENDPOINT, or https://huggingface.co"),
         ROSE_ROW_U32("stall-timeout", &h.stall_s, "SECONDS", 1, 3600,
                      "give a connection up that brought nothing for so long"),
+        ROSE_ROW_BOOL("refresh", &refresh,
+                      "ask the hub for a newer version of a model that is in the cache"),
         ROSE_ROW_U32("retries", &h.retries, "N", 0, 100, "failed tries in a row before an error"),
     };
     const int rc = rose_opts_parse_one(
         "roseinfer pull ORG/NAME[:QUANT] [options]",
         "Fetches a model of the Hugging Face hub to the cache and prints its path. Only the files\n"
         "that roseinfer reads are fetched. :QUANT names a GGUF file by its type, as in :Q4_K_M.\n"
-        "HF_HOME or HF_HUB_CACHE names the cache.",
+        "HF_HOME or HF_HUB_CACHE names the cache. REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, "
+        "SSL_CERT_FILE\n"
+        "and SSL_CERT_DIR name certificates to trust.",
         opts, sizeof opts / sizeof *opts, argc, argv, &name);
     if (rc >= 0) return rc;
 
@@ -198,10 +240,11 @@ int rose_cmd_pull(int argc, char **argv)
              strlen(h.revision) > 200)
         st = rose_fail(&err, ROSE_E_INVAL, "--revision '%.200s' is no name of a revision",
                        h.revision);
-    else if (is_offline())
-        st = rose_fail(&err, ROSE_E_INVAL, "HF_HUB_OFFLINE is set: nothing is fetched");
+    else if (refresh && offline() != NULL)
+        st = rose_fail(&err, ROSE_E_INVAL, "%s: nothing is fetched", offline());
     if (st == ROSE_OK) st = find_places(&p, &h, url, token_file, &err);
-    if (st == ROSE_OK) st = rose_hub_pull(&h, &path, &err);
+    if (st == ROSE_OK)
+        st = refresh ? rose_hub_pull(&h, &path, &err) : find_or_pull(&h, &path, offline(), &err);
     if (st == ROSE_OK) printf("%.*s\n", (int)path.len, path.data);
     rose_buf_free(&path);
     free_places(&p);

@@ -26,6 +26,34 @@ static rose_status vocab_of(rose_random_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
+/* arg is --NAME, --NAME=VALUE or --no-NAME. */
+static bool names_option(const char *arg, const char *name)
+{
+    const size_t n = strlen(name);
+    if (strncmp(arg, "--", 2) != 0) return false;
+    if (strncmp(arg, "--no-", 5) == 0 && strcmp(arg + 5, name) == 0) return true;
+    return strncmp(arg + 2, name, n) == 0 && (arg[2 + n] == '\0' || arg[2 + n] == '=');
+}
+
+/* A preset or a config.json has a shape, so options of the shape would have no effect: they are
+ * refused. --layers is obeyed with a preset. */
+static rose_status check_shape(const rose_random_opts *o, int argc, char **argv, rose_err *err)
+{
+    static const char *const names[] = {"layers",        "arch",     "d-model", "heads",
+                                        "kv-heads",      "head-dim", "d-ff",    "vocab-size",
+                                        "max-positions", "tied"};
+    const bool preset = o->preset != NULL;
+    if (preset && o->config != NULL)
+        return rose_fail(err, ROSE_E_INVAL, "--preset and --config exclude each other");
+    for (int i = 1; i < argc && (preset || o->config != NULL); i++)
+        for (size_t k = preset ? 1 : 0; k < sizeof names / sizeof *names; k++)
+            if (names_option(argv[i], names[k]))
+                return rose_fail(err, ROSE_E_INVAL,
+                                 "%s: %s has a shape of its own: leave the option out", argv[i],
+                                 preset ? "the preset" : "the file of --config");
+    return ROSE_OK;
+}
+
 /* Prints "OUT: 124,439,808 parameters, F32, 474.7 MiB" on standard output. */
 static rose_status say_written(const char *out, bool weights, rose_err *err)
 {
@@ -47,8 +75,8 @@ int rose_cmd_random_model(int argc, char **argv)
     rose_random_opts_default(&o);
     const char *dtype = NULL, *arch = o.arch;
     bool weights = true;
-    uint32_t default_vocab = o.vocab_size;
-    o.vocab_size = 0;
+    const uint32_t default_vocab = o.vocab_size, default_layers = o.n_layers;
+    o.vocab_size = o.n_layers = 0;
     const rose_opt opts[] = {
         ROSE_ROW_STRING("preset", &o.preset, "NAME",
                         "shape of a public model: " ROSE_RANDOM_PRESETS,
@@ -58,7 +86,7 @@ int rose_cmd_random_model(int argc, char **argv)
                         .unset = "from the options below"),
         ROSE_ROW_CHOICE("arch", &arch, "gpt2|llama|mistral|qwen2|qwen3|smollm3|gemma3_text|phi3",
                         "architecture"),
-        ROSE_ROW_U32("layers", &o.n_layers, "N", 1, 1024, "blocks"),
+        ROSE_ROW_U32("layers", &o.n_layers, "N", 1, 1024, "blocks", .unset = "12, or the preset's"),
         ROSE_ROW_U32("d-model", &o.d_model, "N", 1, 65536, "width of the residual stream"),
         ROSE_ROW_U32("heads", &o.n_heads, "N", 1, 1024,
                      "attention heads; without --head-dim they must divide --d-model"),
@@ -96,13 +124,16 @@ int rose_cmd_random_model(int argc, char **argv)
                                        "in\nHugging Face layout. The defaults are GPT-2 124M.",
                                        opts, sizeof opts / sizeof *opts, argc, argv, &out);
     if (rc >= 0) return rc;
+    rose_err err = {{0}};
+    if (check_shape(&o, argc, argv, &err) != ROSE_OK) return rose_die(&err);
+    if (o.n_layers != 0) o.preset_layers = o.n_layers;
+    if (o.n_layers == 0) o.n_layers = default_layers;
     o.arch = arch;
     o.no_weights = !weights;
     if (dtype == NULL) dtype = o.preset != NULL ? "BF16" : "F32";
     o.dtype = strcmp(dtype, "F32") == 0   ? ROSE_F32
               : strcmp(dtype, "F16") == 0 ? ROSE_F16
                                           : ROSE_BF16;
-    rose_err err = {{0}};
     if (o.tokenizer != NULL && vocab_of(&o, &err) != ROSE_OK) return rose_die(&err);
     if (o.vocab_size == 0) o.vocab_size = default_vocab;
     rose_status st = rose_random_model_write(&o, out, &err);

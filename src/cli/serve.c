@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/memlock.h"
 #include "base/procstat.h"
+#include "base/progress.h"
 #include "base/stall.h"
 #include "base/version.h"
 #include "cli/cli.h"
@@ -81,9 +82,8 @@ static void log_tools(const rose_chat *chat, const char *parser)
     (void)rose_chat_calls(chat, parser, &describe);
     if (describe)
         rose_log(ROSE_LOG_INFO, "serve",
-                 "tools: the chat template shows none in a format that this server knows, so the "
-                 "system message describes them, and calls are read as hermes writes them "
-                 "(--tool-call-parser none turns this off)");
+                 "tools: the chat template shows none, so the system message describes them, in "
+                 "the format hermes (--tool-call-parser none turns this off)");
 }
 
 /* Reads the chat template, how to pool, and the sampling defaults unless they are turned off. */
@@ -98,7 +98,8 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     if (f->trust_request_template) f->api.trusted = f->api.texts;
     if (s->chat != NULL)
         rose_log(ROSE_LOG_INFO, "serve", "chat template: %s", rose_chat_source(s->chat));
-    st = rose_generation_choose(&f->api.generation, dir, f->generation_config, err);
+    st = rose_generation_choose(&f->api.generation, dir, f->generation_config,
+                                f->generation_override, err);
     if (st != ROSE_OK) return st;
     st = rose_pooling_read(&f->api.pooling, dir, f->pooling_type, f->task, err);
     if (st != ROSE_OK) return st;
@@ -106,8 +107,7 @@ static rose_status open_chat(server *s, rose_serve_flags *f, const char *dir, ro
     rose_generation_text(&f->api.generation, text);
     if (text[0] != '\0')
         rose_log(ROSE_LOG_INFO, "serve",
-                 "sampling defaults of the model: %s (--generation-config none turns them off)",
-                 text);
+                 "sampling defaults: %s (--override-generation-config changes them)", text);
     return ROSE_OK;
 }
 
@@ -252,7 +252,7 @@ static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, r
 /* Logs the figures that --mlock and --prefault affect. */
 static void log_memory(const rose_procstat *p)
 {
-    rose_log(ROSE_LOG_INFO, "serve",
+    rose_log(ROSE_LOG_DEBUG, "serve",
              "memory: %.1f MiB resident, %.1f MiB locked; page faults until ready: %" PRIu64
              " minor, %" PRIu64 " major",
              (double)p->resident_bytes / 1048576.0, (double)rose_memory_locked() / 1048576.0,
@@ -262,7 +262,7 @@ static void log_memory(const rose_procstat *p)
 static void log_faults(const server *s, const rose_procstat *ready)
 {
     const rose_procstat now = rose_procstat_read();
-    rose_log(ROSE_LOG_INFO, "serve",
+    rose_log(ROSE_LOG_DEBUG, "serve",
              "page faults since ready: %" PRIu64 " minor, %" PRIu64 " major, in %" PRIu64 " steps",
              now.minor_faults - ready->minor_faults, now.major_faults - ready->major_faults,
              rose_engine_get_stats(s->engine).steps);
@@ -283,34 +283,62 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
                       const char *model_id, const start_times *t)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
-    rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
-             rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
-             p->n_threads, p->max_model_len, p->kv_pages);
     log_tools(s->chat, f->api.tool_call_parser);
-    rose_log(ROSE_LOG_INFO, "serve",
+    rose_log(ROSE_LOG_DEBUG, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
              rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),
              rose_ms_between(t->port, t->tokenizer), rose_ms_between(t->tokenizer, t->engine));
-    rose_log(ROSE_LOG_INFO, "serve",
+    rose_log(ROSE_LOG_DEBUG, "serve",
              "plan: weights %.1f + KV pages %.1f + scratch %.1f + graphs %.1f = %.1f MiB of %.0f "
              "that were free",
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
-    const bool v6 = strchr(f->http.host, ':') != NULL; /* in an address its colons want brackets */
-    if (f->http.no_port)
-        rose_log(ROSE_LOG_INFO, "serve", "no port is open");
-    else if (f->http.listen_fd > 0)
-        rose_log(ROSE_LOG_INFO, "serve", "listening on the socket of LISTEN_FDS, port %u",
-                 rose_http_port(s->http));
-    else if (f->http.uds != NULL)
-        rose_log(ROSE_LOG_INFO, "serve", "listening on unix:%s", f->http.uds);
-    else if (strncmp(f->http.host, "unix:", 5) == 0)
-        rose_log(ROSE_LOG_INFO, "serve", "listening on %s", f->http.host);
-    else
-        rose_log(ROSE_LOG_INFO, "serve", "listening on http%s://%s%s%s:%u",
-                 f->http.tls_cert != NULL ? "s" : "", v6 ? "[" : "", f->http.host, v6 ? "]" : "",
-                 rose_http_port(s->http));
+    rose_log(ROSE_LOG_INFO, "serve",
+             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
+             rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
+             p->n_threads, p->max_model_len, p->kv_pages);
+}
+
+/* Tells whether the host is an address that only this machine reaches. */
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* The last line of the start: where the server listens. On a terminal the address to open in a
+ * browser stands on a line of its own. */
+static void log_address(const server *s, const rose_http_opts *o, bool page)
+{
+    const char *const scheme = o->tls_cert != NULL ? "https" : "http", *host = o->host;
+    const unsigned port = rose_http_port(s->http);
+    const bool v6 = strchr(host, ':') != NULL; /* in an address its colons want brackets */
+    if (o->listen_fd > 0) {
+        rose_log(ROSE_LOG_INFO, "serve", "listening on the socket of LISTEN_FDS, port %u", port);
+        return;
+    }
+    if (o->uds != NULL || strncmp(host, "unix:", 5) == 0) {
+        rose_log(ROSE_LOG_INFO, "serve", "listening on %s%s", o->uds != NULL ? "unix:" : "",
+                 o->uds != NULL ? o->uds : host);
+        return;
+    }
+    rose_log(ROSE_LOG_INFO, "serve", "listening on %s://%s%s%s:%u", scheme, v6 ? "[" : "", host,
+             v6 ? "]" : "", port);
+    if (!page || !rose_log_shows(ROSE_LOG_INFO) || isatty(STDERR_FILENO) != 1) return;
+    const bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0; /* names no host */
+    fprintf(stderr, "%s://%s%s%s:%u/\n", scheme, v6 && !any ? "[" : "", any ? "127.0.0.1" : host,
+            v6 && !any ? "]" : "", port);
+}
+
+static void warn_open(const server *s, const rose_http_opts *o)
+{
+    if (s->keys != NULL || o->listen_fd > 0 || o->uds != NULL || is_loopback(o->host) ||
+        strncmp(o->host, "unix:", 5) == 0)
+        return;
+    rose_log(ROSE_LOG_WARN, "serve",
+             "everybody who reaches %s, port %u, can use this server: set --api-key KEY or "
+             "ROSEINFER_API_KEY, or listen on --host 127.0.0.1",
+             o->host, rose_http_port(s->http));
 }
 
 /* The second signal to stop: its own thread waits for it, because the main thread may be anywhere
@@ -523,12 +551,14 @@ int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *wo
         rose_model_close(s.model);
         s.model = NULL;
         rose_api_set_engine(s.api, s.engine, s.tok);
-        log_ready(&s, f, ops->name, id.data, &t);
 #ifdef __GLIBC__
         malloc_trim(0); /* what reading the model's files took */
 #endif
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
+        log_ready(&s, f, ops->name, id.data, &t);
+        if (work == NULL) warn_open(&s, &f->http);
+        if (work == NULL) log_address(&s, &f->http, f->api.web);
         st = rose_notify_watch(s.notify, engine_works, &s, &err);
         if (st == ROSE_OK) st = start_batches(&s, f, &err);
         if (st == ROSE_OK && work != NULL) {
@@ -549,18 +579,30 @@ int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *wo
     return failed ? 1 : rc;
 }
 
+/* People should see what the options that they brought became. */
+static void log_foreign(const rose_opts_sources *s)
+{
+    rose_buf text = {0};
+    if (rose_foreign_text(&s->foreign, &text) == ROSE_OK &&
+        rose_foreign_text(&s->foreign_file, &text) == ROSE_OK && text.len > 0)
+        rose_log(ROSE_LOG_INFO, "serve", "options as taken here: %.*s", (int)text.len, text.data);
+    rose_buf_free(&text);
+}
+
 int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
     const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
     if (rc >= 0) {
-        rose_opts_file_free(&f.sources.file);
+        rose_opts_sources_free(&f.sources);
         return rc;
     }
     rose_log_level level = ROSE_LOG_INFO;
     rose_log_parse_level(f.log_level, &level);
     rose_log_set_level(level);
+    log_foreign(&f.sources);
+    rose_progress_allow_waits(rose_log_shows(ROSE_LOG_INFO));
     if (f.lenient)
         rose_log(ROSE_LOG_WARN, "serve",
                  "--lenient has no effect: unknown request fields are ignored by default "
@@ -572,12 +614,12 @@ int rose_cmd_serve(int argc, char **argv)
     const char *const given = model;
     if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
         rose_buf_free(&path);
-        rose_opts_file_free(&f.sources.file);
+        rose_opts_sources_free(&f.sources);
         return rose_die(&err);
     }
     if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
     const int failed = rose_cli_serve(model, &f, NULL);
     rose_buf_free(&path);
-    rose_opts_file_free(&f.sources.file);
+    rose_opts_sources_free(&f.sources);
     return failed;
 }

@@ -261,6 +261,12 @@ bool rose_request_has_begun(const rose_request *r);
  * once an event was polled. */
 uint32_t rose_request_cached_tokens(const rose_request *r);
 
+/* times.admitted, valid once an event was polled; 0 = it was never admitted. Consumer thread. */
+uint64_t rose_request_admitted_ns(const rose_request *r);
+
+/* The prompt, [n_prompt], valid until release. */
+const uint32_t *rose_request_prompt(const rose_request *r);
+
 /* Consumer thread. The log-probability report of generated token i, whose event was polled: 1 +
  * n_top entries, the token itself first. Valid until release. Only for requests with
  * rules.logprobs. */

@@ -217,6 +217,16 @@ uint32_t rose_request_cached_tokens(const rose_request *r)
     return r->n_cached;
 }
 
+uint64_t rose_request_admitted_ns(const rose_request *r)
+{
+    return r->times.admitted;
+}
+
+const uint32_t *rose_request_prompt(const rose_request *r)
+{
+    return r->prompt;
+}
+
 bool rose_request_has_begun(const rose_request *r)
 {
     return atomic_load_explicit(&r->begun, memory_order_relaxed); /* a flag by itself */

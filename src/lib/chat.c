@@ -20,9 +20,9 @@ static rose_status wrong_option(const char *key, const char *wanted, rose_err *e
     return rose_fail(err, ROSE_E_INVAL, "options_json: %s must be %s", key, wanted);
 }
 
-/* Fills in; it borrows from options. */
-static rose_status read_chat_options(rose_template_input *in, const rose_json *options,
-                                     rose_err *err)
+/* Fills in and *template; both borrow from options. */
+static rose_status read_chat_options(rose_template_input *in, const rose_json **template,
+                                     const rose_json *options, rose_err *err)
 {
     const char *key;
     rose_json *v;
@@ -36,6 +36,9 @@ static rose_status read_chat_options(rose_template_input *in, const rose_json *o
             in->tools = v;
         } else if (list) {
             in->documents = v;
+        } else if (strcmp(key, "chat_template") == 0) {
+            if (!rose_json_is_string(v)) return wrong_option(key, "a string", err);
+            *template = v;
         } else if (strcmp(key, "chat_template_kwargs") == 0) {
             if (!rose_json_is_object(v)) return wrong_option(key, "an object", err);
             in->kwargs = v;
@@ -50,39 +53,54 @@ static rose_status read_chat_options(rose_template_input *in, const rose_json *o
     return ROSE_OK;
 }
 
-/* Appends the ids of the prompt. */
+/* Renders messages by the options' own template, else by the model's. */
 static rose_status render(rose_lib *rose, const rose_json *messages, const rose_json *options,
-                          rose_ids *ids, rose_err *err)
+                          rose_template_text *text, rose_err *err)
 {
-    rose_template_text text;
+    const rose_template_limits limits = {0};
+    const rose_json *template = NULL;
+    rose_chat *own = NULL;
     rose_template_input in = {
         .messages = messages, .add_generation_prompt = true, .now_s = rose_unix_time()};
     rose_status st = ROSE_OK;
-    if (rose->chat == NULL)
-        return rose_fail(
-            err, ROSE_E_INVAL,
-            "the model has no chat template; rose_lib_options.chat_template takes one");
-    if (options != NULL) st = read_chat_options(&in, options, err);
-    if (st == ROSE_OK) st = rose_chat_render(rose->chat, &in, &text, err);
-    if (st == ROSE_E_UNSUPPORTED) st = ROSE_E_INVAL; /* of the messages, not of the model */
-    if (st != ROSE_OK) return st;
-    pthread_mutex_lock(&rose->encoder_lock);
-    st = rose_chat_encode(rose->encoder, &text, ids, err);
-    pthread_mutex_unlock(&rose->encoder_lock);
-    rose_template_text_free(&text);
-    return st;
+    if (options != NULL) st = read_chat_options(&in, &template, options, err);
+    if (st == ROSE_OK && template != NULL)
+        st = rose_chat_derive(&own, rose->chat != NULL ? rose->chat : rose->lender,
+                              rose_json_text(template), rose_json_text_len(template), &limits, err);
+    else if (st == ROSE_OK && rose->chat == NULL)
+        st = rose_fail(err, ROSE_E_INVAL,
+                       "the model has no chat template; the option chat_template takes one");
+    if (st == ROSE_OK) st = rose_chat_render(own != NULL ? own : rose->chat, &in, text, err);
+    rose_chat_close(own);
+    /* of the messages or their template, not of the model */
+    return st == ROSE_E_UNSUPPORTED || st == ROSE_E_FORMAT ? ROSE_E_INVAL : st;
 }
 
 /* options_json may be NULL. */
-static rose_status chat_ids(rose_lib *rose, const rose_json *messages, const char *options_json,
-                            rose_ids *ids, rose_err *err)
+static rose_status chat_text(rose_lib *rose, const rose_json *messages, const char *options_json,
+                             rose_template_text *text, rose_err *err)
 {
     rose_json *options = NULL;
     rose_status st = ROSE_OK;
     if (options_json != NULL)
         st = parse(&options, options_json, strlen(options_json), "options_json", err);
-    if (st == ROSE_OK) st = render(rose, messages, options, ids, err);
+    if (st == ROSE_OK) st = render(rose, messages, options, text, err);
     rose_json_decref(options);
+    return st;
+}
+
+/* Appends the ids of the prompt. */
+static rose_status chat_ids(rose_lib *rose, const rose_json *messages, const char *options_json,
+                            rose_ids *ids, rose_err *err)
+{
+    rose_template_text text = {0};
+    rose_status st = chat_text(rose, messages, options_json, &text, err);
+    if (st == ROSE_OK) {
+        pthread_mutex_lock(&rose->encoder_lock);
+        st = rose_chat_encode(rose->encoder, &text, ids, err);
+        pthread_mutex_unlock(&rose->encoder_lock);
+    }
+    rose_template_text_free(&text);
     return st;
 }
 
@@ -157,4 +175,35 @@ int rose_lib_tokenize_chat(rose_lib *rose, const char *messages_json, size_t len
     if (st == ROSE_OK) st = chat_ids(rose, messages, options_json, &list, &e);
     rose_json_decref(messages);
     return rose_lib_give_ids(st, &list, ids, n, &e, err);
+}
+
+int rose_lib_chat_text(rose_lib *rose, const char *messages_json, size_t len,
+                       const char *options_json, char **text, size_t *n, char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_json *messages = NULL;
+    rose_template_text t = {0};
+    rose_status st = parse(&messages, messages_json, len, "messages_json", &e);
+    if (st == ROSE_OK) st = chat_text(rose, messages, options_json, &t, &e);
+    rose_json_decref(messages);
+    *text = t.bytes; /* NULL and 0 after an error */
+    *n = t.len;
+    t.bytes = NULL;
+    rose_template_text_free(&t);
+    return rose_lib_fail(st, &e, err);
+}
+
+const char *rose_lib_chat_template(const rose_lib *rose, size_t *len)
+{
+    *len = 0;
+    return rose->chat != NULL ? rose_chat_text(rose->chat, len) : NULL;
+}
+
+const char *rose_lib_special_token(const rose_lib *rose, const char *name, uint32_t *id)
+{
+    const rose_chat *c = rose->chat != NULL ? rose->chat : rose->lender;
+    const rose_json *token = c != NULL ? rose_json_get(rose_chat_tokens(c), name) : NULL;
+    if (!rose_json_is_string(token)) return NULL;
+    const char *text = rose_json_text(token);
+    return rose_tokenizer_find(rose->tok, text, rose_json_text_len(token), id) ? text : NULL;
 }

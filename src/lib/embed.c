@@ -10,6 +10,13 @@ uint32_t rose_lib_embedding_size(const rose_lib *rose)
     return rose_engine_arch(rose->engine)->d_model;
 }
 
+rose_lib_scoring rose_lib_scores_by(const rose_lib *rose)
+{
+    if (rose->pooling.ranks) return ROSE_LIB_SCORE_ANSWERS;
+    return rose->no_pooling.msg[0] != '\0' || rose->pooling.own_head ? ROSE_LIB_SCORE_NONE
+                                                                     : ROSE_LIB_SCORE_COSINE;
+}
+
 static rose_status read_params(rose_lib_embed_params *to, const rose_lib_embed_params *from,
                                rose_err *err)
 {
@@ -27,7 +34,7 @@ static rose_status check_params(const rose_lib *rose, const rose_lib_embed_param
     *n = p->dimensions != 0 ? p->dimensions : width;
     if (rose->no_pooling.msg[0] != '\0')
         return rose_fail(err, ROSE_E_INVAL,
-                         "%.300s; rose_lib_options.pooling \"last\" or \"mean\" chooses one",
+                         "%.300s; the option pooling \"last\" or \"mean\" chooses one",
                          rose->no_pooling.msg);
     if (p->normalize < -1 || p->normalize > 1)
         return rose_fail(err, ROSE_E_INVAL, "normalize is %d: it must be -1, 0 or 1", p->normalize);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "lib/lib_internal.h"
@@ -49,41 +48,12 @@ int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR])
     return code_of(st);
 }
 
-static rose_status parse_dtype(const char *dtype, rose_compute *out, rose_err *err)
+/* A model without a chat template still has special tokens. It also works without their names. */
+static rose_status open_lender(rose_lib *r, const char *dir)
 {
-    if (dtype == NULL || strcmp(dtype, "auto") == 0) return ROSE_OK;
-    if (strcmp(dtype, "float32") == 0)
-        *out = ROSE_COMPUTE_F32;
-    else if (strcmp(dtype, "bfloat16") == 0)
-        *out = ROSE_COMPUTE_BF16;
-    else if (strcmp(dtype, "float16") == 0)
-        *out = ROSE_COMPUTE_F16;
-    else
-        return rose_fail(err, ROSE_E_INVAL,
-                         "dtype '%.80s': expected auto, float32, bfloat16 or float16", dtype);
-    return ROSE_OK;
-}
-
-/* in: borrowed by out. */
-static rose_status read_options(const rose_lib_options *in, rose_engine_opts *o, rose_err *err)
-{
-    const char *pooling = in->pooling != NULL ? in->pooling : "auto";
-    rose_engine_opts_default(o);
-    rose_status st = parse_dtype(in->dtype, &o->backend.dtype, err);
-    if (st == ROSE_OK && in->quantization != NULL)
-        st = rose_quantization_parse(in->quantization, &o->backend.quantization, err);
-    if (st == ROSE_OK && strcmp(pooling, "auto") != 0 && strcmp(pooling, "last") != 0 &&
-        strcmp(pooling, "mean") != 0)
-        st = rose_fail(err, ROSE_E_INVAL, "pooling '%.80s': expected auto, last or mean", pooling);
-    o->backend.cpu.isa = in->isa;
-    o->backend.cpu.n_threads = in->threads;
-    if (in->max_num_seqs != 0) o->backend.max_seqs = in->max_num_seqs;
-    if (in->max_batched_tokens != 0) o->backend.max_step_tokens = in->max_batched_tokens;
-    o->backend.max_model_len = in->max_model_len;
-    o->backend.kv_pages = in->kv_pages;
-    if (in->max_queued != 0) o->max_queued = in->max_queued;
-    o->prefix_cache = in->no_prefix_cache == 0;
-    return st;
+    rose_err ignored;
+    const rose_status st = rose_chat_open(&r->lender, dir, "{{ '' }}", &ignored); /* any will do */
+    return st == ROSE_E_NOMEM ? st : ROSE_OK;
 }
 
 /* What the model's files say, but for the weights. */
@@ -95,10 +65,11 @@ static rose_status open_texts(rose_lib *r, rose_model *model, const char *dir,
     rose_tokenizer_warn_beyond(r->tok, model->arch.vocab_size);
     if ((st = rose_chat_open(&r->chat, dir, in->chat_template, err)) != ROSE_OK) return st;
     rose_chat_add_eos(r->chat, r->tok, &model->arch);
-    st = rose_generation_choose(&r->generation, dir, in->generation_config, err);
+    if (r->chat == NULL && (st = open_lender(r, dir)) != ROSE_OK) return st;
+    st = rose_generation_choose(&r->generation, dir, in->generation_config, NULL, err);
     if (st != ROSE_OK) return st;
     /* no error for generation: keep the message until the first embedding request */
-    if (rose_pooling_read(&r->pooling, dir, in->pooling, NULL, &r->no_pooling) == ROSE_E_NOMEM)
+    if (rose_pooling_read(&r->pooling, dir, in->pooling, in->task, &r->no_pooling) == ROSE_E_NOMEM)
         return ROSE_E_NOMEM;
     return rose_encoder_create(&r->encoder, r->tok, err);
 }
@@ -114,17 +85,12 @@ static rose_status open_lib(rose_lib *r, const char *dir, const rose_lib_options
 {
     rose_model *model = NULL;
     const rose_backend_ops *backend = NULL;
+    rose_engine_flags flags;
     rose_engine_opts o;
-    int cpus[256];
-    rose_status st = read_options(in, &o, err);
-    if (st == ROSE_OK && in->pin_threads) {
-        o.backend.cpu.cpus = cpus;
-        o.backend.cpu.n_cpus = rose_cpus_allowed(cpus, 256);
-        if (o.backend.cpu.n_cpus > 0) o.engine_cpu = cpus[0];
-    }
-    if (st == ROSE_OK) st = rose_model_open_as(&model, dir, in->load_format, err);
+    rose_status st = rose_lib_read_options(in, &flags, &o, err);
+    if (st == ROSE_OK) st = rose_model_open_as(&model, dir, flags.load_format, err);
     if (st == ROSE_OK) st = open_texts(r, model, dir, in, err);
-    if (st == ROSE_OK) st = rose_backend_pick_for(&backend, in->device, model, err);
+    if (st == ROSE_OK) st = rose_backend_pick_for(&backend, flags.device, model, err);
     if (st == ROSE_OK) st = rose_engine_open(&r->engine, backend, model, &o, err);
     if (st == ROSE_OK) st = open_shared(r, &o, err);
     rose_model_close(model);
@@ -188,6 +154,7 @@ void rose_lib_close(rose_lib *rose)
     rose_grammar_cache_destroy(rose->grammars);
     rose_encoder_destroy(rose->encoder);
     rose_chat_close(rose->chat);
+    rose_chat_close(rose->lender);
     rose_tokenizer_close(rose->tok);
     pthread_mutex_destroy(&rose->lock);
     pthread_mutex_destroy(&rose->grammar_lock);

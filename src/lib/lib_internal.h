@@ -1,6 +1,6 @@
 /* lib/lib_internal.h - what the files of the C library share. lib.c opens and closes engines,
- * params.c reads the structs of callers, request.c submits and reads, chat.c and embed.c build
- * requests, text.c turns text to ids and back. */
+ * options.c and params.c read the structs of callers, request.c submits and reads, chat.c and
+ * embed.c build requests, text.c turns text to ids and back. */
 #ifndef ROSE_LIB_LIB_INTERNAL_H
 #define ROSE_LIB_LIB_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "chat/chat.h"
-#include "engine/engine.h"
+#include "engine/flags.h"
 #include "grammar/cache.h"
 #include "roseinfer.h"
 #include "tokenizer/stop.h"
@@ -23,7 +23,8 @@ typedef struct rose_lib_sink {
 struct rose_lib {
     rose_tokenizer *tok;
     rose_engine *engine;
-    rose_chat *chat; /* NULL: the model has no chat template */
+    rose_chat *chat;   /* NULL: the model has no chat template */
+    rose_chat *lender; /* NULL, or it knows the special tokens where there is no chat */
     rose_generation generation;
     rose_pooling_config pooling;
     rose_err no_pooling; /* not "": why the model's files do not say how to pool */
@@ -69,6 +70,10 @@ struct rose_lib_request {
 
 /* Copies the message (or the name of the status, if there is none) to the caller's buffer. */
 int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR]);
+
+/* options.c: reads the options of an engine. *o borrows from in and f. Errors: INVAL. */
+rose_status rose_lib_read_options(const rose_lib_options *in, rose_engine_flags *f,
+                                  rose_engine_opts *o, rose_err *err);
 
 /* params.c: the structs of callers. `to` has the defaults of the members that an older header
  * lacks. Errors: INVAL. */

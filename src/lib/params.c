@@ -59,6 +59,17 @@ void rose_lib_params_init(rose_lib_params *p, size_t size, const rose_lib *rose)
     write_defaults(p, size, &d, sizeof d);
 }
 
+int rose_lib_params_recommend(const rose_lib *rose, rose_lib_params *p, char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_lib_params d;
+    const rose_status st = rose_lib_read_params(&d, p, &e);
+    if (st != ROSE_OK) return rose_lib_fail(st, &e, err);
+    recommend(&d, &rose->generation);
+    memcpy(p, &d, d.size < sizeof d ? d.size : sizeof d);
+    return 0;
+}
+
 void rose_lib_embed_params_init(rose_lib_embed_params *p, size_t size)
 {
     const rose_lib_embed_params d = {.size = size, .normalize = -1, .add_special = 1};

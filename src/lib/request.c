@@ -460,6 +460,16 @@ uint32_t rose_lib_cached_tokens(const rose_lib_request *r)
     return rose_request_cached_tokens(r->req);
 }
 
+uint64_t rose_lib_admitted_ns(const rose_lib_request *r)
+{
+    return rose_request_admitted_ns(r->req);
+}
+
+const uint32_t *rose_lib_prompt_ids(const rose_lib_request *r)
+{
+    return rose_request_prompt(r->req);
+}
+
 const char *rose_lib_request_error(const rose_lib_request *r)
 {
     return r->error.msg;

@@ -1,7 +1,9 @@
 /* lib/text.c - text to ids and back. All threads share one encoder, because tokenising is not on
  * the token path. */
 #include <stdlib.h>
+#include <string.h>
 
+#include "chat/rank.h"
 #include "lib/lib_internal.h"
 
 rose_status rose_lib_encode(rose_lib *rose, const char *text, size_t len, unsigned flags,
@@ -27,23 +29,35 @@ int rose_lib_give_ids(rose_status st, rose_ids *list, uint32_t **ids, size_t *n,
     return 0;
 }
 
-int rose_lib_tokenize(rose_lib *rose, const char *text, size_t len, uint32_t **ids, size_t *n,
-                      char err[ROSE_LIB_ERR])
+static int tokenize(rose_lib *rose, const char *text, size_t len, unsigned flags, uint32_t **ids,
+                    size_t *n, char err[ROSE_LIB_ERR])
 {
     rose_err e = {{0}};
     rose_ids list = {0};
-    return rose_lib_give_ids(rose_lib_encode(rose, text, len, 0, &list, &e), &list, ids, n, &e,
-                             err);
+    const rose_status st = rose_lib_encode(rose, text, len, flags, &list, &e);
+    return rose_lib_give_ids(st, &list, ids, n, &e, err);
 }
 
-int rose_lib_detokenize(rose_lib *rose, const uint32_t *ids, size_t n, char **text, size_t *len,
-                        char err[ROSE_LIB_ERR])
+int rose_lib_tokenize(rose_lib *rose, const char *text, size_t len, uint32_t **ids, size_t *n,
+                      char err[ROSE_LIB_ERR])
+{
+    return tokenize(rose, text, len, 0, ids, n, err);
+}
+
+int rose_lib_tokenize_special(rose_lib *rose, const char *text, size_t len, uint32_t **ids,
+                              size_t *n, char err[ROSE_LIB_ERR])
+{
+    return tokenize(rose, text, len, ROSE_ENCODE_ADD_SPECIAL, ids, n, err);
+}
+
+static int detokenize(rose_lib *rose, const uint32_t *ids, size_t n, unsigned flags, char **text,
+                      size_t *len, char err[ROSE_LIB_ERR])
 {
     rose_err e = {{0}};
     rose_buf buf = {0};
     *text = NULL;
     *len = 0;
-    rose_status st = rose_decode(rose->tok, ids, n, 0, &buf, &e);
+    rose_status st = rose_decode(rose->tok, ids, n, flags, &buf, &e);
     if (st == ROSE_OK && rose_buf_str(&buf) == NULL) st = ROSE_E_NOMEM;
     if (st == ROSE_OK) {
         *text = buf.data;
@@ -52,6 +66,48 @@ int rose_lib_detokenize(rose_lib *rose, const uint32_t *ids, size_t n, char **te
         rose_buf_free(&buf);
     }
     return rose_lib_fail(st, &e, err);
+}
+
+int rose_lib_detokenize(rose_lib *rose, const uint32_t *ids, size_t n, char **text, size_t *len,
+                        char err[ROSE_LIB_ERR])
+{
+    return detokenize(rose, ids, n, 0, text, len, err);
+}
+
+int rose_lib_detokenize_plain(rose_lib *rose, const uint32_t *ids, size_t n, char **text,
+                              size_t *len, char err[ROSE_LIB_ERR])
+{
+    return detokenize(rose, ids, n, ROSE_DECODE_SKIP_SPECIAL, text, len, err);
+}
+
+/* Appends the prompt of a pair. */
+static rose_status pair_ids(rose_lib *rose, const char *instruction, rose_rank_text query,
+                            rose_rank_text document, rose_ids *ids, rose_err *err)
+{
+    rose_buf body = {0};
+    const rose_rank_text told = {instruction, instruction != NULL ? strlen(instruction) : 0};
+    rose_status st = rose_rank_body(&body, told, query, document);
+    if (st == ROSE_OK)
+        st = rose_lib_encode(rose, rose_rank_head, strlen(rose_rank_head), 0, ids, err);
+    if (st == ROSE_OK)
+        st = rose_lib_encode(rose, body.data, body.len, ROSE_ENCODE_PLAIN_SPECIAL, ids, err);
+    if (st == ROSE_OK)
+        st = rose_lib_encode(rose, rose_rank_tail, strlen(rose_rank_tail), 0, ids, err);
+    rose_buf_free(&body);
+    return st;
+}
+
+int rose_lib_tokenize_pair(rose_lib *rose, const char *instruction, const char *query,
+                           size_t query_len, const char *document, size_t document_len,
+                           uint32_t answers[2], uint32_t **ids, size_t *n, char err[ROSE_LIB_ERR])
+{
+    rose_err e = {{0}};
+    rose_ids list = {0};
+    rose_status st = rose_rank_answers(rose->tok, rose_lib_vocab_size(rose), answers, &e);
+    if (st == ROSE_OK)
+        st = pair_ids(rose, instruction, (rose_rank_text){query, query_len},
+                      (rose_rank_text){document, document_len}, &list, &e);
+    return rose_lib_give_ids(st, &list, ids, n, &e, err);
 }
 
 void rose_lib_free(void *p)

@@ -94,8 +94,9 @@ rose_status rose_decoder_window(const rose_config *c, const rose_decoder_default
     const rose_json *v = rose_json_get(c->root, f.name);
     a->window = v == NULL ? d->window : 0;
     if (rose_json_is_number(v) && rose_json_number_value(v) <= 0) {
-        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g: the model has no window", c->label, f.name,
-                 rose_json_number_value(v));
+        char text[64];
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %s: the model has no window", c->label, f.name,
+                 rose_config_describe(v, text));
         return ROSE_OK;
     }
     return rose_config_read_u32(c, &f, &a->window, err);

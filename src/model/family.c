@@ -13,8 +13,6 @@ static const rose_family *const families[] = {
 /* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
  * empty, which is how configs say that a feature is off. */
 static const char *const refused[] = {
-    "quantization_config", /* the first two: rose_quantized_refuse */
-    "quantization",
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
@@ -32,6 +30,9 @@ static const char *const refused[] = {
     "rope_interleaved",
     "is_encoder_decoder",
     "cross_attention_hidden_size",
+    "quantization_config", /* the last two: rose_quantized_refuse, whose advice is another file of
+                              the same model */
+    "quantization",
 };
 
 static bool is_off(const rose_json *v)
@@ -45,10 +46,11 @@ static bool is_off(const rose_json *v)
 static rose_status refuse_fields(const rose_config *c, rose_err *err)
 {
     char text[64];
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    const size_t n = sizeof refused / sizeof refused[0];
+    for (size_t i = 0; i < n; i++) {
         rose_json *v = rose_json_get(c->root, refused[i]);
-        if (is_off(v) || (i == 1 && !rose_json_is_object(v))) continue; /* MLX writes an object */
-        if (i < 2) return rose_quantized_refuse(c, refused[i], v, err);
+        if (is_off(v) || (i == n - 1 && !rose_json_is_object(v))) continue; /* MLX: an object */
+        if (i >= n - 2) return rose_quantized_refuse(c, refused[i], v, err);
         return rose_fail(err, ROSE_E_UNSUPPORTED, "%s: '%s' is %s: this is not supported", c->label,
                          refused[i], rose_config_describe(v, text));
     }

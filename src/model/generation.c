@@ -49,21 +49,20 @@ static void warn_ignored(const char *label, const row *r, const char *found)
              found, r->range);
 }
 
-/* Stores x, or the nearest value that the row may have. */
-static void store(rose_generation *g, const row *r, double x, const char *label)
+/* Stores x, or the nearest value that the row may have. text: x as the file has it. */
+static void store(rose_generation *g, const row *r, double x, const char *text, const char *label)
 {
-    char *at = (char *)g + r->at, text[32];
+    char *at = (char *)g + r->at;
     double y = r->whole ? floor(x) : x;
     if (y < r->lo) y = r->lo;
     if (y > r->hi) y = r->hi;
-    snprintf(text, sizeof text, "%g", x);
     if (isnan(x) || (x < r->lo && r->off_below)) {
         warn_ignored(label, r, text);
         return;
     }
     if (x != y)
-        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %g, expected %s%s: %g counts", label, r->name,
-                 x, r->whole ? "an integer, " : "", r->range, y);
+        rose_log(ROSE_LOG_WARN, "model", "%s: %s is %s, expected %s%s: %.15g counts", label,
+                 r->name, text, r->whole ? "an integer, " : "", r->range, y);
     const float f = (float)y;
     const uint32_t u = y > 0 ? (uint32_t)y : 0;
     memcpy(at, r->whole ? (const void *)&u : (const void *)&f, 4);
@@ -131,7 +130,7 @@ static void read_json(rose_generation *g, const rose_config *c)
         char text[64];
         const rose_json *v = rose_config_get(c, rows[i].name, NULL);
         if (rose_json_is_number(v))
-            store(g, &rows[i], rose_json_number_value(v), c->label);
+            store(g, &rows[i], rose_json_number_value(v), rose_config_describe(v, text), c->label);
         else if (v != NULL)
             warn_ignored(c->label, &rows[i], rose_config_describe(v, text));
     }
@@ -169,6 +168,10 @@ static rose_status read_gguf(rose_generation *g, const char *path, rose_err *err
     rose_gguf file;
     rose_status st = rose_gguf_open(&file, path, err);
     if (st != ROSE_OK) return st;
+    g->has = ROSE_GENERATION_TEMPERATURE | ROSE_GENERATION_TOP_P | ROSE_GENERATION_TOP_K;
+    g->temperature = ROSE_GENERATION_GGUF_TEMPERATURE;
+    g->top_p = ROSE_GENERATION_GGUF_TOP_P;
+    g->top_k = ROSE_GENERATION_GGUF_TOP_K;
     for (size_t i = 0; i < N_ROWS; i++) {
         float f = 0;
         uint32_t u = 0;
@@ -176,8 +179,10 @@ static rose_status read_gguf(rose_generation *g, const char *path, rose_err *err
         if (rows[i].key == NULL || rose_gguf_get(&file, rows[i].key) == NULL) continue;
         st = rows[i].whole ? rose_gguf_get_u32(&file, rows[i].key, &u, &why)
                            : rose_gguf_get_f32(&file, rows[i].key, &f, &why);
+        char text[32];
+        snprintf(text, sizeof text, "%g", rows[i].whole ? (double)u : (double)f);
         if (st == ROSE_OK)
-            store(g, &rows[i], rows[i].whole ? (double)u : (double)f, file.label);
+            store(g, &rows[i], rows[i].whole ? (double)u : (double)f, text, file.label);
         else
             rose_log(ROSE_LOG_WARN, "model", "%s: it is ignored", why.msg);
     }
@@ -202,12 +207,61 @@ rose_status rose_generation_read(rose_generation *out, const char *path, rose_er
     return st;
 }
 
-rose_status rose_generation_choose(rose_generation *out, const char *model, const char *from,
-                                   rose_err *err)
+#define OVERRIDE "--override-generation-config: "
+
+static const row *find_row(const char *name)
 {
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+static rose_status override_value(rose_generation *g, const char *name, const rose_json *v,
+                                  rose_err *err)
+{
+    char text[64];
+    const row *r = find_row(name);
+    if (r == NULL)
+        return rose_fail(err, ROSE_E_INVAL,
+                         OVERRIDE "there is no '%.60s'; the names are temperature, top_p, top_k, "
+                                  "min_p, repetition_penalty and max_new_tokens",
+                         name);
+    const double x = rose_json_is_number(v) ? rose_json_number_value(v) : (double)NAN;
+    if (!(x >= r->lo && x <= r->hi) || (r->whole && x != floor(x)))
+        return rose_fail(err, ROSE_E_INVAL, OVERRIDE "%s is %s, expected %s%s", name,
+                         rose_config_describe(v, text), r->whole ? "an integer, " : "", r->range);
+    store(g, r, x, rose_config_describe(v, text), OVERRIDE);
+    return ROSE_OK;
+}
+
+static rose_status read_override(rose_generation *g, const char *text, rose_err *err)
+{
+    rose_json_error e;
+    rose_json *root = NULL, *v;
+    const char *key;
+    rose_status st = rose_json_parse(&root, text, strlen(text), 0, &e);
+    if (st == ROSE_OK && rose_json_is_object(root)) {
+        rose_json_each (root, key, v)
+            if (st == ROSE_OK) st = override_value(g, key, v, err);
+    } else {
+        st = rose_fail(err, st == ROSE_E_NOMEM ? st : ROSE_E_INVAL,
+                       OVERRIDE "expected a JSON object, as {\"temperature\": 0.6}%s%s",
+                       st == ROSE_OK ? "" : ": ", st == ROSE_OK ? "" : e.text);
+    }
+    rose_json_decref(root);
+    return st;
+}
+
+rose_status rose_generation_choose(rose_generation *out, const char *model, const char *from,
+                                   const char *override, rose_err *err)
+{
+    const bool none = from != NULL && (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0);
+    const bool own = from == NULL || strcmp(from, "auto") == 0;
     *out = (rose_generation){0};
-    if (from != NULL && (strcmp(from, "none") == 0 || strcmp(from, "vllm") == 0)) return ROSE_OK;
-    return rose_generation_read(out, from == NULL || strcmp(from, "auto") == 0 ? model : from, err);
+    rose_status st = none ? ROSE_OK : rose_generation_read(out, own ? model : from, err);
+    if (st == ROSE_OK && override != NULL) st = read_override(out, override, err);
+    if (st != ROSE_OK) *out = (rose_generation){0};
+    return st;
 }
 
 void rose_generation_text(const rose_generation *g, char out[ROSE_GENERATION_TEXT])

@@ -312,9 +312,9 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_d
     const rose_json *class = rose_json_at(rose_config_get(&c, "architectures", NULL), 0);
     set_class_name(m, rose_json_text(class));
     st = rose_family_find(family, &c, err);
+    if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     if (st == ROSE_OK) st = rose_quantized_check_folder(m->path, err);
     if (st == ROSE_OK && dtype != NULL) st = read_dtype(&c, dtype, err);
-    if (st == ROSE_OK) st = rose_family_parse(*family, &c, &m->arch, err);
     rose_config_close(&c);
     return st == ROSE_OK ? read_generation_config(m, err) : st;
 }

@@ -171,6 +171,10 @@ static rose_status make_config(const rose_random_opts *o, rose_json **out, rose_
                                                  : rose_config_open(&c, o->config, err);
         if (st != ROSE_OK) return st;
         *out = c.root;
+        const bool cut = o->preset != NULL && o->preset_layers != 0;
+        if (cut && rose_json_set_new(c.root, "num_hidden_layers",
+                                     rose_json_integer(o->preset_layers)) != 0)
+            return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
         if (rose_json_set_new(c.root, "torch_dtype", rose_json_string(dtype_name(o))) == 0)
             return ROSE_OK;
     } else {

@@ -10,7 +10,8 @@
     "smollm2-135m, qwen3-0.6b, llama-3.2-1b, qwen3-4b, qwen3-8b, gemma3-270m"
 
 typedef struct rose_random_opts {
-    const char *preset; /* one of ROSE_RANDOM_PRESETS; NULL = config */
+    const char *preset;     /* one of ROSE_RANDOM_PRESETS; NULL = config */
+    uint32_t preset_layers; /* blocks of the preset; 0 = its own number */
     const char *config; /* a config.json that says everything but dtype; NULL = the fields below */
     const char *arch;   /* a model_type that rose_model_open knows: "gpt2" */
     uint32_t n_kv_heads, head_dim; /* 0 = n_heads; 0 = d_model / n_heads; not for gpt2 */

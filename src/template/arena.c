@@ -93,10 +93,11 @@ void rose_tpl_chunks_free(struct tpl_chunk *c)
 }
 
 /* CPU time, because a busy machine must not fail a render that does little. */
-void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms)
+void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms, uint64_t spent_ns)
 {
+    const uint64_t all = (uint64_t)ms * 1000000u;
     t->max_cpu_ms = ms;
-    t->cpu_end_ns = rose_thread_cpu_ns() + (uint64_t)ms * 1000000u;
+    t->cpu_end_ns = rose_thread_cpu_ns() + (spent_ns < all ? all - spent_ns : 0);
 }
 
 void rose_tpl_check(rose_tpl *t)

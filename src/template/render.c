@@ -2,6 +2,7 @@
  * them, and the text with its runs. */
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "template/template_internal.h"
 
 static const char *const reasoning[] = {"reasoning_content", "thinking", "reasoning"};
@@ -214,12 +215,14 @@ rose_status rose_template_render(rose_template_text *out, const rose_template *t
     rose_tpl t = {.err = err, .now_s = in->now_s, .utc = in->utc, .line = 1};
     t.max_work = (l->steps > 0 ? l->steps : 20000000) * WORK_A_STEP;
     t.stop = l->stop;
-    if (l->cpu_ms > 0) rose_tpl_limit_cpu(&t, l->cpu_ms);
+    if (l->spent_ns != NULL) t.cpu_began_ns = rose_thread_cpu_ns();
+    if (l->cpu_ms > 0) rose_tpl_limit_cpu(&t, l->cpu_ms, l->spent_ns != NULL ? *l->spent_ns : 0);
     t.max_memory = l->memory_bytes > 0 ? l->memory_bytes : (size_t)256 << 20;
     t.max_output = l->output_bytes > 0 ? l->output_bytes : (size_t)32 << 20;
     t.max_depth = l->depth > 0 ? l->depth : 400;
     *out = (rose_template_text){0};
     if (setjmp(t.trap) == 0) t.st = copy_out(out, run(&t, tpl, in), err);
+    if (l->spent_ns != NULL) *l->spent_ns += rose_thread_cpu_ns() - t.cpu_began_ns;
     if (l->used != NULL) *l->used = (t.work + WORK_A_STEP - 1) / WORK_A_STEP;
     rose_tpl_chunks_free(t.chunks);
     return t.st;

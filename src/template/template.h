@@ -28,11 +28,13 @@ typedef struct rose_template rose_template;
 typedef struct rose_template_limits {
     uint64_t steps;      /* work in steps of about 40 ns, which no clock influences: bytes that are
                           * read, written or visited count as well; 20 million */
-    uint32_t cpu_ms;     /* CPU time of this thread; default: no limit */
+    uint32_t cpu_ms;     /* CPU time of this thread, see spent_ns; default: no limit */
     size_t memory_bytes; /* arena; 256 MiB */
     size_t output_bytes; /* rendered text; 32 MiB */
     uint32_t depth;      /* nested expressions, blocks and macro calls; 400 */
     const atomic_bool *stop; /* borrowed; true ends the render with ROSE_E_CLOSED; NULL: never */
+    uint64_t *spent_ns;      /* CPU time of earlier renders, to which this one adds its own: cpu_ms
+                              * bounds their sum; NULL: cpu_ms bounds this render alone */
     uint64_t *used;          /* gets the steps that were done, also on failure; NULL: not wanted */
 } rose_template_limits;
 

@@ -235,6 +235,7 @@ struct rose_tpl {
     uint64_t check_at;       /* at this much work the limits are looked at */
     const atomic_bool *stop; /* borrowed; NULL: nobody stops this */
     uint32_t max_cpu_ms;     /* 0: no limit */
+    uint64_t cpu_began_ns;   /* if a caller sums up the time of its renders */
     uint64_t cpu_end_ns;     /* on the clock of this thread's CPU time */
     uint32_t depth, max_depth;
     uint32_t line; /* of the node at work */
@@ -264,8 +265,9 @@ void *rose_tpl_take(rose_tpl *t, size_t n); /* zeroed; jumps when there is none 
 void *rose_tpl_array(rose_tpl *t, size_t n, size_t size);
 void *rose_tpl_grown(rose_tpl *t, const void *old, size_t n, size_t *cap, size_t size);
 void rose_tpl_chunks_free(struct tpl_chunk *c);
-void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms); /* from now on */
-void rose_tpl_check(rose_tpl *t);                  /* fails where a limit is passed */
+/* From now on; spent_ns of the time are over already. */
+void rose_tpl_limit_cpu(rose_tpl *t, uint32_t ms, uint64_t spent_ns);
+void rose_tpl_check(rose_tpl *t); /* fails where a limit is passed */
 void rose_tpl_enter(rose_tpl *t); /* one level deeper; the caller subtracts 1 from depth */
 
 /* ---- work: whatever reads, writes or visits something pays for it, before or while it does so.

@@ -228,6 +228,14 @@ static const sample messages[] = {
      "'tool_call_id':'c2'},{'content':[{'text':'d','type':'text'},{'text':'e','type':'text'}],"
      "'role':'user'}]}",
      ""},
+    {"{'max_tokens':5,'messages':[{'role':'user','content':'a'},{'role':'assistant','content':["
+     "{'type':'tool_use','id':'c1','name':'f'},{'type':'tool_use','id':'c2','name':'g','input':"
+     "'{\\\"x\\\":1'}]},{'role':'user','content':'e'}]}",
+     "{'max_tokens':5,'messages':[{'content':'a','role':'user'},{'content':null,'role':'assistant',"
+     "'tool_calls':[{'function':{'arguments':'{}','name':'f'},'id':'c1','type':'function'},"
+     "{'function':{'arguments':'{\\\"x\\\":1','name':'g'},'id':'c2','type':'function'}]},"
+     "{'content':'e','role':'user'}]}",
+     ""},
     {"{'max_tokens':5,'messages':[{'role':'user','content':'a'},{'role':'assistant','content':"
      "'b'}]}",
      "{'add_generation_prompt':false,'continue_final_message':true,'max_tokens':5,'messages':["

@@ -477,7 +477,7 @@ static void loading_draining_failed(void **state)
     assert_int_equal(rose_api_create(&a, &o, &err), ROSE_OK);
     fake_http.cb = rose_api_callbacks(a);
     assert_int_equal(rose_api_attach(a, &fake_http, &err), ROSE_OK);
-    expect_status("/health", NULL, 200);
+    expect_status("/health", NULL, 503);
     expect_status("/ready", NULL, 503);
     expect_status("/v1/models", NULL, 503);
     expect_status("/v1/models/model", NULL, 503);

@@ -178,7 +178,7 @@ static const row refused[] = {
     {C, "{\"prompt\":\"x\",\"prompt_embeds\":\"AA\"}", 400, "prompt_embeds", "not supported"},
     {C, "{\"prompt\":\"x\",\"truncate_prompt_tokens\":5}", 400, "truncate_prompt_tokens",
      "not supported"},
-    {H, "{" MSG ",\"functions\":[{}]}", 400, "functions", "not supported"},
+    {H, "{" MSG ",\"functions\":[{}]}", 400, "tools[0].function.name", "letters"},
     {H, "{" MSG ",\"web_search_options\":{}}", 400, "web_search_options", "not supported"},
     {H, "{" MSG ",\"chat_template\":\"x\"}", 400, "chat_template", "not supported"},
     {H, "{" MSG ",\"documents\":[{}]}", 400, "documents", "not supported"},
@@ -313,7 +313,7 @@ static const row refused[] = {
      "messages", "messages[0].tool_calls[0] needs a 'function'"},
     {H, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_call_id\":\"c\"}]}", 400,
      "messages", "messages[0].tool_call_id is not supported"},
-    {H, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"}]}", 400,
+    {H, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"refusal\":\"no\"}]}", 400,
      "messages", "messages[0].refusal is not supported"},
     /* tokenize, detokenize */
     {"/tokenize", "{}", 400, "prompt", "one of 'prompt' and 'messages'"},

@@ -26,6 +26,74 @@ static void test_sets(void **state)
     }
 }
 
+/* The options that an alias names are rows of the table, and switches exactly where it gives no
+ * value. */
+static void expect_options(const rose_foreign *r, const rose_opt *rows, size_t n)
+{
+    char text[256];
+    char *rest = NULL;
+    snprintf(text, sizeof text, "%s", r->to);
+    for (char *p = strtok_r(text, " ", &rest); p != NULL; p = strtok_r(NULL, " ", &rest)) {
+        const size_t len = strcspn(p, "=");
+        const bool value = p[len] == '=';
+        const rose_opt *o = NULL;
+        if (*p == '@' || strncmp(p, "MODEL", len) == 0) continue;
+        for (size_t i = 0; i < n; i++) {
+            const char *name = !value && strncmp(p, "no-", 3) == 0 ? p + 3 : p;
+            const size_t l = len - (size_t)(name - p);
+            if (rows[i].kind != ROSE_OPT_HEADING && strlen(rows[i].name) == l &&
+                memcmp(rows[i].name, name, l) == 0)
+                o = &rows[i];
+        }
+        if (o == NULL) fail_msg("%s: there is no option %s", r->to, p);
+        if (value == (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG))
+            fail_msg("%s: %s", r->to, value ? "a switch has a value" : "the value is missing");
+    }
+}
+
+/* No earlier row has one of the names. */
+static void expect_new_names(size_t row)
+{
+    const rose_foreign *rows = rose_serve_foreign.rows;
+    char text[1024], other[1024];
+    char *rest = NULL, *rest2 = NULL;
+    snprintf(text, sizeof text, "%s", rows[row].names);
+    for (char *p = strtok_r(text, " ", &rest); p != NULL; p = strtok_r(NULL, " ", &rest)) {
+        assert_true(p[0] == '-' && strlen(text) < sizeof text - 1);
+        for (size_t i = 0; i < row; i++) {
+            if (rows[i].names == NULL) continue;
+            snprintf(other, sizeof other, "%s", rows[i].names);
+            for (char *q = strtok_r(other, " ", &rest2); q != NULL;
+                 q = strtok_r(NULL, " ", &rest2)) {
+                if (strcmp(p, q) == 0) fail_msg("%s has two groups of rows", p);
+            }
+        }
+    }
+}
+
+static void test_foreign_rows(void **state)
+{
+    rose_opt rows[ROSE_SERVE_OPT_ROWS];
+    (void)state;
+    rose_serve_opts_default(&g_flags);
+    const size_t n = rose_serve_opts_rows(&g_flags, rows);
+    assert_non_null(rose_serve_foreign.rows[0].names);
+    for (size_t i = 0; i < rose_serve_foreign.n; i++) {
+        const rose_foreign *r = &rose_serve_foreign.rows[i];
+        if (r->names != NULL) {
+            expect_new_names(i);
+            assert_true(strspn(r->whose, "vls") == strlen(r->whose));
+        } else {
+            assert_non_null(r[-1].values); /* else this row is never reached */
+            assert_non_null(r->values);
+            if (strcmp(r[-1].values, "*") == 0) fail_msg("row after %s: all values", r[-1].why);
+        }
+        assert_true((r->act == ROSE_FOREIGN_ALIAS) == (r->to != NULL));
+        assert_true(r->to != NULL || r->why != NULL);
+        if (r->to != NULL) expect_options(r, rows, n);
+    }
+}
+
 static void test_defaults(void **state)
 {
     (void)state;
@@ -59,7 +127,8 @@ static void test_io_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sets), cmocka_unit_test(test_defaults),
-                                       cmocka_unit_test(test_io_threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets), cmocka_unit_test(test_foreign_rows),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_io_threads)};
     return cmocka_run_group_tests_name("serve options", tests, NULL, NULL);
 }

@@ -397,6 +397,30 @@ static void demands(void **state)
          "Hi.", "now", NULL, NULL},
         {CLOSED, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
          "Hi.", "now", NULL, NULL},
+        {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"required\"},\"parallel_tool_calls\":false",
+         "Hi.", "add", NULL, NULL},
+        {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"name\":\"now\"}", "Hi.", "now",
+         NULL, NULL},
+        {HERMES,
+         TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+               "\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"now\"}}]}},"
+               "\"parallel_tool_calls\":false",
+         "Hi.", "now", NULL, NULL},
+        {HERMES,
+         TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{"
+               "\"type\":\"function\",\"name\":\"now\"}]},\"parallel_tool_calls\":false",
+         "Hi.", "now", NULL, NULL},
+        {HERMES,
+         "\"tools\":[{\"type\":\"function\",\"name\":\"now\",\"parameters\":{\"type\":\"object\","
+         "\"properties\":null,\"required\":null}}],\"tool_choice\":\"required\",\"parallel_tool_"
+         "calls\":false",
+         "Hi.", "now", NULL, NULL},
+        {HERMES,
+         "\"tools\":[{\"type\":\"function\",\"name\":\"now\",\"strict\":true,\"parameters\":{"
+         "\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"object\",\"properties\":null,"
+         "\"required\":null}},\"required\":[\"b\"],\"additionalProperties\":false}}],\"tool_"
+         "choice\":\"required\",\"parallel_tool_calls\":false",
+         "Hi.", "now", NULL, NULL},
         {ALL, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", "Hi.", "add",
          NULL, NULL},
         {NULL, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
@@ -547,6 +571,68 @@ static void described(void **state)
     }
 }
 
+/* ---- functions, the former tools ---- */
+
+#define FUNCTIONS                                                                                  \
+    "\"functions\":[{\"name\":\"add\",\"parameters\":{\"type\":\"object\"}},{\"name\":\"now\"}]"
+
+/* A request with functions gets its call in their form, and not more than one. */
+static void functions(void **state)
+{
+    static const char two[] = "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":1}}</tool_call>"
+                              "<tool_call>{\"name\":\"now\"}</tool_call>";
+    static const struct {
+        const char *fields, *text, *want;
+    } rows[] = {
+        {FUNCTIONS, two,
+         "\"content\":null,\"function_call\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"},"},
+        {FUNCTIONS, two, "\"finish_reason\":\"function_call\""},
+        {FUNCTIONS ",\"stream\":true", two,
+         "\"content\":null,\"function_call\":{\"name\":\"add\",\"arguments\":\"\"}}"},
+        {FUNCTIONS ",\"stream\":true", two, "\"delta\":{\"function_call\":{\"arguments\":\""},
+        {FUNCTIONS ",\"stream\":true", two, "\"finish_reason\":\"function_call\""},
+        {FUNCTIONS ",\"function_call\":{\"name\":\"now\"}", "Hi.",
+         "\"function_call\":{\"name\":\"now\""},
+        {FUNCTIONS ",\"function_call\":\"none\"", "Hi.", "\"content\":\"Hi.\""},
+        {FUNCTIONS ",\"function_call\":\"auto\"", "Hi.", "\"finish_reason\":\"stop\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[2048];
+        server s = start(HERMES, NULL, NULL);
+        set_script(rows[i].text);
+        snprintf(body, sizeof body, "{" MESSAGES ",\"max_tokens\":200,%s}", rows[i].fields);
+        rose_http_req *r = ask(body);
+        if (r->status != 200 || strstr(fake_text(r), rows[i].want) == NULL ||
+            strstr(fake_text(r), "tool_calls") != NULL)
+            fail_msg("%s: %d %s lacks %s", rows[i].fields, r->status, fake_text(r), rows[i].want);
+        fake_free(r);
+        stop(&s);
+    }
+}
+
+/* Messages of the former API, and refusals, as a template sees them. */
+static void former_messages(void **state)
+{
+    static const char template[] =
+        "{# <tool_call> #}{% for m in messages %}[{{ m.role }}|{{ m.content }}|"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+        "{{ c.id == messages[2].tool_call_id }}{% endfor %}]{% endfor %}{{ tools }}";
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},"
+        "{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"add\","
+        "\"arguments\":\"{\\\"a\\\": 1}\"}},{\"role\":\"function\",\"name\":\"add\",\"content\":"
+        "\"2\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":\"No.\"},"
+        "{\"role\":\"assistant\",\"content\":\"Yes.\",\"refusal\":\"\"},"
+        "{\"role\":\"user\",\"content\":\"y\"}]}";
+    char got[4096];
+    (void)state;
+    prompt_of(got, sizeof got, template, body);
+    if (strstr(got, "[user|x|][assistant|") == NULL || strstr(got, "add{\"a\": 1}True]") == NULL ||
+        strstr(got, "[tool|2|][assistant|No.|][assistant|Yes.|][user|y|]") == NULL)
+        fail_msg("%s", got);
+}
+
 /* ---- refusals ---- */
 
 static void refusals(void **state)
@@ -591,6 +677,20 @@ static void refusals(void **state)
         {OPENED, "\"structured_outputs\":{\"structural_tag\":{\"structures\":[],\"triggers\":[]}}",
          "structured_outputs.structural_tag", "'format'"},
         {THINKS, "\"include_reasoning\":1", "include_reasoning", "true or false"},
+        {HERMES, "\"functions\":5", "functions", "a list of objects"},
+        {HERMES, "\"functions\":[{}]", "tools[0].function.name", "letters"},
+        {HERMES, FUNCTIONS "," TOOLS, "functions", "exclude each other"},
+        {HERMES, FUNCTIONS ",\"function_call\":7", "function_call", "\\\"auto\\\""},
+        {HERMES, FUNCTIONS ",\"function_call\":{\"name\":\"sub\"}", "tool_choice", "'sub'"},
+        {HERMES,
+         TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\","
+               "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}]}}",
+         "tool_choice", "allows the function 'sub'"},
+        {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"all\"}",
+         "tool_choice", "allowed_tools"},
+        {HERMES,
+         TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[]}",
+         "tool_choice", "none of the 'tools'"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -630,6 +730,8 @@ int main(void)
                                        cmocka_unit_test(demands),
                                        cmocka_unit_test(tags),
                                        cmocka_unit_test(described),
+                                       cmocka_unit_test(functions),
+                                       cmocka_unit_test(former_messages),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(strict_without_grammar)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@ static inline bool fx_use_gpu(void)
 {
     const rose_backend_ops *ops;
     rose_err err = {""};
-    if (rose_backend_cuda(&ops, &err) != ROSE_OK) {
+    if (rose_backend_cuda(&ops, 0, &err) != ROSE_OK) {
         printf("no GPU: %s\n", err.msg);
         return false;
     }

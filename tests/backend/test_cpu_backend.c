@@ -163,19 +163,52 @@ static void test_plan_refuses_options(void **state)
     if (rose_memory_available() > 0) {
         REFUSED(kv_bytes, UINT64_MAX, ROSE_E_NOMEM, "kv-cache-memory");
         REFUSED(kv_pages, UINT32_MAX, ROSE_E_NOMEM, "num-kv-pages");
-        m->arch.d_ff = 1 << 24;
         m->arch.n_layers = 1;
+        const uint64_t row = 4096 * sizeof(float), free_bytes = rose_memory_available();
+        m->arch.d_ff =
+            (uint32_t)(free_bytes / 2048) & ~63u; /* weights take a quarter of the memory */
         REFUSED(max_step_tokens, 1 << 20, ROSE_E_NOMEM, "max-num-batched-tokens");
-        m->arch.vocab_size = 1 << 24;
-        m->arch.n_heads = m->arch.n_kv_heads = 1 << 16;
-        m->arch.head_dim = 256;
-        m->arch.d_model = 1 << 24;
-        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "bfloat16");
-        REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "quantization int8");
-        REFUSED(quantization, ROSE_QUANT_INT8, ROSE_E_NOMEM, "too large");
+        m->arch.d_ff = g_shape.d_ff;
+        /* Embeddings that are also the head, in shares of the memory that is there. */
+        m->arch.tied_head = true;
+        m->arch.d_model = 4096;
+        m->arch.n_heads = m->arch.n_kv_heads = 32;
+        m->arch.head_dim = 128;
+        m->arch.vocab_size = (uint32_t)(free_bytes / row * 3 / 2); /* fp32: 1.5 of it, bf16: 0.75 */
+        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "choose dtype bfloat16");
+        m->arch.vocab_size = (uint32_t)(free_bytes / row * 5 / 2); /* bf16: 1.25 */
+        REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "choose quantization int8");
+        REFUSED(dtype, ROSE_COMPUTE_BF16, ROSE_E_NOMEM, "choose quantization int8");
+        m->arch.vocab_size = 1u << 24; /* the largest; 256 GiB */
+        if (free_bytes / row * 6 < m->arch.vocab_size) {
+            REFUSED(dtype, ROSE_COMPUTE_F32, ROSE_E_NOMEM, "take a smaller one");
+            REFUSED(quantization, ROSE_QUANT_INT8, ROSE_E_NOMEM, "take a smaller one");
+        } else {
+            print_message("NOT RUN: a model that is far too large: there is memory for it\n");
+        }
     }
     m->arch.n_layers = g_shape.n_layers;
     fx_model_free(m);
+}
+
+/* What fits beside the other parts of a plan is named, in pages or as a context. */
+static void test_kv_advice(void **state)
+{
+    (void)state;
+    char text[ROSE_KV_ADVICE];
+    rose_memory_plan p = {.max_model_len = 131072, .kv_page = 1 << 20, .available = 10ull << 30};
+    p.weights = 4ull << 30; /* 6 GiB are left: 6144 pages, 98304 tokens */
+    assert_true(rose_backend_kv_advice(&p, text));
+    assert_string_equal(text, "lower max-model-len: 98304 tokens fit");
+    p.scratch = 1 << 20;
+    assert_true(rose_backend_kv_advice(&p, text));
+    assert_string_equal(text, "lower max-model-len: 97280 tokens fit");
+    p.max_model_len = 4096; /* 256 pages: more were asked for than fit */
+    assert_true(rose_backend_kv_advice(&p, text));
+    assert_non_null(strstr(text, "kv-cache-memory"));
+    assert_non_null(strstr(text, ": 6143 pages (6143 MiB) fit"));
+    p.weights = 11ull << 30;
+    assert_false(rose_backend_kv_advice(&p, text));
 }
 
 static void test_plan_refuses_architectures(void **state)
@@ -686,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_plan_resolves_options),
         cmocka_unit_test(test_kv_default_rule),
         cmocka_unit_test(test_plan_refuses_options),
+        cmocka_unit_test(test_kv_advice),
         cmocka_unit_test(test_plan_refuses_architectures),
         cmocka_unit_test(test_plan_is_what_open_takes),
         cmocka_unit_test(test_open_checks_the_plan),

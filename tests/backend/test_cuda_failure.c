@@ -51,7 +51,7 @@ static const rose_backend_ops *gpu(void)
 {
     const rose_backend_ops *ops;
     rose_err err = {""};
-    if (rose_backend_cuda(&ops, &err) != ROSE_OK) {
+    if (rose_backend_cuda(&ops, 0, &err) != ROSE_OK) {
         printf("no GPU: %s\n", err.msg);
         fflush(stdout);
         _exit(SKIP);
@@ -74,7 +74,7 @@ static void no_device(void)
     const rose_backend_ops *ops = (const void *)1;
     rose_err err = {""};
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
-    CHECK(rose_backend_cuda(&ops, &err) == ROSE_E_UNSUPPORTED);
+    CHECK(rose_backend_cuda(&ops, 0, &err) == ROSE_E_UNSUPPORTED);
     CHECK(ops == NULL && strstr(err.msg, "no usable NVIDIA GPU: ") != NULL);
     printf("%s\n", err.msg);
     CHECK(rose_backend_pick(&ops, "cuda", &err) == ROSE_E_UNSUPPORTED);

@@ -673,7 +673,7 @@ static void test_refused(void **state)
     s.n_heads = 50;
     rose_model *m = fx_model(&s, 1);
     rose_backend_opts_default(&o);
-    assert_int_equal(rose_backend_cuda(&ops, &err), ROSE_OK);
+    assert_int_equal(rose_backend_cuda(&ops, 0, &err), ROSE_OK);
     assert_int_equal(ops->plan(m, &o, &p, &err), ROSE_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "width 100"));
     fx_model_free(m);

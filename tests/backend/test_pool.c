@@ -8,8 +8,11 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,22 +96,49 @@ static void test_pauses(void **state)
     rose_pool_destroy(s.pool);
 }
 
-static double cpu_seconds(void)
+/* The state of the compute thread 1 ('S': it sleeps) and how often it has given its CPU away. */
+static char worker_state(uint64_t *switches)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    char path[64], line[128], state = 0;
+    struct dirent *e;
+    DIR *d = opendir("/proc/self/task");
+    assert_non_null(d);
+    *switches = 0;
+    while ((e = readdir(d)) != NULL && state == 0) {
+        bool found = false;
+        unsigned long long n;
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/status", e->d_name);
+        FILE *f = fopen(path, "r");
+        while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+            found |= strcmp(line, "Name:\trose-cpu-1\n") == 0;
+            if (found && strncmp(line, "State:\t", 7) == 0) state = line[7];
+            if (found && (sscanf(line, "voluntary_ctxt_switches: %llu", &n) == 1 ||
+                          sscanf(line, "nonvoluntary_ctxt_switches: %llu", &n) == 1))
+                *switches += n;
+        }
+        if (f != NULL) fclose(f);
+    }
+    closedir(d);
+    return state;
 }
 
+/* Without work a thread falls asleep, and it does not wake again: a thread that spins is always
+ * runnable, and a thread that wakes is switched to. */
 static void test_idle_uses_no_cpu(void **state)
 {
     (void)state;
     shared s = {.pool = make_pool(2, NULL, 0)};
-    struct timespec pause = {0, 300000000};
+    struct timespec pause = {0, 20000000};
+    uint64_t asleep = 0, later = 0;
     rose_pool_run(s.pool, count, &s);
-    double before = cpu_seconds();
-    nanosleep(&pause, NULL);
-    assert_true(cpu_seconds() - before < 0.1); /* a spinning thread would take 0.3 s of CPU time */
+    for (int tries = 0; tries < 3000 && worker_state(&asleep) != 'S'; tries++)
+        nanosleep(&pause, NULL);
+    for (int i = 0; i < 5; i++) {
+        nanosleep(&pause, NULL);
+        assert_int_equal(worker_state(&later), 'S');
+        assert_int_equal(later, asleep);
+    }
     rose_pool_destroy(s.pool);
 }
 

@@ -14,9 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/progress.h"
+#include "log_capture.h"
 
 static void test_status(void **state)
 {
@@ -223,6 +226,47 @@ static void test_log(void **state)
 }
 
 /* Known answers of Random123's kat_vectors for philox4x32-10. */
+/* A wait is silent in its first second; without a terminal it then writes lines. */
+static void test_waits(void **state)
+{
+    (void)state;
+    rose_progress p;
+    log_begin();
+    rose_progress_wait(&p, "cpu", "loading weights", 30);
+    p.tty = false;
+    rose_progress_update(&p, 3, "layers");
+    const bool in_time = rose_now_ns() - p.start_ns < UINT64_C(1000000000);
+    p.start_ns -= UINT64_C(2000000000); /* two seconds ago */
+    rose_progress_update(&p, 12, "layers");
+    p.last_ns = rose_now_ns();
+    rose_progress_update(&p, 13, "layers"); /* no second line at once */
+    p.last_ns -= UINT64_C(5000000000);
+    rose_progress_update(&p, 25, "layers");
+    rose_progress_end(&p);
+    rose_progress_wait(&p, NULL, "model.safetensors", 100);
+    p.tty = false;
+    p.start_ns -= UINT64_C(2000000000);
+    rose_progress_update(&p, 40, "MB");
+    rose_progress_wait(&p, "cpu", "loading weights", 30);
+    p.tty = true;
+    p.start_ns -= UINT64_C(2000000000);
+    rose_progress_allow_waits(true);
+    rose_progress_update(&p, 15, "layers");
+    rose_log(ROSE_LOG_INFO, "test", "over the bar");
+    rose_progress_end(&p);
+    rose_log(ROSE_LOG_INFO, "test", "no bar");
+    rose_progress_allow_waits(false);
+    char *text = log_end();
+    assert_true(!in_time || strstr(text, " 3 of 30") == NULL);
+    assert_non_null(strstr(text, "INFO cpu: loading weights: 12 of 30 layers, "));
+    assert_null(strstr(text, "13 of 30"));
+    assert_non_null(strstr(text, "INFO cpu: loading weights: 25 of 30 layers, "));
+    assert_non_null(strstr(text, "roseinfer: model.safetensors: 40 of 100 MB, "));
+    assert_non_null(strstr(text, "loading weights [###############...............]  50%  15/30"));
+    assert_int_equal(log_count(text, "\r\033[K"), 2); /* before a line of the log, and at the end */
+    free(text);
+}
+
 static void test_philox(void **state)
 {
     static const struct {
@@ -262,7 +306,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status), cmocka_unit_test(test_buf),
         cmocka_unit_test(test_file),   cmocka_unit_test(test_files_that_are_not_there),
-        cmocka_unit_test(test_log),    cmocka_unit_test(test_philox),
+        cmocka_unit_test(test_log),    cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_philox),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/opts.h"
+#include "base/opts_internal.h"
 
 static struct {
     rose_opt_list names;
@@ -29,7 +31,7 @@ static int parse(const char *line, const char **args, uint32_t *n_args)
     const rose_opt rows[] = {ROSE_ROW_LIST("name", &g.names, "NAME", "names"),
                              ROSE_ROW_STRING("host", &g.host, "HOST", "address"),
                              ROSE_ROW_BOOL("on", &g.on, "a switch")};
-    const rose_command c = {"test MODEL [options]", "", rows, 3, 1, 1};
+    const rose_command c = {"test MODEL [options]", "", rows, 3, 1, 1, NULL};
     return rose_opts_parse(&c, argc, argv, args, n_args);
 }
 
@@ -125,8 +127,8 @@ static void test_messages(void **state)
         ROSE_ROW_CHOICE("kind", &text, "a|b", "a choice", .removed = "c",
                         .removed_why = "removed: b is faster"),
     };
-    const rose_command c = {"test merge OUT DIR... [options]", "", rows,
-                            sizeof rows / sizeof *rows,        2,  2};
+    const rose_command c = {
+        "test merge OUT DIR... [options]", "", rows, sizeof rows / sizeof *rows, 2, 2, NULL};
     static const char *const want[][2] = {
         {"--foo", "unknown option --foo (see --help)"}, /* not --isa */
         {"--model x", "unknown option --model (see --help)"},
@@ -150,13 +152,55 @@ static void test_messages(void **state)
     }
 }
 
+static void test_numbers(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t number, bytes; /* as a number of things, and of bytes; NO: refused */
+    } want[] = {
+#define NO UINT64_MAX
+        {"0", 0, 0},
+        {"1k", 1000, 1024},
+        {"1K", 1024, 1024},
+        {"25.6k", 25600, 26214},
+        {"2m", 2000000, 2097152},
+        {"2M", 2097152, 2097152},
+        {"1g", 1000000000, 1073741824},
+        {"8GiB", NO, 8589934592},
+        {"8gib", NO, 8589934592},
+        {"8GB", NO, 8000000000},
+        {"8Gi", NO, 8589934592},
+        {"1T", 1099511627776, 1099511627776},
+        {"1.5", NO, NO},
+        {"1.k", NO, NO},
+        {"k", NO, NO},
+        {"-1", NO, NO},
+        {" 1", NO, NO},
+        {"1kk", NO, NO},
+        {"8GiBs", NO, NO},
+        {"8iB", NO, NO},
+        {"18446744073709551616", NO, NO},
+        {"18014398509481984K", NO, NO},
+        {"", NO, NO},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        uint64_t number = NO, bytes = NO;
+        if (!rose_opt_number(want[i].text, false, &number)) number = NO;
+        if (!rose_opt_number(want[i].text, true, &bytes)) bytes = NO;
+        if (number != want[i].number || bytes != want[i].bytes)
+            fail_msg("%s: %llu, %llu", want[i].text, (unsigned long long)number,
+                     (unsigned long long)bytes);
+    }
+}
+
 static void test_enum(void **state)
 {
     (void)state;
     enum fruit { APPLE, PEAR, PLUM } fruit = PLUM;
     const rose_opt rows[] = {
         ROSE_ROW_ENUM("fruit", enum fruit, &fruit, "apple|pear|plum", "a fruit", .def = PEAR)};
-    const rose_command c = {"test", "", rows, 1, 0, 0};
+    const rose_command c = {"test", "", rows, 1, 0, 0, NULL};
     char *argv[] = {(char *)(uintptr_t) "test", (char *)(uintptr_t) "--fruit=plum"};
     uint32_t n_args;
     rose_opts_default(rows, 1);
@@ -168,7 +212,7 @@ static void test_enum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_enum),
-                                       cmocka_unit_test(test_list),
+                                       cmocka_unit_test(test_numbers), cmocka_unit_test(test_list),
                                        cmocka_unit_test(test_list_full)};
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

@@ -154,8 +154,8 @@ static const rose_opt rows[] = {
     ROSE_ROW_FLAG("strict", &g.strict, "a flag"),
     ROSE_ROW_FLOAT("share", &g.share, "X", 0, 1, "a share"),
 };
-static const rose_command cmd = {"test MODEL [options]",     "", rows,
-                                 sizeof rows / sizeof *rows, 1,  1};
+static const rose_command cmd = {
+    "test MODEL [options]", "", rows, sizeof rows / sizeof *rows, 1, 1, NULL};
 
 static char g_path[] = "/tmp/rose-opts-XXXXXX";
 static char g_said[4096];
@@ -213,7 +213,7 @@ static void test_precedence(void **state)
     assert_int_equal(g.names.n, 2);
     assert_true(g.web);
     assert_string_equal(g_said, "");
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
 
     assert_int_equal(parse(&s, "M --config=FILE --name a --port 3",
                            "ROSEINFER_PORT=2 ROSEINFER_MAX_NUM_SEQS=2 ROSEINFER_NAME=e "
@@ -228,7 +228,7 @@ static void test_precedence(void **state)
     assert_string_equal(rose_opt_list_get(&g.names, 0), "a");
     assert_int_equal(g.keys.n, 0);
     assert_string_equal(g_said, "");
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
 
     assert_int_equal(parse(&s, "", "ROSEINFER_NAME=e,f ROSEINFER_MODEL=e", file, &model), -1);
     assert_string_equal(model, "e");
@@ -247,11 +247,11 @@ static void test_file_by_variable(void **state)
     snprintf(env, sizeof env, "ROSEINFER_CONFIG=%s", g_path);
     assert_int_equal(parse(&s, "m", env, "port: 7", &model), -1);
     assert_int_equal(g.port, 7);
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
     snprintf(env, sizeof env, "ROSEINFER_CONFIG=/nowhere");
     assert_int_equal(parse(&s, "m --config=FILE", env, "port: 8", &model), -1);
     assert_int_equal(g.port, 8);
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
     assert_int_equal(parse(&s, "m", env, "", &model), 1);
     assert_non_null(strstr(g_said, "/nowhere"));
 }
@@ -273,12 +273,12 @@ static void test_kinds(void **state)
     assert_int_equal(g.seqs, 9);
     assert_string_equal(g.json, "{\"a\":true}");
     assert_int_equal(g.keys.n, 2);
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
     assert_int_equal(parse(&s, "m --config=FILE", "ROSEINFER_STRICT=1", "no-web: on\n", &model),
                      -1);
     assert_false(g.web);
     assert_true(g.strict);
-    rose_opts_file_free(&s.file);
+    rose_opts_sources_free(&s);
     assert_int_equal(parse(&s, "m", "ROSEINFER_WEB=Off", "", &model), -1);
     assert_false(g.web);
     assert_int_equal(parse(&s, "m --web", "ROSEINFER_WEB=0", "", &model), -1);
@@ -334,7 +334,7 @@ static void test_messages(void **state)
         rose_opts_sources s;
         const char *model;
         const int rc = parse(&s, cases[i].line, cases[i].env, cases[i].file, &model);
-        rose_opts_file_free(&s.file);
+        rose_opts_sources_free(&s);
         if (rc != cases[i].rc || strstr(g_said, cases[i].want) == NULL)
             fail_msg("'%s' '%s' '%s' gives %d, '%s' and not '%s'", cases[i].line, cases[i].env,
                      cases[i].file, rc, g_said, cases[i].want);

@@ -345,6 +345,40 @@ static void test_plot_key(void **state)
     free(text);
 }
 
+/* An open loop is drawn over its rates, and the figure says what was measured where. Without the
+ * rates the axis of the scales is reversed. In both cases the load grows to the right. */
+static void test_plot_rates(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *gp = open_memstream(&text, &len);
+    rose_json *root = rose_json_loads(
+        "{\"meta\":{\"model\":\"models/a\\\"b\",\"dtype\":\"bfloat16\",\"device\":\"AMD EPYC\","
+        "\"cpus\":2},\"summaries\":["
+        "{\"backend\":\"a\",\"scale\":0.5,\"concurrency\":0,\"offered_rps\":8.125,\"num_success\":"
+        "3,"
+        "\"ttft_ms\":{\"p50\":1,\"p90\":2,\"p99\":3}},"
+        "{\"backend\":\"a\",\"scale\":2,\"concurrency\":0,\"offered_rps\":2,\"num_success\":3,"
+        "\"ttft_ms\":{\"p50\":4,\"p90\":5,\"p99\":6}}]}",
+        0, NULL);
+    assert_non_null(root);
+    assert_true(rose_plot_latency(gp, root, false));
+    rose_plot_cdfs(gp, root);
+    fclose(gp);
+    assert_non_null(strstr(text, "$sttft_0 << EOD\n2 4 5 6\n8.125 1 2 3\nEOD\n"));
+    assert_non_null(strstr(text, "set xlabel 'offered load (requests/s)'\n"));
+    assert_non_null(strstr(text, "set xtics ('2' 2, '8.12' 8.125)"));
+    assert_non_null(strstr(text, "\\na_b, bfloat16 on AMD EPYC, 2 CPUs\""));
+    assert_non_null(strstr(text, "Distribution at 2 requests/s (scale 2)"));
+    free(text);
+    rose_json_decref(root);
+    text = script_of(3, 3); /* scales from 1 to 1.04, and no rates */
+    assert_non_null(strstr(text, "set xlabel 'scale of the trace times"));
+    assert_non_null(strstr(text, "set xrange [1.196:0.869565217]"));
+    free(text);
+}
+
 static void test_plot_without_values(void **state)
 {
     (void)state;
@@ -427,7 +461,8 @@ static void test_plot_wide(void **state)
     assert_int_equal(count(text, "set ylabel 'TTFT (ms, logarithmic)'\n"), 2);
     assert_int_equal(count(text, "set logscale y\nset yrange [*:*]\nplot $sttft_0"), 4);
     assert_int_equal(count(text, "\nunset logscale y\n"), 4);
-    assert_int_equal(count(text, "set ylabel 'E2E (ms)'\nset title 'E2E'\nset yrange [0:*]\n"), 1);
+    assert_int_equal(count(text, "set ylabel 'E2E (ms)'\nset title \"E2E\"\nset yrange [0:*]\n"),
+                     1);
     free(text);
 }
 
@@ -471,17 +506,12 @@ static void test_plot_outside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),
-        cmocka_unit_test(test_string),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_vllm_keys),
-        cmocka_unit_test(test_plot_key),
-        cmocka_unit_test(test_plot_search),
-        cmocka_unit_test(test_plot_without_values),
-        cmocka_unit_test(test_plot_wide),
-        cmocka_unit_test(test_plot_millions),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),        cmocka_unit_test(test_string),
+        cmocka_unit_test(test_tables),       cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key),     cmocka_unit_test(test_plot_rates),
+        cmocka_unit_test(test_plot_search),  cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_plot_wide),    cmocka_unit_test(test_plot_millions),
         cmocka_unit_test(test_plot_outside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,8 +111,11 @@ static void test_text(void **state)
     double v[2] = {0.0015, 0.0005};
     char text[ROSE_SUMMARY_TEXT];
     const rose_summary none = rose_summarise(NULL, 0), two = rose_summarise(v, 2);
-    assert_string_equal(rose_summary_text(&none, 1e3, 2, text), "-");
-    assert_string_equal(rose_summary_text(&two, 1e3, 2, text), "1.00/1.40/1.49");
+    assert_string_equal(rose_summary_text(&none, 1e3, text), "-");
+    assert_string_equal(rose_summary_text(&two, 1e3, text), "1.00/1.40/1.49");
+    assert_string_equal(rose_summary_text(&two, 1e4, text), "10.0/14.0/14.9");
+    assert_string_equal(rose_summary_text(&two, 1e7, text), "10000/14000/14900");
+    assert_string_equal(rose_summary_text(&two, 1e2, text), "0.100/0.140/0.149");
 }
 
 static void test_empty(void **state)

@@ -668,6 +668,7 @@ static void sources_in_order(void **state)
     model_make(&m);
     expect_source(&m, NULL, NULL, NULL);
     expect_source(&m, "plain", NULL, NULL);
+    expect_source(&m, "chatml", "<|im_start|>user\na<|im_end|>\n", "--chat-template");
     expect_source(&m, "given{{ bos_token }}", "given", "--chat-template");
     put_file(&m, "special_tokens_map.json", "{\"bos_token\": \"map\", \"eos_token\": \"end\"}");
     put_file(&m, "tokenizer_config.json",

@@ -5,8 +5,10 @@ Every command, its --help, its errors (one clear line, exit code 1 or 2), pipes 
 library only.
 """
 import base64
+import concurrent.futures
 import contextlib
 import ctypes
+import fcntl
 import html.parser
 import json
 import os
@@ -21,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import urllib.request
@@ -82,12 +85,12 @@ def test_help():
 
 def names(text):
     """The options of a help text, without those of help itself."""
-    return set(re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?([\w-]+)", text, re.M)) - {"help", "help-all"}
+    return set(re.findall(r"^\s+(?:-\w, )?--(?:\[no-\])?([\w-]+)", text, re.M)) - {"help", "help-all", "help-foreign"}
 
 
 def test_help_of_serve():
     first, everything = run("serve", "--help")[1], run("serve", "--help-all")[1]
-    check("serve --help shows 15 options and names --help-all", len(names(first)) == 15 and "--help-all" in first, first)
+    check("serve --help shows 16 options and names --help-all", len(names(first)) == 16 and "access-log" in names(first) and "/v1/responses, /v1/messages" in first and "--help-all" in first, first)
     groups = re.findall(r"^(\S.*):$", everything, re.M)
     check("serve --help-all goes by group, CUDA tuning last", groups == [
         "Server", "Limits and time-outs", "Server threads", "Files and batches", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
@@ -145,8 +148,11 @@ def test_completion():
                 ("a folder for MODEL", ["serve", model[:-2]], [model]),
                 ("a folder for --profiler-dir", ["serve", "m", "--profiler-dir", model[:-2]], [model]),
                 ("another command's options", ["tokenize", "m", "--max-num-"], []),
+                ("a benchmark", ["bench", "on"], ["online"]),
+                ("a benchmark's options", ["bench", "online", "m", "--scal"], ["--scales"]),
+                ("choices of a benchmark", ["bench", "online", "m", "--endpoint", "ch"], ["chat"]),
                 ("a shell", ["completion", "z"], ["zsh"])):
-            got = completed(path, "roseinfer", *words)
+            got = completed(path, BIN, *words)
             check(f"bash completes {name}", isinstance(got, list) and sorted(got) == want, got)
     rc, script, err = run("completion", "zsh")
     check("completion zsh", rc == 0 and err == "" and script.startswith("#compdef roseinfer\n") and
@@ -177,8 +183,96 @@ def test_usage_errors():
     one_line_error("a missing value", run("generate", MODEL, "--seed"), 2, "needs a value")
     for c in ("serve", "generate"):
         one_line_error(f"{c} without MODEL", run(c), 2, "MODEL is missing", f"usage: roseinfer {c} MODEL")
-    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help)")
+    one_line_error("an option that is like no other", run("serve", MODEL, "--foo"), 2, "unknown option --foo (see --help-all)")
     check("an extra argument", run("generate", MODEL, "x")[0] == 2)
+
+
+NOWHERE = "/no/such/model"
+
+
+def foreign_fault(words, wanted):
+    """What is wrong with the server's answer to options of another server (foreign.txt); "" is nothing."""
+    named = any(w.startswith((NOWHERE, "org/name")) for w in words)
+    p = subprocess.run([BIN] + (["serve"] if words[0][1:] not in ("m", "hf") else []) + ([] if named else [NOWHERE]) + words,
+                       capture_output=True, text=True, timeout=60)
+    kind, _, text = wanted.partition(" ")
+    taken = "".join(line for line in p.stderr.splitlines() if "options as taken here" in line)
+    if kind == "no":
+        ok = p.returncode == 2 and text in p.stderr and p.stderr.count("\n") == 1 and "secret" not in p.stderr
+    else:
+        last = p.stderr.splitlines()[-1] if p.stderr else ""
+        ok = p.returncode == 1 and (NOWHERE in last or "org/name" in last)
+        ok = ok and ("warning" in p.stderr) == (kind == "idle") and (kind == "is" or taken == "" or "MODEL" in taken)
+    if kind == "idle":
+        ok = ok and text in p.stderr
+    if kind == "is":
+        ok = ok and all(f"is {t.removeprefix('is ')}" in taken for t in text.split(", "))
+    return "" if ok else (p.returncode, p.stderr)
+
+
+def test_foreign_options():
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "foreign.txt")) as f:
+        cases = [line.rstrip("\n").split(" => ") for line in f if line.strip() and not line.startswith("#")]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        faults = list(pool.map(lambda c: foreign_fault(c[0].split(), c[1]), cases))
+    bad = [(*c, fault) for c, fault in zip(cases, faults) if fault]
+    check(f"{len(cases)} command lines of other servers: accepted, an alias, or refused with words that help", not bad, bad)
+    rc, out, err = run("serve", "--help-foreign")
+    with open(os.path.join(os.path.dirname(MODEL), "..", "docs", "FLAGS.md")) as f:
+        check("docs/FLAGS.md has the table of --help-foreign", rc == 0 and err == "" and f.read().endswith(out), "write it anew")
+    check("--help-all names --help-foreign, --help stays short",
+          "--help-foreign" in run("serve", "--help-all")[1] and "gpu-layers" not in run("serve", "--help-all")[1])
+
+
+def test_foreign_keys():
+    with tempfile.TemporaryDirectory() as d:
+        for text, ok, *words in (
+                ("parallel: 4\nctx_size: 4096\nn-gpu-layers: 0\n", True, "ctx-size 4096", "is --max-model-len 1024", "is --device cpu"),
+                ("tensor-parallel-size: 1\nenable-prefix-caching: false\nenforce_eager: false\n", True, "is --no-prefix-cache"),
+                ("dtype: half\nmax-model-len: 1k\ntrust-remote-code: true\n", True, "is --dtype float16"),
+                ('{"allowed-origins": ["*"], "jinja": true, "model-path": "/no/such/model"}', True, "is MODEL /no/such/model"),
+                ("port: 1\nkv-cache-dtype: fp8\n", False, "c.yaml:2: kv-cache-dtype fp8: not yet"),
+                ("parallel: 0\n", False, "c.yaml:1: parallel 0: --max-num-seqs 0: expected"),
+                ("hf-token: secret\n", False, "c.yaml:1: hf-token: set the environment variable")):
+            put(d, "c.yaml", text)
+            rc, _, err = run("serve", *([] if "model-path" in text else [NOWHERE]), "--config", d + "/c.yaml")
+            check(f"a file with {text.split()[0]} of another server", rc == (1 if ok else 2) and all(w in err for w in words), err)
+        put(d, "c.yaml", "parallel: 4\nmax-num-seqs: 100\n")
+        one_line_error("two keys for one option", run("serve", NOWHERE, "--config", d + "/c.yaml"), 2, "c.yaml:1: parallel 4 is 'max-num-seqs'", "line 2")
+        put(d, "c.yaml", "parallel: 4\nmax-model-len: 100\n")
+        err = run("serve", MODEL, "--config", d + "/c.yaml", "-np", "0")[2]
+        check("the command line is read before the file", "-np 0: --max-num-seqs 0" in err, err)
+
+
+def test_served_as_llama_server():
+    p = subprocess.Popen([BIN, "-m", MODEL, "--port", "0", "-c", "256", "-np", "2", "-a", "small", "-ngl", "0", "--chat-template", "chatml"],
+                         stderr=subprocess.PIPE, text=True)
+    try:
+        port = next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as r:
+            model = json.load(r)["data"][0]
+        check("-m FILE serves: -c is shared out over -np, -a names the model", (model["id"], model["max_model_len"]) == ("small", 128), model)
+        ask = urllib.request.Request(f"http://127.0.0.1:{port}/apply-template", b'{"messages": [{"role": "user", "content": "a"}]}',
+                                     {"Content-Type": "application/json"})
+        with urllib.request.urlopen(ask, timeout=60) as r:
+            prompt = json.load(r)["prompt"]
+        check("--chat-template chatml", prompt == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n", prompt)
+    finally:
+        p.terminate()
+        p.communicate()
+    check("options without a command that name no model are no server", "unknown command '--port'" in run("--port", "1")[2])
+
+
+def test_server_seed():
+    def replies(*args):
+        with serving(MODEL, *args) as port:
+            return [posted(port, {"prompt": "Once", "max_tokens": 12, "temperature": 1, **more})["choices"][0]["text"]
+                    for more in ({}, {}, {"seed": 3}, {"n": 2})]
+    first, again, other = replies("--seed", "5"), replies("--random-seed", "5"), replies("--seed", "6")
+    check("--seed: the same requests in the same order get the same replies", first == again, (first, again))
+    check("each request gets its own seed, and another --seed other ones", first[0] != first[1] and first[0] != other[0], (first, other))
+    check("a request's seed takes precedence", first[2] == other[2], (first, other))
+    one_line_error("a seed that is no number", run("serve", MODEL, "--port", "0", "--seed", "x"), 2, "--seed x")
 
 
 def test_devices():
@@ -243,11 +337,12 @@ def test_model_errors():
     refused("a name of the hub", "openai-community/gpt2", "roseinfer pull openai-community/gpt2")
     refused("another name of the hub", "Qwen/Qwen3-0.6B", "roseinfer pull Qwen/Qwen3-0.6B")
     refused("a mistyped path", os.path.join(os.path.dirname(MODEL), "rose-tinny"), "rose-tinny", "no such folder")
-    refused("a folder that is not there", "gpt2", "no such folder", "hf download openai-community/gpt2 --local-dir gpt2")
+    refused("a folder that is not there", "gpt2", "no such folder", "roseinfer pull ORG/NAME")
+    refused("a file that is not there", "none.gguf", "none.gguf", "no such file", tokenizer=False)
     refused("the weights instead of the folder", os.path.join(MODEL, "model.safetensors"), "is a weight file", "the folder")
     refused("a file", os.path.join(MODEL, "config.json"), "is a file", "Hugging Face folder")
     with tempfile.TemporaryDirectory() as d:
-        refused("an empty folder", d, "no config.json", "hf download openai-community/gpt2 --local-dir gpt2", tokenizer=False)
+        refused("an empty folder", d, "no config.json", "roseinfer pull ORG/NAME", tokenizer=False)
         put(d, "model.gguf", "GGUF")
         put(d, "renamed", "GGUF and more")
         for name, word in (("model.gguf", "truncated"), ("renamed", "GGUF version")):
@@ -613,9 +708,9 @@ def spm_model(d):
 
 
 @contextlib.contextmanager
-def serving(model):
+def serving(model, *options):
     """The port of a server."""
-    p = subprocess.Popen([BIN, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE, text=True)
     try:
         yield next(int(m[1]) for line in p.stderr if (m := re.search(r"listening on http://127.0.0.1:(\d+)", line)))
     finally:
@@ -623,12 +718,69 @@ def serving(model):
         p.communicate()
 
 
-def posted(port, body):
+def posted(port, body, path="completions"):
     """The reply to a completion; a stream's is a list."""
-    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
+    r = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/v1/{path}", json.dumps(body).encode(),
                                                       {"Content-Type": "application/json"}), timeout=60)
     text = r.read().decode()
     return [json.loads(l[6:]) for l in text.splitlines() if l.startswith("data: {")] if body.get("stream") else json.loads(text)
+
+
+def test_chat_like_serve():
+    """With a seed both give the same text, whatever says how to sample."""
+    seen = set()
+    with tempfile.TemporaryDirectory() as d:
+        folder = copy_of(d, "m")
+        put(folder, "chat_template.jinja", JOINED)
+        put(folder, "generation_config.json", json.dumps({"temperature": 0.5, "top_k": 5}))
+        for options in ([], ["--generation-config", "none"], ["--override-generation-config", '{"temperature": 2, "max_new_tokens": 9}']):
+            with serving(folder, *options) as port:
+                ask = {"messages": [{"role": "user", "content": "Once upon a time"}], "seed": 5}
+                if "none" in " ".join(options) or not options:
+                    ask["max_tokens"] = 30
+                text = posted(port, ask, "chat/completions")["choices"][0]["message"]["content"]
+            limit = ["-n", str(ask["max_tokens"])] if "max_tokens" in ask else []
+            a = run("chat", folder, "--seed", "5", *options, *limit, stdin=b"Once upon a time\n")
+            check(f"chat and serve write the same: {options}", a == (0, text.removeprefix(" ") + "\n", ""), (a, text))
+            seen.add(text)
+        check("the defaults matter", len(seen) == 3, seen)
+        one_line_error("an unknown default", run("chat", folder, "--override-generation-config", '{"temp": 1}'), 1, "there is no 'temp'")
+        one_line_error("of serve", run("serve", folder, "--port", "0", "--log-level", "error", "--override-generation-config", "5"), 1,
+                       "expected a JSON object")
+
+
+def shown_lines(out):
+    """What a terminal shows: cursor left, erase to the end of the line."""
+    lines, at = [""], 0
+    for m in re.finditer(r"\x1b\[(\d*)([DK])|([^\x1b])", out.replace("\r", "")):
+        if m[2] == "D":
+            at -= int(m[1])
+        elif m[2] == "K":
+            lines[-1] = lines[-1][:at]
+        elif m[3] == "\n":
+            lines, at = lines + [""], 0
+        else:
+            lines[-1], at = lines[-1][:at] + m[3] + lines[-1][at + 1:], at + 1
+    return lines
+
+
+def test_chat_wraps():
+    """Lines of a reply end between words."""
+    args = ["chat", MODEL, "--temperature", "0", "-n", "150", "--chat-template", JOINED]
+    want = run(*args, stdin=b"Once upon a time\n")[1]
+    for columns in (24, 40):
+        t = Terminal(*args)
+        fcntl.ioctl(t.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        t.wait(b"> ")
+        t.type(b"Once upon a time\n")
+        t.wait(b"time\r\n")
+        begin = t.seen
+        t.wait(b"\r\n\r\n> ")
+        lines = shown_lines(t.out[begin:].decode())[:-2]
+        check(f"{columns} columns: no line is longer", len(lines) > 10 and max(map(len, lines)) < columns, lines)
+        check(f"{columns} columns: no word is broken", " ".join(lines).split() == want.split(), (lines, want))
+        t.type(b"\x04")
+        t.end()
 
 
 def test_space_at_start():
@@ -1069,7 +1221,7 @@ def test_bench_online():
             rc, out, err = run("bench", "plot", d)
             check("plot takes the parent of the runs", rc == 0 and os.path.join(merged, "figures") in out.split() and
                   os.path.join(where, "figures") in out.split(), (out, err))
-            rc, out, err = run("bench", "plot", merged)
+            rc, out, err = run("bench", "plot", os.path.join(merged, "online_results.json"))  # as online prints it
             figures = os.path.join(merged, "figures")
             made = os.listdir(figures) if os.path.isdir(figures) else []
             check("bench plot", rc == 0 and "online_latency_compare.png" in made and "online_ttft_ms.svg" in made and
@@ -1527,11 +1679,47 @@ def thread_slices(pid):
     return out
 
 
+def start_on_terminal(*options):
+    """What `serve MODEL` shows from its start to its end."""
+    t = Terminal("serve", MODEL, "--port", "0", *options)
+    t.wait(b"listening on ")
+    t.wait(b"/\r\n")
+    os.kill(t.pid, signal.SIGTERM)
+    t.end()
+    return t.out.decode().replace("\r", "")
+
+
+def start_in_a_pipe(*options):
+    with subprocess.Popen([BIN, "serve", MODEL, "--port", "0", *options], stderr=subprocess.PIPE, text=True) as p:
+        lines = []
+        for line in p.stderr:
+            lines.append(line)
+            if "listening on" in line:
+                p.terminate()
+    return "".join(lines)
+
+
+def test_start_lines():
+    text = start_on_terminal()
+    url = re.search(r"INFO serve: listening on (http://127\.0\.0\.1:\d+)\n", text)
+    check("on a terminal the address to open is a line of its own", url and f"{url[0]}{url[1]}/\n" in text, text)
+    check("its details are DEBUG lines", not re.search("start: files|plan: weights|page faults", text), text)
+    check("without a key on loopback: no warning", "WARN" not in text, text)
+    text = start_on_terminal("--host", "0.0.0.0", "--log-level", "debug")
+    url = re.search(r"listening on http://0\.0\.0\.0:(\d+)\n", text)
+    check("0.0.0.0 is no address to open", url and f"\nhttp://127.0.0.1:{url[1]}/\n" in text, text)
+    check("an open server warns and says what to do", re.search(r"WARN serve: everybody who reaches 0\.0\.0\.0.*--api-key KEY.*--host 127\.0\.0\.1", text), text)
+    check("--log-level debug has the details", all(x in text for x in ("start: files of the model", "plan: weights", "page faults until ready")), text)
+    text = start_in_a_pipe("--host", "0.0.0.0", "--api-key", "k")
+    check("with a key there is no warning", "listening on" in text and "WARN" not in text, text)
+    check("without a terminal every line is one of the log", all(re.match(r"\d{4}-\d\d-\d\dT", x) for x in text.splitlines()), text)
+
+
 THREADS = ("rose-io-0", "rose-tokenize", "rose-engine", "rose-cpu-1")
 
 
 def test_io_slice():
-    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2"], stderr=subprocess.PIPE, text=True)
+    p = subprocess.Popen([BIN, "serve", MODEL, "--port", "0", "--io-slice-us", "300", "--threads", "2", "--log-level", "debug"], stderr=subprocess.PIPE, text=True)
     try:
         lines = []
         while not lines or ("listening on" not in lines[-1] and lines[-1]):
@@ -1635,6 +1823,13 @@ def test_random_model():
         w = [open(os.path.join(o, "model.safetensors"), "rb").read() for o in outs]
         check("same seed, same bytes; other seed, other bytes", w[0] == w[1] != w[2])
         one_line_error("it does not overwrite", run("random-model", outs[0], *args), 1, outs[0])
+        cut = ["random-model", os.path.join(d, "cut"), "--preset", "smollm2-135m", "--layers", "2", "--no-weights"]
+        check("--layers cuts a preset", run(*cut)[0] == 0 and json.load(open(os.path.join(cut[1], "config.json")))["num_hidden_layers"] == 2)
+        for option in (["--d-model", "64"], ["--vocab-size=300"], ["--no-tied"]):
+            one_line_error(f"a preset refuses {option[0]}", run("random-model", os.path.join(d, "x"), "--preset", "qwen3-8b", *option), 1,
+                           option[0] + ": the preset has a shape of its own")
+        one_line_error("so does --config --layers", run("random-model", os.path.join(d, "x"), "--config", os.path.join(cut[1], "config.json"),
+                                                        "--layers", "3"), 1, "--layers: the file of --config has a shape")
         rc, out, err = run("generate", outs[0], "-p", "hello", "-n", "5", "--ignore-eos")
         check("a random model generates", rc == 0, err)
         o, bare = os.path.join(d, "written"), os.path.join(d, "bare")

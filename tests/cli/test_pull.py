@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -42,12 +43,16 @@ def read(path):
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, answer):
-        self.seen = []  # (path, headers) of each request
+    def __init__(self, answer, tls=None):
+        self.seen, self.tries = [], 0  # (path, headers) of each request; connections
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.answer, self.tls = answer, tls
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def finish_request(self, request, client_address):
+        self.tries += 1
+        super().finish_request(self.tls.wrap_socket(request, server_side=True) if self.tls else request, client_address)
 
     def handle_error(self, request, client_address):
         pass  # clients leave in the middle of replies
@@ -128,7 +133,8 @@ def room(files=None):
     """A hub, and a function that runs the program with an empty cache; run.env, run.cache."""
     hub = Hub(files or model_files())
     with tempfile.TemporaryDirectory() as d:
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE", "XDG_")) and "proxy" not in k.lower()}
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE", "XDG_", "SSL_CERT")) and "proxy" not in k.lower()
+                and not k.endswith("CA_BUNDLE")}
         env = {**keep, "HF_HOME": d, "HF_ENDPOINT": hub.server.url}
 
         def run(*args, more=None, **kw):
@@ -173,6 +179,9 @@ def test_plain():
         before = hub.asked(WEIGHTS)
         r = pull(run)
         check("a second pull fetches the list alone", r[0] == 0 and hub.asked(WEIGHTS) == before == 1, (r, hub.counts))
+        asked = sum(hub.counts.values())
+        r = run("pull", NAME, "--no-refresh")
+        check("pull --no-refresh asks the hub nothing for what is there", r[0] == 0 and r[1] == run.snapshot + "\n" and sum(hub.counts.values()) == asked, r)
         hub.server.shutdown()
         p = run("generate", NAME, "-p", "The", "-n", "4", more={"HF_HUB_OFFLINE": "1"})
         direct = run("generate", MODEL, "-p", "The", "-n", "4")
@@ -192,6 +201,8 @@ def test_refused():
         check("HF_HUB_OFFLINE refuses by name", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
         r = pull(run, more={"HF_HUB_OFFLINE": "1"})
         check("pull with HF_HUB_OFFLINE", r[0] == 1 and "HF_HUB_OFFLINE is set" in r[2], r)
+        r = pull(run, "--no-refresh", more={"HF_HUB_OFFLINE": "1"})
+        check("pull --no-refresh, offline and not there", r[0] == 1 and "is not in the cache" in r[2] and "HF_HUB_OFFLINE is set" in r[2], r)
         for bad in ("nothing", "a/b/c", "../x", "a/b:", "a/..", "/a/b", "a/b:c/d"):
             r = run("pull", bad)
             check(f"no name of the hub: {bad}", r[0] == 1 and "not a name of the hub" in r[2] and r[2].count("\n") == 1, r)
@@ -349,6 +360,53 @@ def test_token():
         check("a token file that is not there", r[0] == 1 and "none" in r[2], r)
 
 
+def make_ca(d, name):
+    """A CA of its own and a certificate of 127.0.0.1 that it signs: the paths of the CA, the certificate and the key."""
+    at = [os.path.join(d, f"{name}{end}") for end in (".ca", ".ca.key", ".crt", ".key", ".csr", ".ext")]
+    ca, ca_key, cert, key, csr, ext = at
+    with open(ext, "w") as f:
+        f.write("subjectAltName=IP:127.0.0.1\n")
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    for command in (["req", "-x509", *new, "-days", "2", "-subj", f"/CN={name}", "-keyout", ca_key, "-out", ca],
+                    ["req", *new, "-subj", "/CN=hub", "-keyout", key, "-out", csr],
+                    ["x509", "-req", "-in", csr, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", "2", "-extfile", ext, "-out", cert]):
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    return ca, cert, key
+
+
+def test_certificates():
+    with room() as (hub, run):
+        ca, cert, key = make_ca(run.home, "ours")
+        other = make_ca(run.home, "other")[0]
+        folder = os.path.join(run.home, "certs")
+        os.makedirs(folder)
+        shutil.copy(ca, os.path.join(folder, "a.pem"))
+        subprocess.run(["openssl", "rehash", folder], check=True, capture_output=True)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(cert, key)
+        server = Server(hub.answer, tls)
+
+        def fetch(**variables):
+            shutil.rmtree(os.path.join(run.home, "hub"), ignore_errors=True)
+            server.tries = 0
+            return pull(run, "--hub-url", server.url, "--retries", "2", more=variables)
+
+        r = fetch()
+        check("an unknown CA: what to set, and one try", r[0] == 1 and "certificate" in r[2] and "SSL_CERT_FILE" in r[2] and server.tries == 1
+              and "next try" not in r[2], (r, server.tries))
+        for variables in ({"SSL_CERT_FILE": ca}, {"SSL_CERT_DIR": folder}, {"CURL_CA_BUNDLE": ca}, {"REQUESTS_CA_BUNDLE": ca}, {"REQUESTS_CA_BUNDLE": folder},
+                          {"SSL_CERT_FILE": other, "CURL_CA_BUNDLE": ca}, {"CURL_CA_BUNDLE": other, "REQUESTS_CA_BUNDLE": ca},
+                          {"SSL_CERT_FILE": other, "SSL_CERT_DIR": folder}, {"SSL_CERT_FILE": "", "CURL_CA_BUNDLE": ca}):
+            r = fetch(**variables)
+            check(f"{' and '.join(variables)}: the model comes", r[0] == 0 and is_whole(run, hub, NEEDED), (variables, r))
+        for variables in ({"SSL_CERT_FILE": other}, {"SSL_CERT_FILE": ca, "CURL_CA_BUNDLE": other}, {"CURL_CA_BUNDLE": ca, "REQUESTS_CA_BUNDLE": other}):
+            last = list(variables)[-1]
+            r = fetch(**variables)
+            check(f"{' and '.join(variables)}: refused, and {last} is named", r[0] == 1 and f"come from {last}" in r[2] and server.tries == 1, (r, server.tries))
+        r = fetch(CURL_CA_BUNDLE="/nonexistent/ca.pem")
+        check("a file of certificates that is not there", r[0] == 1 and "CURL_CA_BUNDLE names '/nonexistent/ca.pem'" in r[2] and server.tries == 0, r)
+
+
 def test_gguf():
     files = {f"m-{q}.gguf": b"GGUF" + q.encode() * 100 for q in ("Q4_K_M", "Q8_0")}
     files.update({f"Q6_K/m-Q6_K-0000{i}-of-00002.gguf": b"GGUF%d" % i for i in (1, 2)}, **{"mmproj-m-Q8_0.gguf": b"GGUF", "config.json": b"{}"})
@@ -502,7 +560,7 @@ def test_serve():
 
 
 if __name__ == "__main__":
-    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_gguf, test_sha256, test_terminal, test_two, test_two_containers, test_system,
+    for test in (test_plain, test_refused, test_codes, test_resume, test_lies, test_token, test_certificates, test_gguf, test_sha256, test_terminal, test_two, test_two_containers, test_system,
                  test_disk, test_serve):
         test()
     print(f"{results['passed']} passed, {results['failed']} failed")

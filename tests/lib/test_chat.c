@@ -30,13 +30,27 @@ static void chat_is_its_prompt(void **state)
     assert_int_equal(rose_lib_has_chat_template(rose), 1);
     rose_lib_params_model(rose, &p);
     assert_true(p.temperature <= 0.0f && p.max_tokens == 128); /* the model recommends nothing */
+    p.top_k = 7;
+    assert_int_equal(rose_lib_params_recommend(rose, &p, err), 0);
+    assert_int_equal(p.top_k, 7);
+    uint32_t eos = 1;
+    assert_string_equal(rose_lib_special_token(rose, "eos_token", &eos), "<|endoftext|>");
+    assert_int_equal(eos, 0);
+    assert_null(rose_lib_special_token(rose, "pad_token", &eos));
     p.max_tokens = 12;
     for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
         rose_lib_request *r;
         if (rose_lib_submit_chat(rose, chats[i][0], strlen(chats[i][0]), chats[i][1], &p, &r,
                                  err) != 0)
             fail_msg("%s", err);
-        char *got = read_all(r);
+        char *got = read_all(r), *text;
+        size_t n;
+        assert_int_equal(
+            rose_lib_chat_text(rose, chats[i][0], strlen(chats[i][0]), chats[i][1], &text, &n, err),
+            0);
+        assert_int_equal(n, strlen(chats[i][2]));
+        assert_memory_equal(text, chats[i][2], n);
+        rose_lib_free(text);
         assert_int_equal(rose_lib_submit_text(rose, chats[i][2], strlen(chats[i][2]), &p, &r, err),
                          0);
         char *want = read_all(r);

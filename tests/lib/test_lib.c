@@ -559,6 +559,8 @@ static void bad_options(void **state)
     rose_lib *rose;
     char err[ROSE_LIB_ERR];
     (void)state;
+    static const char *const more[][1] = {
+        {"prefix_cache=perhaps"}, {"max-seqs=3"}, {"max-num-seqs=0"}, {"threads"}};
     static const struct {
         rose_lib_options o;
         const char *part;
@@ -570,6 +572,15 @@ static void bad_options(void **state)
         {{.device = "tpu"}, "tpu"},
         {{.load_format = "lazy"}, "lazy"},
         {{.chat_template = "{% if %}"}, ""},
+        {{.task = "sort"}, "task 'sort'"},
+        {{.device = "cuda:x"}, "device 'cuda:x': expected one of auto|cpu|cuda"},
+        {{.device = "cuda:70000"}, "cuda:70000"},
+        {{.device = "cuda:0"}, "cuda"}, /* no GPU here, or a model that it cannot hold in 1 page */
+        {{.more = more[0], .n_more = 1}, "prefix_cache 'perhaps': expected true or false"},
+        {{.more = more[1], .n_more = 1}, "'max-seqs'; did you mean 'max-num-seqs'?"},
+        {{.more = more[2], .n_more = 1}, "max-num-seqs '0': expected a whole number from 1"},
+        {{.more = more[3], .n_more = 1}, "'threads' is not of the form NAME=VALUE"},
+        {{.n_more = 1}, "more is NULL"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         rose_lib_options o = bad[i].o;
@@ -583,6 +594,28 @@ static void bad_options(void **state)
     }
     assert_int_equal(rose_lib_open(&rose, "/no/such/model", NULL, err), ROSE_LIB_E_MODEL);
     assert_null(rose);
+}
+
+/* Options by name act as the members do, and override them. */
+static void more_options(void **state)
+{
+    static const char *const more[] = {"max_model_len=64", "num-kv-pages=20", "prefix-cache=false",
+                                       "decode-first=off"};
+    (void)state;
+    rose_lib *rose = open_with((rose_lib_options){.max_model_len = 128, .more = more, .n_more = 4});
+    assert_int_equal(rose_lib_max_model_len(rose), 64);
+    for (int i = 0; i < 2; i++) {
+        rose_lib_request *r = submit(rose, king, NULL);
+        free(read_to_end(r, &(rose_lib_piece){0}));
+        assert_int_equal(rose_lib_cached_tokens(r), 0); /* no prefix cache */
+        rose_lib_release(r);
+    }
+    rose_lib_close(rose);
+    size_t n = 0;
+    bool pages = false;
+    for (const char *name; (name = rose_lib_option_name(n)) != NULL; n++)
+        pages = pages || strcmp(name, "num-kv-pages") == 0;
+    assert_true(pages && n > 40);
 }
 
 /* ---- structured output ---- */
@@ -749,7 +782,8 @@ int main(void)
         cmocka_unit_test(biases_and_bans), cmocka_unit_test(log_probabilities),
         cmocka_unit_test(other_fields),    cmocka_unit_test(bad_params),
         cmocka_unit_test(bad_prompts),     cmocka_unit_test(bad_options),
-        cmocka_unit_test(structures),      cmocka_unit_test(embeddings),
+        cmocka_unit_test(more_options),    cmocka_unit_test(structures),
+        cmocka_unit_test(embeddings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

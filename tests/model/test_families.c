@@ -288,6 +288,8 @@ static void refusals(void **state)
         {"qwen3", "\"num_experts\": 128", ROSE_E_UNSUPPORTED, "'num_experts' is 128"},
         {"llama", "\"quantization_config\": {\"quant_method\": \"gptq\"}", ROSE_E_UNSUPPORTED,
          "quantization_config: the weights are quantized by GPTQ (gptq), which"},
+        {"llama", "\"quantization_config\": {\"quant_method\": \"gptq\"}, \"num_experts\": 8",
+         ROSE_E_UNSUPPORTED, "'num_experts' is 8"}, /* and no advice to take a GGUF file */
         {"llama", "\"quantization_config\": {\"quant_method\": \"new\"}", ROSE_E_UNSUPPORTED,
          "quantized by another program (new), which"},
         {"llama", "\"quantization_config\": {\"bits\": 4}", ROSE_E_UNSUPPORTED,

@@ -50,7 +50,7 @@ static void values(void **state)
 static const char *const odd[][3] = {
     {"{\"temperature\": -0.5}", "temperature 0",
      "temperature is -0.5, expected 0 to 100: 0 counts"},
-    {"{\"temperature\": 1e30}", "temperature 100", "temperature is 1e+30"},
+    {"{\"temperature\": 1e30}", "temperature 100", "temperature is 1e30"},
     {"{\"temperature\": \"0.7\"}", "",
      "temperature is the string \"0.7\", expected 0 to 100: it is"},
     {"{\"temperature\": true}", "", "temperature is true"},
@@ -58,13 +58,15 @@ static const char *const odd[][3] = {
     {"{\"top_p\": 1.5}", "top_p 1", "top_p is 1.5"},
     {"{\"top_k\": 2.5}", "top_k 2", "top_k is 2.5, expected an integer"},
     {"{\"top_k\": -2}", "top_k 0", "top_k is -2"},
-    {"{\"top_k\": 1e12}", "top_k 2147483647", "top_k is 1e+12"},
+    {"{\"top_k\": 1e12}", "top_k 2147483647", "top_k is 1e12"},
+    {"{\"top_k\": 1000000000000000019884624838656}", "top_k 2147483647",
+     "top_k is 1000000000000000019884624838656, expected"},
     {"{\"min_p\": \"x\"}", "", "min_p is the string \"x\", expected 0 to 1: it is ignored"},
     {"{\"min_p\": 7, \"top_p\": 0.5}", "top_p 0.5, min_p 1", "min_p is 7"},
     {"{\"repetition_penalty\": 0}", "", "repetition_penalty is 0, expected 0.01 to 100: it is ign"},
     {"{\"repetition_penalty\": 1000}", "repetition_penalty 100", "repetition_penalty is 1000"},
     {"{\"max_new_tokens\": 0}", "", "max_new_tokens is 0"},
-    {"{\"max_new_tokens\": 3e9}", "max_new_tokens 2147483647", "max_new_tokens is 3e+09"},
+    {"{\"max_new_tokens\": 3e9}", "max_new_tokens 2147483647", "max_new_tokens is 3e9"},
     {"{\"do_sample\": false}", "temperature 0", ""},
     {"{\"do_sample\": false, \"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 5, \"min_p\": 0.1, "
      "\"repetition_penalty\": 1.1}",
@@ -108,8 +110,48 @@ static void broken_file_by_name(void **state)
     temp_make(&d);
     temp_write(&d, "mine.json", "{", 1);
     snprintf(path, sizeof path, "%s/mine.json", d.path);
-    assert_int_equal(rose_generation_choose(&g, d.path, path, &err), ROSE_E_FORMAT);
+    assert_int_equal(rose_generation_choose(&g, d.path, path, NULL, &err), ROSE_E_FORMAT);
     assert_non_null(strstr(err.msg, "mine.json"));
+    temp_remove(&d);
+}
+
+/* --generation-config, --override-generation-config, the defaults; then, if it is refused, why. */
+static const char *const overrides[][4] = {
+    {"auto", "{\"temperature\": 0.2, \"top_p\": 0.9}", "temperature 0.2, top_p 0.9, top_k 20",
+     NULL},
+    {"none", "{\"temperature\": 0.2, \"max_new_tokens\": 512}",
+     "temperature 0.2, max_new_tokens 512", NULL},
+    {"vllm", "{\"top_k\": -1}", "top_k 0", NULL},
+    {"auto", "{}", "temperature 0.6, top_k 20", NULL},
+    {"auto", NULL, "temperature 0.6, top_k 20", NULL},
+    {"auto", "{\"temprature\": 1}", "",
+     "there is no 'temprature'; the names are temperature, top_p"},
+    {"auto", "{\"temperature\": 101}", "", "temperature is 101, expected 0 to 100"},
+    {"auto", "{\"temperature\": null}", "", "temperature is null, expected 0 to 100"},
+    {"auto", "{\"top_k\": 1.5}", "", "top_k is 1.5, expected an integer, -1 or 0 (off)"},
+    {"auto", "[]", "", "--override-generation-config: expected a JSON object"},
+    {"auto", "{\"top_k\"", "", "expected a JSON object, as {\"temperature\": 0.6}: "},
+};
+
+static void override(void **state)
+{
+    temp_dir d;
+    static const char own[] = "{\"temperature\": 0.6, \"top_k\": 20}";
+    (void)state;
+    temp_make(&d);
+    temp_write(&d, "generation_config.json", own, strlen(own));
+    for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++) {
+        const char *const *c = overrides[i];
+        rose_generation g = {.has = 1};
+        rose_err err = {""};
+        char text[ROSE_GENERATION_TEXT];
+        const rose_status st = rose_generation_choose(&g, d.path, c[0], c[1], &err);
+        if (st != (c[3] == NULL ? ROSE_OK : ROSE_E_INVAL) ||
+            (c[3] != NULL && strstr(err.msg, c[3]) == NULL))
+            fail_msg("%s: %s", c[1], err.msg);
+        rose_generation_text(&g, text);
+        assert_string_equal(text, c[2]);
+    }
     temp_remove(&d);
 }
 
@@ -122,6 +164,7 @@ static void put_number(rose_buf *b, const char *key, uint32_t type, const void *
     assert_int_equal(rose_buf_add(b, value, 4), ROSE_OK);
 }
 
+/* What the file does not say is as in llama.cpp: here top_p. */
 static void gguf_keys(void **state)
 {
     enum { I32 = 5, F32 = 6 };
@@ -133,13 +176,13 @@ static void gguf_keys(void **state)
     (void)state;
     assert_int_equal(rose_buf_add(&b, "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 24), ROSE_OK);
     put_number(&b, "general.sampling.temp", F32, &(float){0.25f});
-    put_number(&b, "general.sampling.top_k", I32, &(int32_t){40});
+    put_number(&b, "general.sampling.top_k", I32, &(int32_t){30});
     put_number(&b, "general.sampling.penalty_repeat", F32, &(float){1.5f});
     temp_make(&d);
     temp_write(&d, "m.gguf", b.data, b.len);
     if (rose_generation_read(&g, d.path, &err) != ROSE_OK) fail_msg("%s", err.msg);
     rose_generation_text(&g, text);
-    assert_string_equal(text, "temperature 0.25, top_k 40, repetition_penalty 1.5");
+    assert_string_equal(text, "temperature 0.25, top_p 0.95, top_k 30, repetition_penalty 1.5");
     temp_remove(&d);
     rose_buf_free(&b);
 }
@@ -291,6 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(values),
                                        cmocka_unit_test(odd_values),
                                        cmocka_unit_test(broken_file_by_name),
+                                       cmocka_unit_test(override),
                                        cmocka_unit_test(gguf_keys),
                                        cmocka_unit_test(pooling),
                                        cmocka_unit_test(dimensions),

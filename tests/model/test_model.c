@@ -205,7 +205,8 @@ static void names_from_odd_paths(void **state)
     assert_string_equal(m->name, strrchr(scratch, '/') + 1);
     rose_model_close(m);
     assert_int_equal(chdir(cwd), 0);
-    expect_refused("", ROSE_E_NOTFOUND, "no such folder", "hf download");
+    expect_refused("", ROSE_E_NOTFOUND, "no such folder", "roseinfer pull ORG/NAME");
+    expect_refused("none.gguf", ROSE_E_NOTFOUND, "no such file", "roseinfer pull ORG/NAME");
     join(path, sizeof path, scratch, "config.json");
     expect_refused(path, ROSE_E_FORMAT, "config.json", "is a file");
     rose_model_close(NULL);

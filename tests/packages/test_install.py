@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """`make install` and `make uninstall` into a folder: what is there, that the program runs, that the examples compile against
-the library and give the program's text, and that nothing stays. Run in the root of the source tree; closes with
-`N passed, N failed`."""
+the library and give the program's text, and that nothing stays. `make serve` and `make chat` on a terminal: Ctrl-C ends them
+without a word of make. Run in the root of the source tree; closes with `N passed, N failed`."""
 import os
+import pty
+import select
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 from checks import check, results
 
@@ -72,6 +76,58 @@ def test_library(root, tmp):
     check("only rose_lib_* is exported", names and all(x.startswith("rose_lib_") for x in names), names)
 
 
+class Terminal:
+    """make on a pseudo-terminal, whose Ctrl-C reaches make, its shell and the program."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvp("make", ["make", *args])
+        self.out, self.seen = "", 0
+
+    def wait(self, text, timeout=120):
+        """False, with the end of the output seen, if the text does not come."""
+        end = time.monotonic() + timeout
+        while (at := self.out.find(text, self.seen)) < 0 and time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.5)[0]:
+                try:
+                    self.out += os.read(self.fd, 65536).decode("utf-8", "replace")
+                except OSError:
+                    break
+        self.seen = at + len(text) if at >= 0 else self.seen
+        return at >= 0
+
+    def type(self, text):
+        os.write(self.fd, text)
+
+    def end(self):
+        """Whether make ended without an error of its own. It ends by the signal that it got, too."""
+        self.wait("\0", 60)
+        os.close(self.fd)  # a hangup for a make that still runs
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return code in (0, -signal.SIGINT) and "***" not in self.out
+
+
+def test_serve_and_chat():
+    t = Terminal("serve", "PORT=0")
+    check("make serve listens", t.wait("listening on http"), t.out)
+    check("a program that is there is not spoken of", "up to date" not in t.out and "make" not in t.out, t.out)
+    t.type(b"\x03")
+    check("Ctrl-C drains the server", t.wait("draining") and t.wait("stopped"), t.out)
+    check("and make reports no error", t.end(), t.out)
+
+    template = "--isa scalar --threads 1 --temperature 1 --chat-template \"{{ messages[0].content }}\""
+    t = Terminal("chat", f"MODEL={MODEL}", f"CHAT_ARGS={template}")
+    check("make chat begins", t.wait("commands.") and t.wait("> "), t.out)
+    for i in range(2):
+        t.type(b"Once upon a time\n")
+        check(f"reply {i} begins", t.wait("time\r\n") and t.wait(" "), t.out)
+        t.type(b"\x03")
+        check(f"Ctrl-C stops reply {i}", t.wait("[stopped") and t.wait("> "), t.out)
+    t.type(b"\x04")
+    check("Ctrl-D after Ctrl-C ends make chat without an error", t.end(), t.out)
+
+
 with tempfile.TemporaryDirectory() as dest, tempfile.TemporaryDirectory() as work:
     p = make("install", dest)
     check("make install", p.returncode == 0, p.stdout.decode()[-2000:])
@@ -93,4 +149,5 @@ with tempfile.TemporaryDirectory() as dest, tempfile.TemporaryDirectory() as wor
     make("install", dest)
     make("uninstall", dest)
     check("nothing stays", tree(inside) == [], tree(inside))
+test_serve_and_chat()
 sys.exit(results())

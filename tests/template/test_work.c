@@ -213,6 +213,16 @@ static void test_ends(void **state)
     in.limits.cpu_ms = 1;
     assert_int_equal(rose_template_render(&out, t, &in, &err), ROSE_E_INVAL);
     assert_non_null(strstr(err.msg, "takes more than 1 ms of CPU time"));
+    /* Renders that share their time: this one begins when it is over, and ends at the first check.
+     */
+    uint64_t spent_ns = UINT64_C(3600000000000), used = 0;
+    in.limits.cpu_ms = 3600000;
+    in.limits.spent_ns = &spent_ns;
+    in.limits.used = &used;
+    assert_int_equal(rose_template_render(&out, t, &in, &err), ROSE_E_INVAL);
+    assert_non_null(strstr(err.msg, "takes more than 3600000 ms of CPU time"));
+    assert_true(used < 1000000); /* of 2^56 */
+    assert_true(spent_ns >= UINT64_C(3600000000000));
     rose_template_free(t);
     rose_json_decref(messages);
 }

@@ -65,12 +65,45 @@ check "another fault ends it at once" [ "$rc" = 1 ]
 check "with apt's own words" says "Failed to fetch"
 check "and without waiting" called sleep 0
 
+mkdir "$t/bare"
+for p in sh cat grep id mktemp rm dpkg-query; do ln -s "$(PATH="$t/bin:$PATH" command -v $p)" "$t/bare/$p"; done
+printf '#!/bin/sh\necho 1000\n' >"$t/user" && chmod +x "$t/user" && rm "$t/bare/id" && ln -s "$t/user" "$t/bare/id"
+PATH="$t/bare" sh tools/deps build >"$t/log" 2>&1
+check "without root and sudo: an error" [ $? = 1 ]
+check "that names the command" says "apt-get update && apt-get install -y gcc make"
+check "in its own words" lacks "not found"
+
+make CUDA=0 CC=/nonexistent/cc B="$t/none" "$t/none/roseinfer" >"$t/log" 2>&1
+check "make without a compiler fails" [ $? != 0 ]
+check "it says so" says "Missing: the compiler /nonexistent/cc"
+check "and how to install what compiling needs" says "apt-get install gcc make"
+check "before it compiles anything" lacks "src/base/buf.c"
+printf '#!/bin/sh\ngrep -q utf8proc.h && exit 1\nexit 0\n' >"$t/cc" && chmod +x "$t/cc"
+make CUDA=0 CC="$t/cc" B="$t/none" "$t/none/libraries" >"$t/log" 2>&1
+check "a missing library: an error" [ $? != 0 ]
+check "it names the header" grep -q 'Missing: utf8proc.h$' "$t/log"
+
 make -n CUDA=0 CC=/nonexistent/cc B="$t/none" "$t/none/roseinfer" >"$t/log" 2>&1
 check "without a compiler make shows no false error" lacks "No such file"
 check "and says which file it would compile" says "CC src/base/buf.c"
 n=$(grep -c 'echo.*"\[[0-9]*/[0-9]*\] CC src/' "$t/log")
 check "each with its number" says "[$n/$n] CC src/"
+printf '#!/bin/sh\necho "no index" >&2\nexit 1\n' >"$t/bin/python3" && chmod +x "$t/bin/python3"
+mkdir -p "$t/tree/tools" "$t/tree/.ci"
+cp tools/nvcc "$t/tree/tools/" && cp .ci/run "$t/tree/.ci/"
+for f in deps fetch; do echo 'exit 0' >"$t/tree/tools/$f"; done
+printf 'checked test-routers test-clients test-packages test-page test-ray test-kubernetes:\n\t@:\ntest:\n\t@touch ran\n' >"$t/tree/Makefile"
+(cd "$t/tree" && NVCC=/nonexistent/nvcc PATH="$t/bin:$PATH" bash .ci/run) >"$t/log" 2>&1
+check ".ci/run without nvcc fails" [ $? = 1 ]
+check "it names the cause" says "make test: not run, because tools/nvcc has no nvcc"
+check "and does not run the tier without nvcc" [ ! -e "$t/tree/ran" ]
 make -n CUDA=0 serve >"$t/log" 2>&1
 check "make serve says that it builds" says "building roseinfer"
+
+ROSE_TEST_PATIENCE=0.2 python3 tools/run_tests "sleep 1" true >"$t/log" 2>&1
+check "run_tests says what still runs" grep -q '^still running: sleep 1, [01] s$' "$t/log"
+check "and counts its lines" says "[2/2] ok"
+ROSE_TEST_PATIENCE=60 python3 tools/run_tests "sleep 0.1" true >"$t/log" 2>&1
+check "not while other lines come" lacks "still running"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

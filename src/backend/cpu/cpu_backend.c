@@ -109,25 +109,6 @@ static uint64_t default_pages(const rose_memory_plan *p)
     return pages < context ? context : pages;
 }
 
-static rose_status too_large(const rose_model *m, const rose_memory_plan *p, rose_err *err)
-{
-    const char *advice = "lower max-num-batched-tokens, max-num-seqs or threads";
-    if (p->kv >= p->scratch) advice = "lower num-kv-pages, kv-cache-memory or max-model-len";
-    if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = m->has_blocks && p->dtype == ROSE_COMPUTE_BF16 ? "choose dtype auto"
-                 : m->has_blocks                                ? "the model is too large"
-                 : p->dtype == ROSE_COMPUTE_F32                 ? "choose dtype bfloat16"
-                 : p->quantization == ROSE_QUANT_NONE           ? "choose quantization int8"
-                                                                : "the model is too large";
-    const double mib = 1048576;
-    return rose_fail(
-        err, ROSE_E_NOMEM,
-        "the plan needs %.0f MiB (weights %.0f, KV %.0f in %u pages, scratch %.0f) but "
-        "%.0f MiB are available: %s",
-        (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib, p->kv_pages,
-        (double)p->scratch / mib, (double)p->available / mib, advice);
-}
-
 /* Bytes of weights of which a one-row step reads at most one row: position embeddings, and token
  * embeddings that are not also the head. */
 static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
@@ -175,13 +156,73 @@ static rose_status choose_types(const rose_model *m, const rose_backend_opts *o,
     return ROSE_OK;
 }
 
+/* Fills the sizes of p that depend on the types of the weights. */
+static void size_parts(const rose_model *m, rose_memory_plan *p)
+{
+    rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
+    rose_cpu_weights w;
+    rose_cpu_scratch s;
+    rose_cpu_layout_weights(&w, &weights, m, p);
+    rose_cpu_layout_scratch(&s, &scratch, &m->arch, p);
+    p->weights = weights.used;
+    p->weights_read = weights.used - beside_a_row(m, p);
+    p->scratch = scratch.used;
+    p->kv_page = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(p));
+}
+
+/* Names the option that makes the weights small enough, or NULL. */
+static const char *smaller_weights(const rose_model *m, const rose_backend_opts *o, rose_isa isa,
+                                   const rose_memory_plan *p)
+{
+    static const struct {
+        rose_compute dtype;
+        rose_quantization quantization;
+        const char *option;
+    } ways[] = {
+        {ROSE_COMPUTE_AUTO, ROSE_QUANT_NONE, "choose dtype auto"},
+        {ROSE_COMPUTE_BF16, ROSE_QUANT_NONE, "choose dtype bfloat16"},
+        {ROSE_COMPUTE_BF16, ROSE_QUANT_INT8, "choose quantization int8"},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        rose_backend_opts with = *o;
+        rose_memory_plan q = *p;
+        with.dtype = ways[i].dtype;
+        with.quantization = ways[i].quantization;
+        q.int8_activations = false;
+        if (choose_types(m, &with, isa, &q, NULL) != ROSE_OK) continue;
+        size_parts(m, &q);
+        q.kv = q.kv_page * rose_backend_context_pages(&q);
+        if (q.weights < p->weights && q.weights + q.scratch + q.kv <= p->available)
+            return ways[i].option;
+    }
+    return NULL;
+}
+
+static rose_status too_large(const rose_model *m, const rose_backend_opts *o, rose_isa isa,
+                             const rose_memory_plan *p, rose_err *err)
+{
+    char kv[ROSE_KV_ADVICE];
+    const char *advice = NULL;
+    if (p->weights >= p->kv && p->weights >= p->scratch) advice = smaller_weights(m, o, isa, p);
+    if (advice == NULL && p->scratch > p->kv && p->weights + p->kv < p->available)
+        advice = "lower max-num-batched-tokens, max-num-seqs or threads";
+    if (advice == NULL && rose_backend_kv_advice(p, kv)) advice = kv;
+    if (advice == NULL) advice = smaller_weights(m, o, isa, p);
+    if (advice == NULL)
+        advice = "the model is too large for this machine: take a smaller one, or more memory";
+    const double mib = 1048576;
+    return rose_fail(
+        err, ROSE_E_NOMEM,
+        "the plan needs %.0f MiB (weights %.0f, KV %.0f in %u pages, scratch %.0f) but "
+        "%.0f MiB are available: %s",
+        (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib, p->kv_pages,
+        (double)p->scratch / mib, (double)p->available / mib, advice);
+}
+
 static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
                             rose_err *err)
 {
     rose_status st;
-    rose_bump weights = {.align = ROSE_CPU_ALIGN}, scratch = {.align = ROSE_CPU_ALIGN};
-    rose_cpu_weights w;
-    rose_cpu_scratch s;
     rose_memory_plan p = {0};
     rose_isa isa;
 
@@ -205,16 +246,11 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
     if ((st = check_stacked(m, err)) != ROSE_OK) return st;
     if ((st = check_opts(o, &m->arch, &p, &isa, err)) != ROSE_OK) return st;
     if ((st = choose_types(m, o, isa, &p, err)) != ROSE_OK) return st;
-    rose_cpu_layout_weights(&w, &weights, m, &p);
-    rose_cpu_layout_scratch(&s, &scratch, &m->arch, &p);
-    p.weights = weights.used;
-    p.weights_read = weights.used - beside_a_row(m, &p);
-    p.scratch = scratch.used;
-    p.kv_page = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(&p));
+    size_parts(m, &p);
     p.available = rose_memory_available();
     if ((st = rose_backend_plan_pages(o, default_pages(&p), &p, err)) != ROSE_OK) return st;
     p.total = p.weights + p.kv + p.scratch;
-    if (p.available > 0 && p.total > p.available) return too_large(m, &p, err);
+    if (p.available > 0 && p.total > p.available) return too_large(m, o, isa, &p, err);
     if (o->cpu.lock_memory && (st = rose_memory_lock_probe(p.total, "mlock", err)) != ROSE_OK)
         return st;
     *out = p;

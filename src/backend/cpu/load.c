@@ -11,6 +11,7 @@
 #include "backend/cpu/cpu_internal.h"
 #include "backend/cpu/pack.h"
 #include "backend/rotary.h"
+#include "base/progress.h"
 #include "model/convert.h"
 #include "model/random.h"
 #include "model/rope.h"
@@ -259,12 +260,17 @@ rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     const rose_arch *a = &c->arch;
     rose_cpu_weights *w = &c->weights;
+    rose_status st = ROSE_OK;
+    rose_progress bar;
 
     if (m->dummy) rose_pool_run(c->pool, dummy_thread, (void *)(uintptr_t)m);
-    for (uint32_t i = 0; i < a->n_layers; i++) {
-        rose_status st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
-        if (st != ROSE_OK) return st;
+    rose_progress_wait(&bar, "cpu", "loading weights", a->n_layers);
+    for (uint32_t i = 0; i < a->n_layers && st == ROSE_OK; i++) {
+        st = pack_layer(c, m, &m->layers[i], &w->layers[i], err);
+        rose_progress_update(&bar, i + 1, "layers");
     }
+    rose_progress_end(&bar);
+    if (st != ROSE_OK) return st;
     pack_vector(c, m, &m->pos_embed, w->pos, (uint64_t)c->plan.max_model_len * a->d_model);
     make_ropes(c);
     pack_norm(c, m, &m->lnf_w, w->lnf_w, a->d_model);

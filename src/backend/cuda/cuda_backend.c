@@ -493,9 +493,9 @@ const rose_backend_ops rose_cuda_ops = {
     .close = cuda_close,
 };
 
-rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
+rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_err *err)
 {
-    const rose_status st = rose_cuda_select(0, err);
+    const rose_status st = rose_cuda_select((int)gpu, err);
     *out = st == ROSE_OK ? &rose_cuda_ops : NULL;
     return st;
 }

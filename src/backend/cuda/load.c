@@ -12,6 +12,7 @@
 #include "backend/cuda/cuda_internal.h"
 #include "backend/rotary.h"
 #include "base/cpuinfo.h"
+#include "base/progress.h"
 #include "model/convert.h"
 #include "model/random.h"
 #include "model/rope.h"
@@ -298,8 +299,13 @@ static void load_all(loader *l)
     const rose_cuda_pack head = {.dst = w->head.w, .k_pad = w->head.k_pad};
     const rose_cuda_pack tok = {.dst = w->tok, .k_pad = w->head.k_pad};
 
-    for (uint32_t i = 0; i < c->arch.n_layers; i++)
+    rose_progress bar;
+    rose_progress_wait(&bar, "cuda", "loading weights", c->arch.n_layers);
+    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
         load_layer(l, &m->layers[i], &w->layers[i]);
+        rose_progress_update(&bar, i + 1, "layers");
+    }
+    rose_progress_end(&bar);
     load_floats(l, &m->pos_embed, w->pos, c->plan.max_model_len, c->arch.d_model, 0);
     load_rope(l, 0);
     load_rope(l, 1);

@@ -107,11 +107,15 @@ static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
 {
-    const char *advice = "lower max-num-batched-tokens or max-num-seqs";
-    if (p->kv >= p->scratch)
-        advice = "lower num-kv-pages, kv-cache-memory, gpu-memory-utilization or max-model-len";
-    if (p->weights >= p->kv && p->weights >= p->scratch)
-        advice = p->dtype == ROSE_COMPUTE_F32 ? "choose dtype bfloat16" : "the model is too large";
+    char kv[ROSE_KV_ADVICE];
+    const char *advice = "the model is too large for this GPU: take a smaller one";
+    if (p->scratch > p->kv && p->weights + p->graphs + p->kv < p->available)
+        advice = "lower max-num-batched-tokens or max-num-seqs";
+    else if (p->dtype == ROSE_COMPUTE_F32 && p->weights >= p->kv &&
+             p->weights / 2 + p->scratch + p->graphs < p->available)
+        advice = "choose dtype bfloat16"; /* half of the weights */
+    else if (rose_backend_kv_advice(p, kv))
+        advice = kv;
     const double mib = 1048576;
     return rose_fail(err, ROSE_E_NOMEM,
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "

@@ -113,8 +113,9 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab)
 }
 
 /* In place of cuda_backend.c, which backend.c would bring into the program. */
-rose_status rose_backend_cuda(const rose_backend_ops **out, rose_err *err)
+rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_err *err)
 {
+    (void)gpu;
     *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED, "no GPU");
 }
