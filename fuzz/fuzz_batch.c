@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-#include "batch/lines.h"
+#include "batch/batch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

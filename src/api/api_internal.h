@@ -726,7 +726,7 @@ rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_
 void rose_api_store_call_free(rose_api_store_call *c); /* accepts NULL */
 void rose_api_store_run(rose_api_job *j, rose_api_ignored *g);
 
-/* multipart.c: reads the body of an upload, multipart/form-data (RFC 7578). It copies nothing:
+/* batches.c: reads the body of an upload, multipart/form-data (RFC 7578). It copies nothing:
  * parts point into the body. Any thread. */
 enum { ROSE_MULTIPART_BOUNDARY = 70, ROSE_MULTIPART_MAX_PARTS = 64 };
 

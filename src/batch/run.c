@@ -1,5 +1,5 @@
-/* batch/run.c - see run.h: the client of a batch. One thread, one loop of poll(2), a slot for each
- * request in flight. */
+/* batch/run.c - see batch.h: the client of a batch. One thread, one loop of poll(2), a slot for
+ * each request in flight. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "batch/run.h"
+#include "batch/batch.h"
 
 enum { TICK_MS = 100, READ_BYTES = 64 << 10, FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
 /* MAX_LOST: of connections, for one request. A slot keeps buffers up to KEEP_BYTES. */

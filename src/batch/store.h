@@ -17,7 +17,7 @@
 #define ROSE_BATCH_STORE_H
 
 #include "base/json.h"
-#include "batch/run.h"
+#include "batch/batch.h"
 
 typedef struct rose_batch_store rose_batch_store;
 

@@ -70,7 +70,7 @@ rose_status rose_store_read_json(int dir, const char *name, rose_json **out, ros
 /* Copies a string and its NUL; false: v is none, or it does not fit. */
 bool rose_store_take_text(char *out, size_t cap, const rose_json *v);
 
-/* store_files.c */
+/* store.c */
 store_file *rose_store_file(rose_batch_store *s, const char *owner, const char *id);
 /* Writes what is known about a file, and adds it. Its content has its place, or gets it next. Takes
  * f in any case. */
@@ -90,7 +90,7 @@ bool rose_store_batch_status(rose_batch_store *s, store_batch *b, const char *st
 /* Whether an unfinished batch reads this file. */
 bool rose_store_in_use(const rose_batch_store *s, const char *file_id);
 
-/* store_run.c, without the lock: the thread of one batch */
+/* store_batches.c, without the lock: the thread of one batch */
 void rose_store_run(rose_batch_store *s, store_batch *b);
 
 /* Lists: the ids and objects of one page. */

@@ -1,7 +1,7 @@
 /* cli/batch.c - `roseinfer batch`: runs the requests of a file. It starts the server of `serve`
  * without a port and is its only client, so a line of the file gets what the same request gets over
  * HTTP. Files are checked and opened before the model is loaded. */
-#include "batch/run.h"
+#include "batch/batch.h"
 
 #include <errno.h>
 #include <fcntl.h>
