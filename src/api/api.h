@@ -45,6 +45,8 @@ typedef struct rose_api_opts {
     rose_pooling_config pooling;      /* how states become embeddings (--pooling-type, --task) */
     const struct rose_api_keys *keys; /* api/doors.h; borrowed; NULL: requests need no key */
     struct rose_access_log *access;   /* api/doors.h; borrowed; NULL: requests are not logged */
+    struct rose_batch_store *batches; /* batch/store.h; borrowed; NULL: the server has no files and
+                                       * batches (--batch-dir) */
     uint32_t n_io_threads;            /* == rose_http_opts.n_threads */
     uint32_t n_workers;               /* tokenizer workers, 1 .. 64 (--tokenize-workers) */
     uint32_t max_queued_jobs;         /* bodies waiting for a worker; over: 429 */

@@ -115,6 +115,7 @@ typedef enum rose_api_kind {
     ROSE_API_EMBED = 1 << 10,
     ROSE_API_RERANK = 1 << 11,
     ROSE_API_SCORE = 1 << 12,
+    ROSE_API_STORE = 1 << 13, /* files and batches: batches.c */
     ROSE_API_POOLED = ROSE_API_EMBED | ROSE_API_RERANK | ROSE_API_SCORE /* nothing is generated */
 } rose_api_kind;
 
@@ -216,6 +217,11 @@ bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_e
 /* ---- jobs ---- */
 
 typedef struct rose_api_job rose_api_job;
+typedef struct rose_api_store_call rose_api_store_call; /* batches.c */
+
+/* The priority of lines of batches: other requests come before them for 1000 times
+ * --priority-age-ms. */
+enum { ROSE_API_BATCH_PRIORITY = 1000 };
 
 typedef struct rose_api_io {
     rose_api *api;
@@ -451,6 +457,9 @@ struct rose_api_job {
     rose_api_prompts prompts;       /* owned; kept if the reply shows them */
     rose_api_extra *extras;         /* owned [n_choices] or NULL */
     struct rose_api_pooled *pooled; /* owned; NULL: the job generates text */
+    rose_api_store_call *store;     /* owned; NULL but for ROSE_API_STORE */
+    const char *reply_type;         /* of `reply`; NULL: JSON */
+    bool background;                /* a line of a batch: others come before it */
     double timeout_s;               /* 0 = none, or not yet known */
     rose_http_timer *timer;         /* I/O thread */
     double watched_s;               /* likewise: what it was set to */
@@ -469,8 +478,9 @@ struct rose_api_job {
  * label to the headers. headers: lines, or NULL. */
 void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *type,
                     const char *headers, const void *body, size_t len);
-/* 200, JSON; takes body. */
-void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *headers, rose_buf *body);
+/* 200; takes body. type: NULL: JSON. */
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *type, const char *headers,
+                         rose_buf *body);
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e);
 
 /* X-Request-Id: the client's label, which is only echoed. 1 to 128 of letters, digits, ._:/+=@- */
@@ -711,6 +721,36 @@ void rose_api_pooled_free(struct rose_api_pooled *d); /* accepts NULL */
 bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err);
 void rose_api_profile_run(rose_api_job *j, rose_api_ignored *g);
 void rose_api_profile_close(rose_api *a);
+
+/* batches.c: checks who may ask, and notes what is asked (I/O thread; NULL: no memory); does it
+ * (worker). */
+bool rose_api_store_may(const rose_api *a, const rose_http_req *r, rose_api_error *err);
+rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_req *r);
+void rose_api_store_call_free(rose_api_store_call *c); /* accepts NULL */
+void rose_api_store_run(rose_api_job *j, rose_api_ignored *g);
+
+/* batches.c: reads the body of an upload, multipart/form-data (RFC 7578). It copies nothing:
+ * parts point into the body. Any thread. */
+enum { ROSE_MULTIPART_BOUNDARY = 70, ROSE_MULTIPART_MAX_PARTS = 64 };
+
+typedef struct rose_multipart {
+    const char *p, *end;                    /* the rest of the body; borrowed */
+    char mark[ROSE_MULTIPART_BOUNDARY + 5]; /* CR LF - - BOUNDARY */
+    size_t mark_len;
+    unsigned n; /* parts so far */
+} rose_multipart;
+
+typedef struct rose_multipart_part {
+    const char *name, *filename, *data; /* filename: NULL: the part is no file */
+    size_t name_len, filename_len, len;
+} rose_multipart_part;
+
+/* Takes the boundary from the value of Content-Type. Errors: FORMAT (the type is another one, or
+ * has no sound boundary), with a message. */
+rose_status rose_multipart_begin(rose_multipart *m, const char *type, const char *body, size_t len,
+                                 rose_err *err);
+/* The next part. Errors: EMPTY (there is no further part), FORMAT (with a message). */
+rose_status rose_multipart_next(rose_multipart *m, rose_multipart_part *part, rose_err *err);
 
 /* worker.c */
 typedef struct rose_api_workers rose_api_workers;

@@ -125,11 +125,12 @@ void rose_api_reply(rose_api_io *io, rose_http_req *r, int status, const char *t
     rose_http_reply(r, status, type, headers, body, len);
 }
 
-void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *headers, rose_buf *body)
+void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *type, const char *headers,
+                         rose_buf *body)
 {
     char lines[LINES];
     headers = prepare(io, r, 200, headers, lines, sizeof lines);
-    rose_http_reply_take(r, 200, "application/json", headers, body);
+    rose_http_reply_take(r, 200, type != NULL ? type : "application/json", headers, body);
 }
 
 bool rose_api_label_is_sound(const char *s)

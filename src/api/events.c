@@ -411,7 +411,7 @@ static void reply_whole(rose_api_job *j)
         rose_api_fail_nomem(&j->err);
         rose_api_reply_error(j->io, take_req(j), &j->err);
     } else {
-        rose_api_reply_take(j->io, take_req(j), headers, &j->reply.b);
+        rose_api_reply_take(j->io, take_req(j), j->reply_type, headers, &j->reply.b);
     }
 }
 
@@ -524,7 +524,7 @@ void rose_api_job_back(rose_api_job *j)
         rose_api_reply_error(j->io, take_req(j), &j->err);
     } else if (j->n_submitted == 0 && j->reply.b.len > 0) { /* the worker has made it */
         const char *headers = j->note.b.len > 0 ? j->note.b.data : NULL; /* ends with a NUL */
-        rose_api_reply_take(j->io, take_req(j), headers, &j->reply.b);
+        rose_api_reply_take(j->io, take_req(j), j->reply_type, headers, &j->reply.b);
     }
     if (j->n_submitted == 0) {
         rose_api_job_free(j);

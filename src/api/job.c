@@ -49,7 +49,12 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     if (j == NULL) return NULL;
     /* Take the body, because the client may leave while a worker reads it. A copy of 27 MB would
      * delay every stream of this thread. */
+    if (kind == ROSE_API_STORE && (j->store = rose_api_store_call_new(io->api, r)) == NULL) {
+        free(j);
+        return NULL;
+    }
     if ((j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
+        rose_api_store_call_free(j->store);
         free(j);
         return NULL;
     }
@@ -59,6 +64,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->kind = kind;
     j->dialect = d;
     j->created = rose_unix_time();
+    j->background = rose_http_req_is_own(r);
     j->turn.client = rose_api_client_of(a, r);
     j->turn.text = (uintptr_t)j; /* no other job's, until a grammar is needed */
     j->prof_id = rose_http_req_prof_id(r);
@@ -89,6 +95,7 @@ void rose_api_job_free(rose_api_job *j)
     rose_json_decref(j->reading.tool_names);
     rose_api_prompts_free(&j->prompts);
     rose_api_pooled_free(j->pooled);
+    rose_api_store_call_free(j->store);
     free(j->choices);
     free(j->stop_mem);
     rose_stops_free(&j->stops);
@@ -281,7 +288,8 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
-                           .priority = (int32_t)p->priority,
+                           .priority =
+                               j->background ? ROSE_API_BATCH_PRIORITY : (int32_t)p->priority,
                            .t_ns = j->t_complete,
                            .prof_id = j->prof_id,
                            .sink = j->io->sink};
@@ -502,8 +510,12 @@ static void process(rose_api_job *j, rose_encoder *enc)
     rose_template_text text = {0};
     rose_api_params p;
     j->t_worker = rose_now_ns();
-    if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP) {
-        rose_api_profile_run(j, &ignored);
+    if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP ||
+        j->kind == ROSE_API_STORE) {
+        if (j->kind == ROSE_API_STORE)
+            rose_api_store_run(j, &ignored);
+        else
+            rose_api_profile_run(j, &ignored);
         if (j->err.status == 0) (void)note_ignored(j, &ignored);
         goto done;
     }
@@ -556,7 +568,9 @@ static void watch_job(rose_stall_span *s, const rose_api_job *j)
         [ROSE_API_APPLY] = "apply-template",     [ROSE_API_PROFILE_START] = "start_profile",
         [ROSE_API_PROFILE_STOP] = "stop_profile"};
     if (!rose_stall_stop(s)) return;
-    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? "pooled" : kinds[j->kind];
+    const char *name = (j->kind & ROSE_API_POOLED) != 0 ? "pooled"
+                       : j->kind == ROSE_API_STORE      ? "files and batches"
+                                                        : kinds[j->kind];
     uint64_t parse = j->t_parsed > j->t_worker ? j->t_parsed - j->t_worker : 0;
     rose_stall_report(ROSE_STALL_TOKENIZE, s, "%s, body of %zu bytes, JSON %.1f ms, %u tokens",
                       name, j->body_len, (double)parse * 1e-6, j->n_prompt_tokens);

@@ -254,6 +254,7 @@ int rose_api_on_head(void *arg, const rose_http_req *r, const char **why, const 
     const rose_api *a = arg;
     const rose_api_keys *k = a->o.keys;
     if (k == NULL || is_open(r) || rose_http_req_is_preflight(r)) return 0;
+    if (rose_http_req_is_own(r)) return 0; /* the key of the batch was checked when it was made */
     const bool anthropic =
         rose_api_route_dialect(rose_http_req_path(r)) == &rose_api_dialect_messages;
     bool given = false;

@@ -447,7 +447,7 @@ void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_a
     d->pool = pooling->pool;
     d->normalizes = pooling->normalizes;
     d->width = d->n_kept = rose_engine_arch(e)->d_model;
-    d->priority = (int32_t)p->priority;
+    d->priority = j->background ? ROSE_API_BATCH_PRIORITY : (int32_t)p->priority;
     d->salt = rose_json_incref(p->cache_salt);
     j->timeout_s = p->timeout;
     bool ok =

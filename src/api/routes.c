@@ -1,4 +1,5 @@
 /* api/routes.c - the table of paths, and the answers that need no worker. I/O threads only. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -332,9 +333,10 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
     if (is_draining(a))
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
+    if (kind == ROSE_API_STORE && !rose_api_store_may(a, r, err)) return false;
     if (kind == ROSE_API_PROFILE_START || kind == ROSE_API_PROFILE_STOP)
         return rose_api_profile_may(a, r, err) && prepare(io, err);
-    if (!is_json(r))
+    if (kind != ROSE_API_STORE && !is_json(r)) /* an upload is none */
         return rose_api_fail(err, 415, "unsupported_media_type", NULL,
                              "the request needs the header 'Content-Type: application/json'");
     const char *coding = coding_of(r);
@@ -499,6 +501,11 @@ static void post_stop_profile(rose_api_io *io, rose_http_req *r)
     start_job(io, r, ROSE_API_PROFILE_STOP);
 }
 
+static void on_store(rose_api_io *io, rose_http_req *r)
+{
+    start_job(io, r, ROSE_API_STORE);
+}
+
 static const route routes[] = {
     {"/", false, false, rose_api_get_page},
     {"/v1/completions", true, false, post_completions},
@@ -517,6 +524,10 @@ static const route routes[] = {
     {"/score", true, false, post_score},
     {"/v1/models", false, false, get_models},
     {"/v1/models/", false, false, get_model}, /* a prefix */
+    {"/v1/files", false, false, on_store},
+    {"/v1/files/", false, false, on_store}, /* a prefix, as the next but one */
+    {"/v1/batches", false, false, on_store},
+    {"/v1/batches/", false, false, on_store},
     {"/tokenize", true, false, post_tokenize},
     {"/detokenize", true, false, post_detokenize},
     {"/apply-template", true, false, post_apply},
@@ -606,8 +617,17 @@ const rose_api_dialect *rose_api_route_dialect(const char *path)
     return is_under(guess, "/v1/messages") ? &rose_api_dialect_messages : &rose_api_dialect_chat;
 }
 
+/* A method that a path takes besides GET or POST; NULL: none. */
+static const char *further_method(const route *rt)
+{
+    if (rt->run != on_store) return NULL;
+    return strcmp(rt->path, "/v1/files/") == 0 ? "DELETE" : "POST";
+}
+
 static bool method_fits(const route *rt, const char *method)
 {
+    const char *further = further_method(rt);
+    if (further != NULL && strcmp(method, further) == 0) return true;
     if (rt->post) return strcmp(method, "POST") == 0;
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
@@ -615,10 +635,9 @@ static bool method_fits(const route *rt, const char *method)
 /* Paths of the OpenAI API and related servers that this server does not have, except for those of
  * routes. */
 static const char *const absent[] = {
-    "/v1/moderations", "/v1/images",        "/v1/audio",         "/v1/files",
-    "/v1/batches",     "/v1/fine_tuning",   "/v1/assistants",    "/v1/threads",
-    "/v1/uploads",     "/v1/edits",         "/v1/vector_stores", "/v1/realtime",
-    "/v1/videos",      "/v1/conversations", "/v1/responses",     "/v1/messages",
+    "/v1/moderations", "/v1/images",        "/v1/audio",     "/v1/fine_tuning",   "/v1/assistants",
+    "/v1/threads",     "/v1/uploads",       "/v1/edits",     "/v1/vector_stores", "/v1/realtime",
+    "/v1/videos",      "/v1/conversations", "/v1/responses", "/v1/messages",
 };
 
 static bool is_absent(const char *path)
@@ -656,10 +675,15 @@ static void wrong_method(rose_api_io *io, rose_http_req *r, const route *rt)
 {
     rose_api_error e;
     rose_api_out o = {0};
-    rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s, not %.20s",
-                  rose_http_req_path(r), rt->post ? "POST" : "GET", rose_http_req_method(r));
+    char allow[64];
+    const char *further = further_method(rt), *more = further != NULL ? further : "";
+    rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s%s%s, not %.20s",
+                  rose_http_req_path(r), rt->post ? "POST" : "GET", more[0] != '\0' ? " and " : "",
+                  more, rose_http_req_method(r));
     rose_api_route_dialect(rt->path)->error(&o, &e);
-    reply_out(io, r, 405, rt->post ? "Allow: POST\r\n" : "Allow: GET, HEAD\r\n", &o);
+    snprintf(allow, sizeof allow, "Allow: %s%s%s\r\n", rt->post ? "POST" : "GET, HEAD",
+             more[0] != '\0' ? ", " : "", more);
+    reply_out(io, r, 405, allow, &o);
 }
 
 /* Tells whether it is OPTIONS *, which asks about the server as a whole. */

@@ -18,6 +18,7 @@ void rose_serve_opts_default(rose_serve_flags *f)
     rose_http_opts_default(&f->http);
     rose_api_opts_default(&f->api);
     rose_engine_flags_init(&f->engine);
+    rose_batch_store_opts_default(&f->batch);
     f->api.model_id = NULL;
     f->log_level = "info";
     f->pull = true;
@@ -226,6 +227,30 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
+static size_t batch_rows(rose_serve_flags *f, rose_opt *rows)
+{
+    const rose_opt all[] = {
+        ROSE_ROW_BRIEF_HEADING("Files and batches"),
+        ROSE_ROW_STRING("batch-dir", &f->batch.dir, "DIR",
+                        "keep files and batches here, for /v1/files and /v1/batches. Batches run "
+                        "after other requests, and go on after a restart",
+                        .unset = "both paths answer 404"),
+        ROSE_ROW_U32("batch-max-lines", &f->batch.max_lines, "N", 1, 1u << 30,
+                     "most requests of one batch"),
+        ROSE_ROW_U32("batch-max-files", &f->batch.max_files, "N", 1, 1u << 20,
+                     "most files of one API key, and likewise most batches; without keys all "
+                     "clients count as one"),
+        ROSE_ROW_BYTES("batch-max-bytes", &f->batch.max_bytes, 1, 0,
+                       "most bytes of all files; an upload beyond them is refused, and a batch "
+                       "whose results go beyond them fails"),
+        ROSE_ROW_U32("batch-expire-hours", &f->batch.expire_hours, "N", 0, 1u << 20,
+                     "age at which files and ended batches are deleted; 0 deletes none"),
+    };
+    _Static_assert(sizeof all / sizeof *all <= 8, "too many rows");
+    memcpy(rows, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
 /* These rows follow the engine's rows, so that their group comes late in --help-all. */
 static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
 {
@@ -251,6 +276,7 @@ static size_t profiling_rows(rose_serve_flags *f, rose_opt *rows)
 size_t rose_serve_opts_rows(rose_serve_flags *f, rose_opt *rows)
 {
     size_t n = server_rows(f, rows);
+    n += batch_rows(f, rows + n);
     n += rose_engine_flags_rows(&f->engine, rows + n);
     return n + profiling_rows(f, rows + n);
 }
@@ -283,7 +309,8 @@ int rose_serve_opts_parse(rose_serve_flags *f, int argc, char **argv, char *cons
             "/v1/completions, /v1/responses, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score,\n"
             "/v1/models, /tokenize, /detokenize, /apply-template, /health, /ready, /version, "
             "/metrics,\n"
-            "and a page at /; /start_profile and /stop_profile with --profiler-dir.\n"
+            "/v1/files and /v1/batches with --batch-dir, /start_profile and /stop_profile with\n"
+            "--profiler-dir, and a page at /.\n"
             "SIGTERM, Ctrl-C or a hangup lets running requests finish; a second one ends at once.\n"
             "The exit code is 1 if the engine has failed. /health is 503 after that, and while the "
             "model loads.\n"

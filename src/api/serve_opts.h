@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "base/cpuinfo.h"
 #include "base/opts.h"
+#include "batch/store.h"
 #include "engine/flags.h"
 #include "http/http.h"
 
@@ -18,6 +19,7 @@ typedef struct rose_serve_flags {
     rose_opt_list served_names; /* none: the folder's name */
     rose_opt_list api_keys;     /* see api/doors.h */
     const char *api_key_file, *access_log;
+    rose_batch_store_opts batch;
     const char *kv_events; /* JSON, see api/kv_events.h */
     const char *uds_mode;  /* octal */
     const char *log_level, *io_cpus;
@@ -34,7 +36,7 @@ typedef struct rose_serve_flags {
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */
 } rose_serve_flags;
 
-enum { ROSE_SERVE_OPT_ROWS = 91 + ROSE_ENGINE_FLAG_ROWS };
+enum { ROSE_SERVE_OPT_ROWS = 99 + ROSE_ENGINE_FLAG_ROWS };
 
 /* Set every option to its default. */
 void rose_serve_opts_default(rose_serve_flags *f);

@@ -4,11 +4,15 @@
 #ifndef ROSE_CLI_CLI_H
 #define ROSE_CLI_CLI_H
 
+#include <signal.h>
+
+#include "api/serve_opts.h"
 #include "base/buf.h"
 #include "engine/flags.h"
 #include "roseinfer.h"
 
 int rose_cmd_serve(int argc, char **argv);
+int rose_cmd_batch(int argc, char **argv);
 int rose_cmd_chat(int argc, char **argv);
 int rose_cmd_generate(int argc, char **argv);
 int rose_cmd_tokenize(int argc, char **argv);
@@ -18,6 +22,17 @@ int rose_cmd_random_model(int argc, char **argv);
 int rose_cmd_tune(int argc, char **argv);
 int rose_cmd_pull(int argc, char **argv);
 int rose_cmd_health(int argc, char **argv);
+
+/* What a server does instead of serving until a signal comes. run is called on the main thread when
+ * the model is loaded; the signals of `stop` are blocked. It returns the exit code. */
+typedef struct rose_cli_work {
+    int (*run)(void *arg, rose_http *http, const rose_engine *e, const sigset_t *stop);
+    void *arg;
+} rose_cli_work;
+
+/* serve.c: loads the model in dir and serves it until a signal comes, or does the work. work may be
+ * NULL. Returns the exit code. */
+int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work);
 
 /* If *model is no path on this machine but a name of the hub (ORG/NAME or ORG/NAME:QUANT), *model
  * becomes the path in the hub's cache, which path holds. pull: fetch what is not there, unless

@@ -36,6 +36,7 @@ static int run_bench(int argc, char **argv)
 
 static const rose_program_command commands[] = {
     {"serve", rose_cmd_serve, "serve a model over an OpenAI-compatible HTTP API"},
+    {"batch", rose_cmd_batch, "run the requests of a file, in OpenAI's batch format"},
     {"chat", rose_cmd_chat, "talk with a model in the terminal"},
     {"generate", rose_cmd_generate, "continue a prompt, streaming to standard output"},
     {"tokenize", rose_cmd_tokenize, "text to token ids"},

@@ -43,8 +43,9 @@ typedef struct server {
     rose_tokenizer *tok;
     rose_engine *engine;
     rose_api *api;
-    rose_access_log *access; /* or NULL */
-    rose_kv_events *events;  /* or NULL */
+    rose_access_log *access;   /* or NULL */
+    rose_kv_events *events;    /* or NULL */
+    rose_batch_store *batches; /* or NULL */
     rose_http *http;
     rose_chat *chat;     /* NULL: the plain template */
     rose_api_keys *keys; /* NULL: the server is open */
@@ -120,6 +121,7 @@ static const char *other_key(const char *name)
 /* People set the variables of the server that they used before. Keys of our own take precedence. */
 static rose_status open_keys(server *s, rose_serve_flags *f, rose_err *err)
 {
+    if (f->http.no_port) return ROSE_OK; /* nobody comes */
     const char *vllm = other_key("VLLM_API_KEY"), *llama = other_key("LLAMA_API_KEY");
     const char *names = vllm == NULL
                             ? "LLAMA_API_KEY"
@@ -149,6 +151,33 @@ static rose_status open_access(server *s, rose_serve_flags *f, rose_err *err)
     const rose_status st = rose_access_log_open(&s->access, f->access_log, err);
     f->api.access = s->access;
     return st;
+}
+
+static rose_status open_batches(server *s, rose_serve_flags *f, rose_err *err)
+{
+    rose_status st = ROSE_OK;
+    if (f->batch.dir == NULL) return ROSE_OK;
+    f->batch.max_line_bytes = f->http.max_body_bytes + (1u << 20);
+    st = rose_batch_store_open(&s->batches, &f->batch, err);
+    f->api.batches = s->batches;
+    return st;
+}
+
+static bool engine_failed(void *arg)
+{
+    return rose_engine_get_stats(((const server *)arg)->engine).failed;
+}
+
+/* Batches get three of four places of the engine, so that other requests do not wait for them. */
+static rose_status start_batches(server *s, const rose_serve_flags *f, rose_err *err)
+{
+    const uint32_t places = rose_engine_plan(s->engine)->max_seqs;
+    const rose_batch_server b = {.http = s->http,
+                                 .n_threads = f->http.n_threads,
+                                 .window = places > 1 ? places - places / 4 - (places < 4) : 1,
+                                 .failed = engine_failed,
+                                 .arg = s};
+    return s->batches == NULL ? ROSE_OK : rose_batch_store_start(s->batches, &b, err);
 }
 
 static rose_status open_events(server *s, const rose_serve_flags *f, rose_engine_opts *o,
@@ -181,12 +210,14 @@ static rose_status start_http(server *s, rose_serve_flags *f, const char *model_
 static void stop_all(server *s)
 {
     rose_notify_close(s->notify);
+    rose_batch_store_stop(s->batches);
     rose_http_stop(s->http);
     rose_api_stop(s->api);
     rose_engine_close(s->engine); /* close first, because the engine signals the wake queues that
                                      are freed next */
     rose_kv_events_close(s->events);
     rose_api_destroy(s->api);
+    rose_batch_store_close(s->batches);
     rose_access_log_close(s->access);
     rose_api_keys_free(s->keys);
     rose_chat_close(s->chat);
@@ -384,6 +415,7 @@ static void serve_until_stopped(server *s, const rose_serve_flags *f, const sign
              rose_http_inflight(s->http));
     rose_notify_send(s->notify, "STOPPING=1", "draining: %u requests in flight",
                      rose_http_inflight(s->http));
+    rose_batch_store_stop(s->batches); /* they go on after the next start */
     rose_api_drain(s->api);
     rose_http_drain(s->http);
     uint64_t deadline = rose_now_ns() + (uint64_t)f->shutdown_timeout * 1000000000u;
@@ -456,7 +488,17 @@ static void fit_connections(rose_serve_flags *f)
     rose_fds_widen(f->http.max_connections + OWN_FDS); /* before any thread */
 }
 
-static int run(const char *dir, rose_serve_flags *f)
+/* What a service manager wants of a server. */
+static rose_status open_service(server *s, rose_serve_flags *f, const char *dir, rose_err *err)
+{
+    if (f->http.no_port) return ROSE_OK;
+    rose_status st = rose_systemd_socket(&f->http.listen_fd, err);
+    if (st == ROSE_OK) st = rose_notify_open(&s->notify, err);
+    rose_notify_send(s->notify, "", "loading %s", dir);
+    return st;
+}
+
+int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
 {
     start_times t = {.began = rose_now_ns()};
     server s = {0};
@@ -464,17 +506,18 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_engine_opts o;
     const rose_backend_ops *ops = NULL;
     rose_buf id = {0}, path = {0};
+    int rc = 0;
     const signals sigs = main_signals(f);
     pthread_sigmask(SIG_BLOCK, &sigs.all, NULL); /* inherited by every thread started below */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file over ulimit -f is an error of its writer */
 
     fit_connections(f);
-    rose_status st = rose_systemd_socket(&f->http.listen_fd, &err);
-    if (st == ROSE_OK) st = rose_notify_open(&s.notify, &err);
-    rose_notify_send(s.notify, "", "loading %s", dir);
+    rose_status st = open_service(&s, f, dir, &err);
     if (st == ROSE_OK) st = f->nvtx ? rose_backend_nvtx(&err) : ROSE_OK; /* before any thread */
     if (st == ROSE_OK) st = open_keys(&s, f, &err);
     if (st == ROSE_OK) st = open_access(&s, f, &err);
+    if (st == ROSE_OK) st = open_batches(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
     if (st == ROSE_OK) st = open_events(&s, f, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
@@ -514,10 +557,13 @@ static int run(const char *dir, rose_serve_flags *f)
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
         log_ready(&s, f, ops->name, id.data, &t);
-        warn_open(&s, &f->http);
-        log_address(&s, &f->http, f->api.web);
+        if (work == NULL) warn_open(&s, &f->http);
+        if (work == NULL) log_address(&s, &f->http, f->api.web);
         st = rose_notify_watch(s.notify, engine_works, &s, &err);
-        if (st == ROSE_OK) {
+        if (st == ROSE_OK) st = start_batches(&s, f, &err);
+        if (st == ROSE_OK && work != NULL) {
+            rc = work->run(work->arg, s.http, s.engine, &sigs.stop);
+        } else if (st == ROSE_OK) {
             rose_notify_send(s.notify, "READY=1", "serving %s", id.data);
             serve_until_stopped(&s, f, &sigs);
         }
@@ -530,7 +576,7 @@ static int run(const char *dir, rose_serve_flags *f)
     rose_buf_free(&path);
     if (st != ROSE_OK) return rose_die(&err);
     rose_log(ROSE_LOG_INFO, "serve", failed ? "stopped after a failure" : "stopped");
-    return failed ? 1 : 0;
+    return failed ? 1 : rc;
 }
 
 /* People should see what the options that they brought became. */
@@ -572,7 +618,7 @@ int rose_cmd_serve(int argc, char **argv)
         return rose_die(&err);
     }
     if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
-    const int failed = run(model, &f);
+    const int failed = rose_cli_serve(model, &f, NULL);
     rose_buf_free(&path);
     rose_opts_sources_free(&f.sources);
     return failed;

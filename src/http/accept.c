@@ -54,6 +54,29 @@ static void hand_out(rose_http *h, int fd, bool no_fd)
     }
 }
 
+rose_status rose_http_connect(rose_http *h, uint32_t thread, int *fd, rose_err *err)
+{
+    int ends[2];
+    *fd = -1;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+        return rose_fail(err, ROSE_E_IO, "socketpair: %s", strerror(errno));
+    rose_http_conn *c = rose_http_conn_new(&h->ios[thread], ends[1], false);
+    rose_status st = c == NULL ? rose_fail(err, ROSE_E_NOMEM, "http: out of memory") : ROSE_OK;
+    if (c != NULL) {
+        c->own = true;
+        st = rose_http_post(h, thread, adopt, c);
+        if (st != ROSE_OK) atomic_fetch_sub_explicit(&h->connections, 1, memory_order_relaxed);
+    }
+    if (st == ROSE_OK) {
+        *fd = ends[0];
+        return ROSE_OK;
+    }
+    free(c);
+    close(ends[0]);
+    close(ends[1]);
+    return st;
+}
+
 static void pause_accepting(rose_http *h)
 {
     struct timeval tv = {0, RETRY_MS * 1000};
@@ -138,6 +161,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *arg)
 
 rose_status rose_http_accept_start(rose_http *h, rose_err *err)
 {
+    if (h->opts.no_port) return ROSE_OK;
     take_spare(h);
     evtimer_assign(&h->ev_accept_again, h->ios[0].base, on_accept_again, h);
     event_assign(&h->ev_accept, h->ios[0].base, h->listen_fd, EV_READ | EV_PERSIST, on_accept, h);

@@ -222,7 +222,7 @@ static void keep_alive_probes(const rose_http_conn *c)
 static void watch_half_closed(rose_http_conn *c)
 {
     if (!c->half_closed || c->state != CONN_BUSY || c->read_deadline != 0) return;
-    if (c->io->h->on_unix || c->peer == HTTP_PEER_REMOTE) return;
+    if (c->io->h->on_unix || c->own || c->peer == HTTP_PEER_REMOTE) return;
     if (c->peer == HTTP_PEER_UNKNOWN) keep_alive_probes(c);
     ask_peer(c);
 }
@@ -510,7 +510,7 @@ void rose_http_conn_start(rose_http_conn *c)
     rose_http_parse_reset(c);
     c->read_deadline = deadline_in(io->h->opts.idle_timeout_ms);
     rose_http_place_enter(c);
-    if (!rose_http_tls_begin(c)) c->doomed = true;
+    if (!c->own && !rose_http_tls_begin(c)) c->doomed = true;
     if (io->drained) rose_http_conn_drain(c);
     rose_http_conn_touch(c);
 }

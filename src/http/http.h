@@ -62,6 +62,7 @@ typedef struct rose_http_opts {
     int listen_fd;         /* a listening socket to take over instead of all these; 0 = none */
     const char *root_path; /* taken off the front of paths that begin with it, where a slash or the
                             * path's end follows; final slashes do not count. NULL = nothing */
+    bool no_port;          /* listen nowhere: only rose_http_connect brings connections */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS; tls_key NULL: in tls_cert */
     uint32_t port;                  /* 0 = any free port, see rose_http_port; at most 65535 */
     uint32_t n_threads;             /* I/O threads, 1 .. 64 */
@@ -139,6 +140,12 @@ uint64_t rose_http_n_slow(const rose_http *h, rose_http_slow why);
 uint64_t rose_http_n_dropped(const rose_http *h);
 uint64_t rose_http_n_refused(const rose_http *h);
 
+/* Opens a connection from this process to the server, on I/O thread `thread`. *fd is the client's
+ * end, non-blocking and owned by the caller; when the caller closes it, the client has left. The
+ * connection needs neither TLS nor an API key. Any thread, before rose_http_stop. Errors: IO (no
+ * descriptor), NOMEM, FULL and CLOSED as rose_http_post; then *fd is -1. */
+rose_status rose_http_connect(rose_http *h, uint32_t thread, int *fd, rose_err *err);
+
 /* Stops all threads, drops all connections (on_gone for open requests), frees. Not from an I/O
  * thread. */
 void rose_http_stop(rose_http *h);
@@ -185,7 +192,9 @@ uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0
 /* Text that the user of this HTTP server may write for on_done; "" at first. */
 enum { ROSE_HTTP_NOTE = 160 };
 char *rose_http_req_note(rose_http_req *r);
-/* Writes the client's address, "unix", or "unknown". */
+/* Whether rose_http_connect has opened the connection of the request. */
+bool rose_http_req_is_own(const rose_http_req *r);
+/* Writes the client's address, "unix", "batch" for a connection of this process, or "unknown". */
 enum { ROSE_HTTP_CLIENT = 46 };
 void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT]);
 void rose_http_req_set_user(rose_http_req *r, void *user);

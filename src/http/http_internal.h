@@ -116,6 +116,7 @@ struct rose_http_conn {
     bool linger;   /* in the state CLOSING: the client may still be sending, so it gets time to
                     * read our answer */
     bool extra; /* the connection is in the reserve, which rose_http.connections does not count */
+    bool own;   /* the client is this process: rose_http_connect */
     bool over;  /* the connection came when max_connections was reached; decided when the
                  * connection starts */
     void *ssl;  /* the TLS session; owned; NULL: plain */

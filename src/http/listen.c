@@ -184,6 +184,7 @@ static rose_status listen_inherited(rose_http *h, int fd, rose_err *err)
 rose_status rose_http_listen(rose_http *h, rose_err *err)
 {
     const char *host = h->opts.host;
+    if (h->opts.no_port) return ROSE_OK;
     if (h->opts.listen_fd > 0) return listen_inherited(h, h->opts.listen_fd, err);
     if (h->opts.uds != NULL) return listen_unix(h, h->opts.uds, err);
     if (strncmp(host, "unix:", 5) == 0) return listen_unix(h, host + 5, err);

@@ -368,12 +368,18 @@ char *rose_http_req_note(rose_http_req *r)
     return r->note;
 }
 
+bool rose_http_req_is_own(const rose_http_req *r)
+{
+    return r->conn->own;
+}
+
 void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])
 {
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     const void *addr = NULL;
-    snprintf(out, ROSE_HTTP_CLIENT, "%s", r->conn->io->h->on_unix ? "unix" : "unknown");
+    const char *name = r->conn->io->h->on_unix ? "unix" : "unknown";
+    snprintf(out, ROSE_HTTP_CLIENT, "%s", r->conn->own ? "batch" : name);
     if (getpeername(r->conn->fd, (struct sockaddr *)&sa, &n) < 0) return;
     if (sa.ss_family == AF_INET) addr = &((const struct sockaddr_in *)&sa)->sin_addr;
     if (sa.ss_family == AF_INET6) addr = &((const struct sockaddr_in6 *)&sa)->sin6_addr;

@@ -550,7 +550,7 @@ struct rose_http_req {
     int status; /* 0 = nothing yet */
     char headers[2048], note[ROSE_HTTP_NOTE];
     rose_buf out;
-    bool begun, ended, gone;
+    bool begun, ended, gone, own;
     uint32_t n_writes;
     int gone_at_write; /* on_gone is called inside this write (counted from 0); -1 = never */
 };
@@ -718,6 +718,20 @@ uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
 bool rose_http_req_is_preflight(const rose_http_req *r)
 {
     return strcmp(r->method, "OPTIONS") == 0;
+}
+
+bool rose_http_req_is_own(const rose_http_req *r)
+{
+    return r->own;
+}
+
+/* The client of batches, which these tests do not run. */
+rose_status rose_http_connect(rose_http *h, uint32_t thread, int *fd, rose_err *err)
+{
+    (void)h;
+    (void)thread;
+    *fd = -1;
+    return rose_fail(err, ROSE_E_CLOSED, "the fake server takes no connections");
 }
 
 char *rose_http_req_note(rose_http_req *r)

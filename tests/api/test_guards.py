@@ -121,7 +121,7 @@ SLOW = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300
 def test_errors(s):
     for text, want in (("/hea lth", "holds a space; write it as %20"), ("/h\u00e9alth", "is not ASCII"),
                        ("/chat/completions", "did you mean '/v1/chat/completions'"),
-                       ("/v1/files", "is not implemented by this server"), ("/x", "the OpenAI API is at /v1")):
+                       ("/v1/uploads", "is not implemented by this server"), ("/x", "the OpenAI API is at /v1")):
         r = s.ask(f"GET {text} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         check(f"GET {text!a}: says what is wrong", r[0] in (400, 404) and want in message(r), r)
     packed = gzip.compress(b'{"prompt":"x"}')

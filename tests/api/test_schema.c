@@ -339,7 +339,9 @@ static const row refused[] = {
     {"/v1//chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/v1/chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/health", NULL, 404, NULL, "did you mean '/health'?"},
-    {"/v1/files", "{}", 404, NULL, "'/v1/files' is not implemented by this server"},
+    {"/v1/uploads", "{}", 404, NULL, "'/v1/uploads' is not implemented by this server"},
+    {"/v1/files", "{}", 404, NULL, "without --batch-dir DIR"},
+    {"/v1/batches/b/cancel", "{}", 404, NULL, "without --batch-dir DIR"},
     {"/embeddings", "{}", 404, NULL, "did you mean '/v1/embeddings'?"},
     {"/v1/embeddings", "{}", 400, "input", "required"},
     {"/v1/embeddings", "{\"input\":[]}", 400, "input", "is empty"},
@@ -626,7 +628,14 @@ static void order_and_salt(void **state)
     fake_free(ask(H, "{" MSG ",\"priority\":7}"));
     assert_int_equal(fake.salt_len, 0);
     fake_free(ask(C, "{\"prompt\":\"a\",\"priority\":null,\"cache_salt\":null}"));
-    assert_int_equal(n_seen, 3);
+    static const char line[] = "{\"prompt\":\"a\",\"priority\":-5}";
+    rose_http_req *r = fake_request(C, line, sizeof line - 1);
+    r->own = true; /* a line of a batch: other requests come before it */
+    fake_arrive(r);
+    fake_run(r);
+    fake_free(r);
+    assert_int_equal(n_seen, 4);
+    assert_int_equal(seen[3].priority, 1000);
     assert_int_equal(seen[0].priority, INT32_MIN);
     assert_int_equal(seen[1].priority, 7);
     assert_int_equal(seen[2].priority, 0);

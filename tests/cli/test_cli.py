@@ -31,7 +31,7 @@ import urllib.request
 BIN, MODEL = sys.argv[1], sys.argv[2]
 results = {"passed": 0, "failed": 0}
 last_run = []  # of run(): arguments, exit code, what it said; a failed check shows it
-COMMANDS = ["serve", "chat", "generate", "tokenize", "detokenize", "health", "pull", "inspect", "random-model", "tune"]
+COMMANDS = ["serve", "batch", "chat", "generate", "tokenize", "detokenize", "health", "pull", "inspect", "random-model", "tune"]
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the hub
 BENCHES = ["bench offline", "bench latency", "bench online", "bench stream", "bench ablate", "bench start",
             "bench plot", "bench merge", "bench report", "bench tokenizer"]
@@ -93,7 +93,7 @@ def test_help_of_serve():
     check("serve --help shows 16 options and names --help-all", len(names(first)) == 16 and "access-log" in names(first) and "/v1/responses, /v1/messages" in first and "--help-all" in first, first)
     groups = re.findall(r"^(\S.*):$", everything, re.M)
     check("serve --help-all goes by group, CUDA tuning last", groups == [
-        "Server", "Limits and time-outs", "Server threads", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
+        "Server", "Limits and time-outs", "Server threads", "Files and batches", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
         "Profiling", "CUDA tuning", "Help"], groups)
     check("--help-all has what --help has", names(first) < names(everything), names(first) - names(everything))
     n = int(re.search(r"show all (\d+) options", first).group(1))
