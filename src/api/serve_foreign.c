@@ -4,6 +4,7 @@
 #include "api/serve_opts.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,20 +35,21 @@
 #define M_SAME(n, w, values, why) ROW(n, w, MAYBE, SAME, values, NULL, why)
 #define M_NOT(n, w, values, why)  ROW(n, w, MAYBE, REFUSED, values, NULL, why)
 
-#define ON    "true|on|1|yes"
-#define OFF   "false|off|0|no"
-#define HERE  "not here: "
-#define YET   "not yet: "
-#define LORA  YET "adapters (LoRA) cannot be served; merge the adapter into the weights"
-#define SPEC  YET "there is no speculative decoding; leave the option out, replies are the same"
-#define TEXT  HERE "models take text only; leave the option out"
-#define ONE   HERE "a server uses one GPU; docs/SCALING.md says how to run several servers"
-#define ROPE  HERE "positions are those of the model's config.json or GGUF file; change them there"
-#define LOADS "the weight files are read once, at the start"
-#define KEPT  "the prefix cache keeps what memory allows, without copies on the host"
-#define MOE   HERE "models with a mixture of experts are not served"
-#define CLI   HERE "this is a field of requests; the server has no default for it"
-#define PARTS HERE "a model runs as a whole on the GPU or on the CPU (-ngl 0)"
+#define ON       "true|on|1|yes"
+#define OFF      "false|off|0|no"
+#define HERE     "not here: "
+#define YET      "not yet: "
+#define LORA     YET "adapters (LoRA) cannot be served; merge the adapter into the weights"
+#define SPEC     YET "there is no speculative decoding; leave the option out, replies are the same"
+#define TEXT     HERE "models take text only; leave the option out"
+#define ONE      HERE "a server uses one GPU; docs/SCALING.md says how to run several servers"
+#define ROPE     HERE "positions are those of the model's config.json or GGUF file; change them there"
+#define LOADS    "the weight files are read once, at the start"
+#define KEPT     "the prefix cache keeps what memory allows, without copies on the host"
+#define MOE      HERE "models with a mixture of experts are not served"
+#define CLI      HERE "this is a field of requests; the server has no default for it"
+#define SAMPLING "`--override-generation-config` with "
+#define PARTS    HERE "a model runs as a whole on the GPU or on the CPU (-ngl 0)"
 
 static const rose_foreign rows[] = {
     /* ---- the model ---- */
@@ -366,6 +368,8 @@ static const rose_foreign rows[] = {
         HERE "the page is built in; --no-web turns it off"),
     S_NOT("--reuse-port", "l",
           HERE "systemd or a router holds the port while servers change: docs/SERVING.md"),
+    ALIAS("--api-prefix --fastapi-root-path", "ls", "*", "root-path=$"),
+    ALIAS("--file-storage-path", "s", "*", "batch-dir=$"),
     NOT("--middleware --logits-processors --logits-processor-pattern --tool-parser-plugin "
         "--reasoning-parser-plugin "
         "--io-processor-plugin --tool-server",
@@ -516,8 +520,15 @@ static const rose_foreign rows[] = {
           HERE "the schema of a request says what is allowed"),
     SAME("-s --seed --random-seed", "vls", "-1", "requests without a seed get a random one"),
     OR_ALIAS("*", "seed=$"),
+    ROW("--temp --temperature", "l", VALUE, ALIAS, "*", "@temperature=$", SAMPLING "temperature"),
+    ROW("--top-k", "l", VALUE, ALIAS, "*", "@top_k=$", SAMPLING "top_k"),
+    ROW("--top-p", "l", VALUE, ALIAS, "*", "@top_p=$", SAMPLING "top_p"),
+    ROW("--min-p", "l", VALUE, ALIAS, "*", "@min_p=$", SAMPLING "min_p"),
+    ROW("--repeat-penalty", "l", VALUE, ALIAS, "*", "@repetition_penalty=$",
+        SAMPLING "repetition_penalty"),
     SAME("-n --predict --n-predict", "l", "-1", "a reply is as long as the context allows"),
-    OR_NOT("*", "requests ask with max_tokens"),
+    ROW(NULL, NULL, VALUE, ALIAS, "*", "@max_new_tokens=$",
+        SAMPLING "max_new_tokens, the default of max_tokens for chats"),
     NOT("--max-logprobs", "v", "21..|-1", HERE "requests may ask for up to 20 log-probabilities"),
     OR_SAME("*", "requests may ask for up to 20 log-probabilities"),
     SAME("--logprobs-mode", "v", "raw_logprobs", "log-probabilities are those of the model"),
@@ -651,10 +662,37 @@ static int name_repository(rose_foreign_taken *t)
     return name != NULL && rose_foreign_add(t, from, "MODEL", name) ? -1 : no_memory();
 }
 
+/* The sampling defaults together are one option, --override-generation-config. */
+static int join_sampling(rose_foreign_taken *t)
+{
+    static const char *const names[] = {"@temperature",        "@top_k",         "@top_p", "@min_p",
+                                        "@repetition_penalty", "@max_new_tokens"};
+    const char *json = "", *from = "";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const rose_foreign_pair *p = last(t, names[i]);
+        char *end;
+        if (p == NULL) continue;
+        if (!isfinite(strtod(p->value, &end)) || end == p->value || *end != '\0') {
+            fprintf(stderr, "roseinfer: %s: expected a number\n", p->from);
+            return 2;
+        }
+        json = rose_foreign_keep(t, "%s%s\"%s\":%s", json, *json != '\0' ? "," : "", names[i] + 1,
+                                 p->value);
+        from = rose_foreign_keep(t, "%s%s%s", from, *from != '\0' ? " " : "", p->from);
+        if (json == NULL || from == NULL) return no_memory();
+    }
+    if (*json == '\0') return -1;
+    json = rose_foreign_keep(t, "{%s}", json);
+    return json != NULL && rose_foreign_add(t, from, "override-generation-config", json)
+               ? -1
+               : no_memory();
+}
+
 static int finish(rose_foreign_taken *t)
 {
-    const int rc = share_context(t);
-    return rc < 0 ? name_repository(t) : rc;
+    int rc = share_context(t);
+    if (rc < 0) rc = name_repository(t);
+    return rc < 0 ? join_sampling(t) : rc;
 }
 
 int rose_serve_foreign_check(const rose_foreign_taken *t, const char *model)
