@@ -71,6 +71,15 @@ def processes(word):
     return {pid: parent for pid, parent in found.items() if ours(pid)}
 
 
+def gone(pid):
+    """Whether a process has ended; its parent may not have noticed yet."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            return f.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def wait_for(what, there):
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -204,8 +213,8 @@ def killed(client, texts):
         wait_for("answers", lambda: load.asked > 10)
         victim = min(before)
         os.kill(kill(victim, before[victim]), signal.SIGKILL)
-        wait_for(f"the end of both after the {what} was killed", lambda: victim not in servers() and
-                 before[victim] not in processes("ray::ServeReplica"))
+        # By their numbers: a server without its replica would no longer be a descendant.
+        wait_for(f"the end of both after the {what} was killed", lambda: gone(victim) and gone(before[victim]))
         wait_for(f"another server after the {what} was killed", lambda: len(servers()) == 2)
         load.stop(f"each answer is right while a {what} is killed")
 
