@@ -67,10 +67,17 @@ static void read_arch(rose_weights *w)
     const rose_gguf_family *family = NULL;
     rose_arch a = {0};
     rose_err err;
-    if (rose_gguf_read_arch(&family, w, &a, &err) == ROSE_OK &&
-        (a.n_layers == 0 || a.head_dim == 0 || a.n_heads % a.n_kv_heads != 0 ||
-         a.rope[0].dim > a.head_dim || a.n_eos > ROSE_MAX_EOS))
-        abort();
+    if (rose_gguf_read_arch(&family, w, &a, &err) == ROSE_OK) {
+        if (a.n_layers == 0 || a.n_kinds == 0 || a.n_kinds > ROSE_MAX_KINDS ||
+            a.n_eos > ROSE_MAX_EOS)
+            abort();
+        for (uint32_t i = 0; i < a.n_layers; i++) {
+            const rose_mixer *m = &rose_arch_kind(&a, i)->mixer;
+            if (a.kind_of[i] >= a.n_kinds || m->head_dim == 0 || m->n_heads % m->n_kv_heads != 0 ||
+                m->rope.dim > m->head_dim)
+                abort();
+        }
+    }
     rose_arch_free(&a);
 }
 

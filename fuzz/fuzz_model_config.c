@@ -9,11 +9,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What backends rely on without a check of their own. */
-static void check_rope(const rose_arch *a, const rose_rope *r)
+static void check_rope(const rose_arch *a, const rose_mixer *m)
 {
+    const rose_rope *r = &m->rope;
     enum { SMALL = 512 };
     float table[SMALL / 2], factor;
-    if (r->dim == 0 || r->dim % 2 != 0 || r->dim > a->head_dim) abort();
+    if (r->dim % 2 != 0 || r->dim > m->head_dim) abort();
     if (r->kind == ROSE_ROPE_LONGROPE && (r->short_factor == NULL || r->long_factor == NULL))
         abort();
     if (r->dim > SMALL) return;
@@ -25,16 +26,23 @@ static void check_rope(const rose_arch *a, const rose_rope *r)
     }
 }
 
+static void check_kind(const rose_arch *a, const rose_kind *k)
+{
+    const rose_mixer *m = &k->mixer;
+    if (m->n_heads == 0 || m->head_dim == 0 || k->mlp.d_ff == 0) abort();
+    if (m->n_kv_heads == 0 || m->n_heads % m->n_kv_heads != 0) abort();
+    if (a->pos == ROSE_POS_ROPE && m->rope.dim != 0) check_rope(a, m);
+}
+
 static void check_arch(const rose_arch *a)
 {
-    if (a->n_heads == 0 || a->head_dim == 0 || a->d_ff == 0 || a->max_positions == 0) abort();
-    if (a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0) abort();
+    if (a->max_positions == 0 || a->n_kinds == 0 || a->n_kinds > ROSE_MAX_KINDS) abort();
     if (a->n_layers == 0 || a->n_layers > ROSE_MAX_LAYERS) abort();
     if (a->n_eos > ROSE_MAX_EOS || a->bos_id >= (int64_t)a->vocab_size) abort();
-    for (int i = 0; a->pos == ROSE_POS_ROPE && i < 2; i++)
-        check_rope(a, &a->rope[i]);
+    for (uint32_t i = 0; i < a->n_kinds; i++)
+        check_kind(a, &a->kinds[i]);
     for (uint32_t i = 0; i < a->n_layers; i++)
-        if ((a->layer_flags[i] & ROSE_LAYER_SLIDING) != 0 && a->window == 0) abort();
+        if (a->kind_of[i] >= a->n_kinds) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
