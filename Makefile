@@ -333,8 +333,13 @@ list-replay:
 $B/tests/backend/fake_cuda.o: tests/backend/fake_cuda.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
-$B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(CLI_OBJ) $B/tests/backend/fake_cuda.o $B/librose_all.a $(EDIT_LIBS) $(STATIC_LIBS) -lm
+# In all variants this server has the allocation guard, which finds what a step over the CUDA backend allocates.
+GUARDED := $(addprefix $B/guarded/,base/allocguard.o backend/cuda/guard.o engine/engine.o)
+$B/guarded/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -DROSE_ALLOC_GUARD=1 -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
+$B/tests/backend/roseinfer_fake_cuda: $(CLI_OBJ) $B/tests/backend/fake_cuda.o $(GUARDED) $B/librose_all.a
+	$(Q)$(CC) $(LDFLAGS) $(addprefix -Wl$(comma)--wrap=,$(WRAP_FNS)) -o $@ $^ $(EDIT_LIBS) $(STATIC_LIBS) -lm
 $B/tests/backend/faults/libcuda.so.1: tests/backend/cuda_faults.c tests/backend/cuda_faults.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -Itests -shared -o $@ $< -ldl
@@ -504,4 +509,4 @@ deb: all
 clean:
 	rm -rf build
 
--include $(wildcard $E/*.d $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(LOAD_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d
+-include $(wildcard $E/*.d $(EMULATED)/*.d) $(CUDA_SRC:src/%.cu=build/cuda/%.o.d) $(OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(BENCH_OBJ:.o=.d) $(LOAD_OBJ:.o=.d) $(TESTBIN:=.d) $(TOOLBIN:=.d) $(REPLAY:=.d) $B/tests/backend/fake_cuda.d $(GUARDED:.o=.d)

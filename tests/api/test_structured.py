@@ -464,7 +464,7 @@ def test_restart(s):
     """Another server, whose cache and threads differ, gives the same bits."""
     requests = list(crowd_requests())[:10]
     want = [body_of(s.post("/v1/completions", q)) for q in requests]
-    with Server("--max-num-seqs", "3", "--grammar-cache-bytes", "100000") as other:
+    with Server("--max-num-seqs", "3", "--grammar-cache-bytes", "100000", "--threads", "2") as other:
         got = [body_of(other.post("/v1/completions", q)) for q in reversed(requests)][::-1]
     check("another server gives the same bits", got == want, (got, want))
 

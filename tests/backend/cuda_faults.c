@@ -58,6 +58,7 @@ static int answer(role what, any_function *real, const word a[12])
     case FAULT_MEMORY:
         if (what == ALLOCATES) return OUT_OF_MEMORY;
         break;
+    case FAULT_MALLOC: /* only fake_cuda.c has it */
     case FAULT_NONE:
         break;
     }

@@ -17,13 +17,14 @@ typedef enum fault {
     FAULT_NONE,
     FAULT_STICKY, /* every call fails with a launch failure, as after an illegal address */
     FAULT_SILENT, /* nothing that was enqueued ends; who waits for it, waits for ever */
-    FAULT_MEMORY  /* there is no device memory left */
+    FAULT_MEMORY, /* there is no device memory left */
+    FAULT_MALLOC  /* a kernel's launch allocates: fake_cuda.c alone */
 } fault;
 
 /* What is wrong by now; it stays wrong. */
 static fault fault_now(void)
 {
-    static const char *const names[] = {"none", "sticky", "silent", "memory"};
+    static const char *const names[] = {"none", "sticky", "silent", "memory", "malloc"};
     static _Atomic bool begun;
     const char *what = getenv("ROSE_FAULT"), *when = getenv("ROSE_FAULT_WHEN");
     if (what == NULL || when == NULL) return FAULT_NONE;

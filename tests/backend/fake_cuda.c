@@ -34,6 +34,16 @@ static cudaError_t answer_waiting(void)
     return answer();
 }
 
+/* In a step. */
+static cudaError_t answer_launch(void)
+{
+    if (fault_now() == FAULT_MALLOC) {
+        void *volatile p = malloc(1);
+        free(p);
+    }
+    return answer();
+}
+
 static cudaError_t make(void **out)
 {
     *out = &g_thing;
@@ -292,7 +302,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s)
     (void)g;
     (void)s;
     fault_pace();
-    return answer();
+    return answer_launch();
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
@@ -314,7 +324,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g)
     {                                                                                              \
         (void)l;                                                                                   \
         (void)a;                                                                                   \
-        return answer();                                                                           \
+        return answer_launch();                                                                    \
     }
 KERNEL(rose_cuda_norm_run, rose_cuda_norm)
 KERNEL(rose_cuda_norm_add_run, rose_cuda_norm_add)

@@ -211,6 +211,21 @@ def fault_at_start(fault, d):
     check(f"{fault} at the start: one line, exit code 1", code == 1 and len(said) == 1 and said[0].startswith("roseinfer: CUDA: "), (code, lines))
 
 
+def allocation_in_step(d):
+    """The program without a GPU has the allocation guard: its steps allocate nothing, or it aborts."""
+    when = os.path.join(d, "now")
+    s = Server("malloc", when, os.path.join(d, "log"))
+    check("malloc: the server is ready", s.wait_ready(), s.log())
+    c = Client(s.port, True, 0)
+    c.start()
+    c.begun.wait(LIMIT_S)
+    check("malloc: a stream has begun", len(c.events) > 0 and s.p.poll() is None, (c.events, s.log()))
+    open(when, "w").close()
+    code = s.end()
+    check("malloc: a step that allocates aborts", code == -signal.SIGABRT and
+          "fatal: malloc called within guarded region: engine step" in s.log(), (code, s.log()))
+
+
 def prefill_backends(d):
     """A server with each attention kernel of prefill starts and ends."""
     for name in "auto", "flash", "naive", "auto2":
@@ -241,5 +256,8 @@ for each in ("sticky", "silent", "memory"):
         fault_at_start(each, folder)
 with tempfile.TemporaryDirectory() as folder:
     prefill_backends(folder)
+if not LIBCUDA:
+    with tempfile.TemporaryDirectory() as folder:
+        allocation_in_step(folder)
 print(f"{results['passed']} passed, {results['failed']} failed")
 sys.exit(1 if results["failed"] else 0)

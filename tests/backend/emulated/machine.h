@@ -1,6 +1,6 @@
 /* tests/backend/emulated/machine.h - emulates a GPU of sm_90a for kernels compiled as C++, one
- * thread after the other. Each CUDA thread is a fiber. Each block of a cluster is a thread of the
- * host, and one of them runs at a time. The emulation has what the GEMM kernels of
+ * thread after the other. Each CUDA thread is a fiber on the thread of the host that launches. The
+ * blocks of a cluster take turns. The emulation has what the GEMM kernels of
  * gemm_wide.cuh use: barriers in shared memory, tensor copies, wgmma with both operands in shared
  * memory, clusters, named barriers, warps.
  *
@@ -13,7 +13,7 @@
  * memory, or to a block that has ended, ends the program with a message.
  *
  * Not emulated: time, the order of memory between threads, registers, caches, kernels that begin
- * before the previous one has ended, and static shared memory together with dynamic. */
+ * before the previous one has ended, and static shared memory of clusters, but for barriers. */
 #ifndef ROSE_TESTS_EMULATED_MACHINE_H
 #define ROSE_TESTS_EMULATED_MACHINE_H
 
@@ -21,20 +21,18 @@
 #include <stdint.h>
 #include <ucontext.h>
 
-#include <condition_variable>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
+
+/* A function that kernels call at many places. Kernels compile faster than with it inline. */
+#define ROSE_CALL [[gnu::noinline]] inline
 
 namespace machine
 {
@@ -66,24 +64,26 @@ struct named { /* bar.sync, bar.arrive */
     uint32_t arrived = 0, turn = 0;
 };
 
-struct product {
-    std::function<void()> run;
-};
-
 struct block;
 
-struct fiber {
+/* Runs one fiber after another: a new one costs more than many kernels. */
+struct stack {
     ucontext_t context; /* for the first time; then */
     jmp_buf here;
     bool begun = false;
-    char *stack = nullptr;
-    block *of = nullptr;
+    alignas(16) char memory[STACK];
+};
+
+typedef std::vector<std::function<void()>> actions;
+
+struct fiber {
+    stack *on = nullptr;
+    bool (*holds)(void *) = nullptr; /* what it waits for; NULL: it can run */
+    void *what = nullptr;
     uint3 thread{};
     bool done = false;
-    std::vector<std::vector<product>> groups; /* of wgmma, committed */
-    std::vector<product> open;
-    std::deque<std::vector<std::function<void()>>> added; /* groups of cp.async, begun */
-    std::vector<std::function<void()>> adding;
+    actions open, adding;               /* products, copies of cp.async */
+    std::vector<actions> groups, added; /* groups of them, committed */
     uint32_t cluster_turn = 0;
 };
 
@@ -103,7 +103,7 @@ struct block {
     std::map<uint32_t, named> barriers;
     named all;
     std::map<const void *, barrier> mbarriers;
-    char *statics = nullptr;  /* near the thread_local ones of its host thread */
+    char *statics = nullptr;  /* near the thread_local ones */
     uint8_t *arena = nullptr; /* of ARENA bytes, aligned */
     fiber *running = nullptr;
     jmp_buf scheduler;
@@ -115,42 +115,43 @@ struct launch {
     uint32_t threads = 0, shared = 0;
     manner how{};
     std::vector<block> blocks; /* of the cluster that runs */
-    std::deque<std::function<void()>> copies;
+    actions copies;
     uint64_t progress = 0;
     named cluster;
-    std::mutex lock;
-    std::unique_ptr<std::condition_variable[]> turns; /* of each block */
-    size_t whose = 0, idle = 0, alive = 0;
+    size_t idle = 0, alive = 0;
     bool hung = false;
     std::function<void()> kernel;
 };
 
-extern thread_local block *t_block;
+extern block *g_block;
 extern thread_local char t_anchor;
 
 inline fiber &me()
 {
-    return *t_block->running;
+    return *g_block->running;
 }
 
 inline launch &now()
 {
-    return *t_block->of;
+    return *g_block->of;
 }
 
 /* To the block's scheduler, and back in the next sweep. Not by swapcontext, which asks the kernel.
  */
-inline void yield()
+ROSE_CALL void yield()
 {
-    block *b = t_block;
-    if (_setjmp(b->running->here) == 0) _longjmp(b->scheduler, 1);
+    block *b = g_block;
+    if (_setjmp(b->running->on->here) == 0) _longjmp(b->scheduler, 1);
 }
 
-/* Until it holds. */
+/* Until it holds. The scheduler asks: to go on only in order to ask costs most of the time. */
 template <typename F> inline void wait_until(F holds)
 {
-    while (!holds())
+    if (!holds()) {
+        me().what = &holds;
+        me().holds = [](void *what) { return (*static_cast<F *>(what))(); };
         yield();
+    }
     now().progress++;
 }
 
@@ -159,8 +160,8 @@ template <typename F> inline void wait_until(F holds)
 inline uint32_t address_of(const void *p)
 {
     const uint8_t *at = static_cast<const uint8_t *>(p);
-    if (at >= t_block->arena && at < t_block->arena + ARENA) return (uint32_t)(at - t_block->arena);
-    const ptrdiff_t from = static_cast<const char *>(p) - t_block->statics;
+    if (at >= g_block->arena && at < g_block->arena + ARENA) return (uint32_t)(at - g_block->arena);
+    const ptrdiff_t from = static_cast<const char *>(p) - g_block->statics;
     if (from < -(STATICS / 2) || from > STATICS / 2) die("an address that is not shared");
     return (uint32_t)(from + STATICS);
 }
@@ -168,14 +169,14 @@ inline uint32_t address_of(const void *p)
 inline block &block_at(uint32_t address)
 {
     const uint32_t peer = address >> 24;
-    block &b = peer == 0 ? *t_block : now().blocks.at(peer - 1);
+    block &b = peer == 0 ? *g_block : now().blocks.at(peer - 1);
     if (!b.begun || b.ended)
-        die("block %u reaches into block %u, which has %s", t_block->rank, b.rank,
+        die("block %u reaches into block %u, which has %s", g_block->rank, b.rank,
             b.begun ? "ended" : "not begun");
     return b;
 }
 
-inline void *pointer_at(uint32_t address)
+ROSE_CALL void *pointer_at(uint32_t address)
 {
     block &b = block_at(address);
     const uint32_t at = address & LOCAL;
@@ -187,7 +188,7 @@ inline void *pointer_at(uint32_t address)
 
 /* ---- mbarrier ---- */
 
-inline barrier &barrier_at(uint32_t address)
+ROSE_CALL barrier &barrier_at(uint32_t address)
 {
     return block_at(address).mbarriers[pointer_at(address)];
 }
@@ -216,7 +217,7 @@ inline void complete(barrier &b, int64_t bytes)
 
 /* ---- threads that meet ---- */
 
-inline void meet(named &n, uint32_t expected, bool wait)
+ROSE_CALL void meet(named &n, uint32_t expected, bool wait)
 {
     const uint32_t turn = n.turn;
     if (++n.arrived == expected) {
@@ -229,9 +230,9 @@ inline void meet(named &n, uint32_t expected, bool wait)
 }
 
 /* All lanes' values, in turn of lanes. */
-inline const uint64_t *exchange(uint64_t value)
+ROSE_CALL const uint64_t *exchange(uint64_t value)
 {
-    warp &w = t_block->warps[me().thread.x / 32];
+    warp &w = g_block->warps[me().thread.x / 32];
     const uint32_t turn = w.turn;
     w.value[turn % 2][me().thread.x % 32] = value;
     if (++w.arrived == 32) {
@@ -246,7 +247,7 @@ inline const uint64_t *exchange(uint64_t value)
 
 /* ---- copies and products ---- */
 
-inline void start_copy(std::function<void()> copy)
+template <typename F> inline void start_copy(F copy)
 {
     if (now().how.late_copies)
         now().copies.push_back(std::move(copy));
@@ -254,19 +255,27 @@ inline void start_copy(std::function<void()> copy)
         copy();
 }
 
+/* Runs the groups except for the youngest `left`. */
+inline void run_groups(std::vector<actions> &g, size_t left)
+{
+    if (g.size() <= left) return;
+    const auto end = g.end() - (ptrdiff_t)left;
+    for (auto group = g.begin(); group != end; group++)
+        for (auto &run : *group)
+            run();
+    g.erase(g.begin(), end);
+}
+
 /* Waits until all of the thread's groups of cp.async are done, except for the youngest `left`. */
 inline void wait_added(size_t left)
 {
-    auto &g = me().added;
-    for (; g.size() > left; g.pop_front())
-        for (auto &add : g.front())
-            add();
+    run_groups(me().added, left);
 }
 
-inline void issue(std::function<void()> run)
+template <typename F> inline void issue(F run)
 {
     if (now().how.late_products)
-        me().open.push_back({std::move(run)});
+        me().open.push_back(std::move(run));
     else
         run();
 }
@@ -279,12 +288,7 @@ inline void commit()
 
 inline void wait_groups(size_t left)
 {
-    auto &g = me().groups;
-    while (g.size() > left) {
-        for (product &p : g.front())
-            p.run();
-        g.erase(g.begin());
-    }
+    run_groups(me().groups, left);
 }
 
 /* ---- a launch ---- */

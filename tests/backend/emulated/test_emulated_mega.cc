@@ -126,10 +126,10 @@ template <typename T> struct reference {
         const T *w = static_cast<const T *>(m.w);
         float sum = 0;
         for (uint32_t g = m.cut[part]; g < m.cut[part + 1]; g += 16) {
-            double p[16], q[16];
+            sixteen p, q;
             for (uint32_t i = 0; i < 16; i++) {
-                p[i] = (double)to_f32(row[g + i]);
-                q[i] = (double)to_f32(w[w_index(n, g + i, m.k_pad, w)]);
+                p.of[i] = (double)to_f32(row[g + i]);
+                q.of[i] = (double)to_f32(w[w_index(n, g + i, m.k_pad, w)]);
             }
             sum = add_products(sum, p, q);
         }
@@ -233,10 +233,10 @@ template <typename T> struct reference {
         for (uint32_t i = 0; i < n; i++) {
             s[i] = 0;
             for (uint32_t c = 0; c < k.head_dim; c += 16) {
-                double u[16], w[16];
+                sixteen u, w;
                 for (uint32_t e = 0; e < 16; e++) {
-                    u[e] = (double)to_f32(q[c + e]);
-                    w[e] = (double)to_f32(*page_at(l, inner * 64 + i, head, 0, c + e));
+                    u.of[e] = (double)to_f32(q[c + e]);
+                    w.of[e] = (double)to_f32(*page_at(l, inner * 64 + i, head, 0, c + e));
                 }
                 s[i] = add_products(s[i], u, w);
             }
@@ -251,10 +251,10 @@ template <typename T> struct reference {
         for (uint32_t d = 0; d < k.head_dim; d++) {
             o[d] = 0;
             for (uint32_t c = 0; c < up(n, 16); c += 16) {
-                double u[16], w[16];
+                sixteen u, w;
                 for (uint32_t e = 0; e < 16; e++) {
-                    u[e] = (double)to_f32(p[c + e]);
-                    w[e] = (double)to_f32(*page_at(l, inner * 64 + c + e, head, 1, d));
+                    u.of[e] = (double)to_f32(p[c + e]);
+                    w.of[e] = (double)to_f32(*page_at(l, inner * 64 + c + e, head, 1, d));
                 }
                 o[d] = add_products(o[d], u, w);
             }

@@ -180,10 +180,10 @@ template <typename T> struct problem {
     {
         float sum = 0;
         for (uint32_t k = m.cut[part]; k < m.cut[part + 1]; k += 16) {
-            double a[16] = {0}, b[16] = {0};
+            sixteen a = {}, b = {};
             for (uint32_t i = 0; i < 16 && k + i < s.k; i++) {
-                a[i] = w[(size_t)n * s.k + k + i];
-                b[i] = h[(size_t)row * s.k + k + i];
+                a.of[i] = w[(size_t)n * s.k + k + i];
+                b.of[i] = h[(size_t)row * s.k + k + i];
             }
             sum = add_products(sum, a, b);
         }

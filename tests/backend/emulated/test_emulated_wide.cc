@@ -208,10 +208,10 @@ static float part_of(const problem<T> &p, uint32_t part, uint32_t row, uint32_t 
     const T *w = static_cast<const T *>(p.m.w), *h = static_cast<const T *>(p.io.h);
     float acc = 0;
     for (uint32_t k = p.m.cut[part]; n < p.m.n && k < p.m.cut[part + 1]; k += 16) {
-        double x[16], y[16];
+        sixteen x, y;
         for (uint32_t i = 0; i < 16; i++) {
-            x[i] = (double)to_f32(h[h_index(row, k + i, p.m.k_pad)]);
-            y[i] = (double)to_f32(w[w_index(n, k + i, p.m.k_pad, w)]);
+            x.of[i] = (double)to_f32(h[h_index(row, k + i, p.m.k_pad)]);
+            y.of[i] = (double)to_f32(w[w_index(n, k + i, p.m.k_pad, w)]);
         }
         acc = add_products(acc, x, y);
     }
@@ -259,7 +259,7 @@ template <typename T> static std::vector<uint8_t> reference(problem<T> &p)
 /* ---- tests ---- */
 
 static uint32_t g_runs;
-static bool g_long; /* all cases, which take two minutes; else about a quarter of them */
+static bool g_long; /* all cases; else about a quarter of them */
 
 /* How many kernels differ from the rule. In four runs each has had each manner. */
 template <typename T>

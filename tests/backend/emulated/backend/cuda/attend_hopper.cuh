@@ -17,7 +17,7 @@ static inline void wgmma_values(float (&d)[N], const uint32_t *a, uint64_t b, in
         uint64_t of[2][32];
     } x;
     float *to = d;
-    const uint8_t *arena = machine::t_block->arena;
+    const uint8_t *arena = machine::g_block->arena;
     memcpy(x.of[0], machine::exchange(a[0] | (uint64_t)a[1] << 32), sizeof x.of[0]);
     memcpy(x.of[1], machine::exchange(a[2] | (uint64_t)a[3] << 32), sizeof x.of[1]);
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -29,13 +29,13 @@ static inline void wgmma_values(float (&d)[N], const uint32_t *a, uint64_t b, in
         for (uint32_t i = 0; i < N * 2 / 8; i++)
             for (uint32_t c = 0; c < 2; c++)
                 for (uint32_t h = 0; h < 2; h++) {
-                    double p[16], v[16];
+                    sixteen p, v;
                     for (uint32_t k = 0; k < 16; k++) {
                         uint16_t bits;
                         memcpy(&bits,
                                from + k / 8 * tokens + i * dims + k % 8 * 16 + (t * 2 + c) * 2, 2);
-                        v[k] = value[bits];
-                        p[k] =
+                        v.of[k] = value[bits];
+                        p.of[k] =
                             value[x.of[k / 8][g * 4 + k % 8 / 2] >> (h * 32 + k % 2 * 16) & 0xffff];
                     }
                     float *y = &to[i * 4 + h * 2 + c];

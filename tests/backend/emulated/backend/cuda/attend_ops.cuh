@@ -5,14 +5,14 @@
 
 #include "backend/cuda/hopper.cuh"
 
-#define ROSE_ATTEND_MEMORY(name) uint8_t *const name = machine::t_block->arena
+#define ROSE_ATTEND_MEMORY(name) uint8_t *const name = machine::g_block->arena
 
 ROSE_DEVICE uint32_t shared_at(const void *p)
 {
     return machine::address_of(p);
 }
 
-static inline void read_matrices(uint32_t r[4], uint32_t at, bool transposed)
+ROSE_CALL void read_matrices(uint32_t r[4], uint32_t at, bool transposed)
 {
     uint64_t rows[32];
     memcpy(rows, machine::exchange(at), sizeof rows);
@@ -101,7 +101,7 @@ ROSE_DEVICE void ring_wait_once(uint64_t *barrier)
 
 /* mma.sync: as wgmma, each sum of 16 products and the accumulator is rounded once. */
 template <typename T>
-ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const T *)
+ROSE_CALL void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const T *)
 {
     uint64_t x[3][32];
     memcpy(x[0], machine::exchange(a[0] | (uint64_t)a[1] << 32), sizeof x[0]);
@@ -110,12 +110,12 @@ ROSE_DEVICE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, 
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const double *value = values<T>();
     for (uint32_t e = 0; e < 4; e++) {
-        double p[16], q[16];
+        sixteen p, q;
         for (uint32_t k = 0; k < 16; k++) {
             const uint64_t row = x[k / 8][g * 4 + k % 8 / 2] >> (e / 2 * 32);
             const uint64_t column = x[2][(t * 2 + e % 2) * 4 + k % 8 / 2] >> (k / 8 * 32);
-            p[k] = value[row >> (k % 2 * 16) & 0xffff];
-            q[k] = value[column >> (k % 2 * 16) & 0xffff];
+            p.of[k] = value[row >> (k % 2 * 16) & 0xffff];
+            q.of[k] = value[column >> (k % 2 * 16) & 0xffff];
         }
         c[e] = add_products(c[e], p, q);
     }

@@ -8,7 +8,7 @@
 #include "backend/cuda/device.cuh"
 
 #define ROSE_HOPPER             1
-#define ROSE_BLOCK_MEMORY(name) uint8_t *const name = machine::t_block->arena
+#define ROSE_BLOCK_MEMORY(name) uint8_t *const name = machine::g_block->arena
 
 template <int N> ROSE_DEVICE void fewer_registers(void)
 {
@@ -39,7 +39,7 @@ ROSE_DEVICE void barrier_arrive(uint32_t at)
 {
     machine::arrive(machine::barrier_at(at), 0);
 }
-ROSE_DEVICE void barrier_wait(uint32_t at, uint32_t parity)
+ROSE_CALL void barrier_wait(uint32_t at, uint32_t parity)
 {
     machine::barrier *b = &machine::barrier_at(at);
     machine::wait_until([=] { return b->phase != parity; });
@@ -57,7 +57,7 @@ ROSE_DEVICE void peer_arrive(uint32_t at)
 
 ROSE_DEVICE uint32_t cluster_rank(void)
 {
-    return machine::t_block->rank;
+    return machine::g_block->rank;
 }
 ROSE_DEVICE void send4(uint32_t to, float4 v, uint32_t barrier)
 {
@@ -165,11 +165,11 @@ template <typename T> void get_shared(T *v, uint32_t at)
 }
 ROSE_DEVICE void pair_wait(uint32_t barrier, uint32_t there)
 {
-    if (there != 0) machine::meet(machine::t_block->barriers[barrier], 256, true);
+    if (there != 0) machine::meet(machine::g_block->barriers[barrier], 256, true);
 }
 ROSE_DEVICE void pair_arrive(uint32_t barrier, uint32_t away)
 {
-    if (away == 0) machine::meet(machine::t_block->barriers[barrier], 256, false);
+    if (away == 0) machine::meet(machine::g_block->barriers[barrier], 256, false);
 }
 
 /* ---- wgmma: each lane its own of 64 x N ---- */
@@ -209,9 +209,16 @@ template <typename T> static inline const double *values(void)
     return all.data();
 }
 
+/* Values of k, in vectors. */
+typedef double four __attribute__((vector_size(32)));
+union sixteen {
+    double of[16];
+    four fours[4];
+};
+
 /* Row (or column) r of 16 values of k. */
 template <typename T>
-static inline void core_row(double v[16], const uint8_t *arena, uint64_t m, int r)
+static inline void core_row(sixteen *v, const uint8_t *arena, uint64_t m, int r)
 {
     const uint32_t at = (uint32_t)(m & 0x3fff) << 4, next = (uint32_t)(m >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(m >> 32 & 0x3fff) << 4;
@@ -220,38 +227,42 @@ static inline void core_row(double v[16], const uint8_t *arena, uint64_t m, int 
     memcpy(bits, arena + at + r / 8 * stride + r % 8 * 16, 16);
     memcpy(bits + 8, arena + at + next + r / 8 * stride + r % 8 * 16, 16);
     for (int k = 0; k < 16; k++)
-        v[k] = value[bits[k]];
+        v->of[k] = value[bits[k]];
 }
 
 /* c + the products of 16 pairs, rounded to fp32 once: what the tests' reference does as well. */
-static inline float add_products(float c, const double a[16], const double b[16])
+static inline float add_products(float c, const sixteen &a, const sixteen &b)
 {
-    double s[4] = {(double)c, 0, 0, 0};
-    for (int k = 0; k < 16; k++)
-        s[k % 4] += a[k] * b[k];
+    four s = {(double)c, 0, 0, 0};
+    for (int k = 0; k < 4; k++)
+        s += a.fours[k] * b.fours[k];
     return (float)((s[0] + s[1]) + (s[2] + s[3]));
 }
 
+template <typename T>
+ROSE_CALL void lane_products(float *to, int n, int t, uint64_t a, uint64_t b, bool keep)
+{
+    const uint8_t *arena = machine::g_block->arena;
+    const int lane = t % 32, row = t / 32 * 16 + lane / 4;
+    sixteen x[2], w;
+    core_row<T>(&x[0], arena, a, row);
+    core_row<T>(&x[1], arena, a, row + 8);
+    for (int i = 0; i < n / 4; i++)
+        for (int c = 0; c < 2; c++) {
+            core_row<T>(&w, arena, b, i * 8 + lane % 4 * 2 + c);
+            for (int h = 0; h < 2; h++) {
+                float *y = &to[i * 4 + h * 2 + c];
+                *y = add_products(keep ? *y : 0.0f, x[h], w);
+            }
+        }
+}
+
 template <int N, typename T>
-static inline void wgmma(float (&d)[N], uint64_t a, uint64_t b, int keep, const T *)
+ROSE_CALL void wgmma(float (&d)[N], uint64_t a, uint64_t b, int keep, const T *)
 {
     float *to = d;
-    const uint8_t *arena = machine::t_block->arena;
     const int t = (int)threadIdx.x % 128;
-    machine::issue([=] {
-        const int lane = t % 32, row = t / 32 * 16 + lane / 4;
-        double x[2][16], w[16];
-        core_row<T>(x[0], arena, a, row);
-        core_row<T>(x[1], arena, a, row + 8);
-        for (int i = 0; i < N / 4; i++)
-            for (int c = 0; c < 2; c++) {
-                core_row<T>(w, arena, b, i * 8 + lane % 4 * 2 + c);
-                for (int h = 0; h < 2; h++) {
-                    float *y = &to[i * 4 + h * 2 + c];
-                    *y = add_products(keep != 0 ? *y : 0.0f, x[h], w);
-                }
-            }
-    });
+    machine::issue([=] { lane_products<T>(to, N, t, a, b, keep != 0); });
 }
 
 #endif

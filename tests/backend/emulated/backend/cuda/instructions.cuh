@@ -21,7 +21,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define threadIdx (machine::me().thread)
-#define blockIdx  (machine::t_block->place)
+#define blockIdx  (machine::g_block->place)
 #define gridDim   (machine::now().grid)
 #define blockDim  (dim3(machine::now().threads))
 
@@ -103,7 +103,7 @@ static inline void __syncwarp(void)
 }
 static inline void __syncthreads(void)
 {
-    machine::meet(machine::t_block->all, machine::now().threads, true);
+    machine::meet(machine::g_block->all, machine::now().threads, true);
 }
 static inline void atomicMax(unsigned long long *at, unsigned long long v)
 {
@@ -148,7 +148,7 @@ ROSE_DEVICE uint32_t load_now(const uint32_t *p)
     return *p;
 }
 
-ROSE_DEVICE void copy_async(uint32_t shared, const void *global, bool there)
+ROSE_CALL void copy_async(uint32_t shared, const void *global, bool there)
 {
     void *to = machine::pointer_at(shared);
     if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0)
@@ -160,7 +160,7 @@ ROSE_DEVICE void copy_async(uint32_t shared, const void *global, bool there)
             memset(to, 0, 16);
     });
 }
-ROSE_DEVICE void copy_commit(void)
+ROSE_CALL void copy_commit(void)
 {
     machine::fiber &f = machine::me();
     f.added.push_back(std::move(f.adding));
@@ -182,7 +182,7 @@ ROSE_DEVICE uint32_t shared_address(const void *p)
 }
 
 /* TMA requires this alignment and size. */
-ROSE_DEVICE void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
+ROSE_CALL void copy_piece(uint32_t shared, const void *global, uint32_t bytes, uint32_t barrier)
 {
     void *to = machine::pointer_at(shared);
     machine::barrier *b = &machine::barrier_at(barrier);

@@ -38,7 +38,7 @@ ROSE_DEVICE void poll_floats(float v[N], const uint64_t *const at[N], uint32_t n
 
 ROSE_DEVICE void sync_warps(void)
 {
-    machine::meet(machine::t_block->barriers[1], ROSE_MEGA_WARPS * 32, true);
+    machine::meet(machine::g_block->barriers[1], ROSE_MEGA_WARPS * 32, true);
 }
 
 ROSE_DEVICE bool barrier_test(uint32_t at, uint32_t parity)
