@@ -228,7 +228,8 @@ static bool create_choices(rose_api_job *j, const rose_api_params *p)
         c->prompt_n = (uint32_t)ids->len;
         rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = is_plain_chat(j) && j->grammar == NULL; /* the space may be obliged */
+        c->trim_space = is_plain_chat(j) && !p->continue_final &&
+                        j->grammar == NULL; /* which may oblige to the space */
         if (!rose_api_calls_create(c)) return rose_api_fail_nomem(&j->err);
     }
     if (!create_extras(j) || !rose_api_guides_create(j)) return false;

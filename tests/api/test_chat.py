@@ -239,6 +239,11 @@ def test_plain():
         check("an own template sees the tokens of a model without one", got[0] == 0 and 0 not in got[1:], got)
         check("plain", prompt_of(s, TALK) == "System: Be kind.\nUser: a\nAssistant: b\nAssistant:", prompt_of(s, TALK))
         check("plain, continued", prompt_of(s, TALK, add_generation_prompt=False, continue_final_message=True).endswith("Assistant: b"))
+        goes_on = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Once upon"}], "max_tokens": 8, "temperature": 0,
+                   "add_generation_prompt": False, "continue_final_message": True}
+        want = s.post("/v1/completions", {"prompt": "User: a\nAssistant: Once upon", "max_tokens": 8, "temperature": 0}).json()["choices"][0]["text"]
+        got = s.post("/v1/chat/completions", goes_on).json()["choices"][0]["message"]["content"]
+        check("plain, continued: its space stays", got == want and got.startswith(" "), (got, want))
         ids = s.post("/tokenize", {"prompt": prompt_of(s, TALK)}).json()["tokens"]
         check("plain ids", ids_of(s, TALK) == ids)
 
