@@ -214,8 +214,8 @@ def test_start(folder):
         return p.returncode == 1 and p.stderr.strip().splitlines()[-1]
     line = refused("--chat-template", "a\n{% if %}")
     check("a template that does not compile ends the start", line and "--chat-template" in line and "line 2" in line, line)
-    line = refused("--chat-template", "chatml")
-    check("no such file", line and "'chatml'" in line and "no such file" in line, line)
+    line = refused("--chat-template", "nothing.jinja")
+    check("no such file", line and "'nothing.jinja'" in line and "no such file" in line, line)
     line = refused("--chat-template-kwargs", "[1]")
     check("kwargs must be an object", line and "--chat-template-kwargs" in line, line)
     write(folder, "generation_config.json", {"temperature": -1})

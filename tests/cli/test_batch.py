@@ -278,7 +278,7 @@ def test_pipes():
 
 
 def test_progress():
-    source = write("bar.jsonl", [line(i) for i in range(20)])
+    source = write("bar.jsonl", [line(i, prompt="x", max_tokens=300, ignore_eos=True) for i in range(20)])
     master, slave = pty.openpty()
     p = subprocess.Popen(command(source, path("bar.out"), "--max-num-seqs", "1"), stderr=slave, stdout=subprocess.DEVNULL)
     os.close(slave)

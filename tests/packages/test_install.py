@@ -82,7 +82,10 @@ class Terminal:
     def __init__(self, *args):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execvp("make", ["make", *args])
+            for name in ("MAKELEVEL", "MFLAGS"):  # a person's make has no make above it
+                os.environ.pop(name, None)
+            variables = os.environ.pop("MAKEFLAGS", "").partition(" -- ")[2].split()
+            os.execvp("make", ["make", *variables, *args])
         self.out, self.seen = "", 0
 
     def wait(self, text, timeout=120):
