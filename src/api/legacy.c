@@ -128,24 +128,39 @@ static bool take_function_call(rose_json *chat, rose_api_error *err)
     return ok && (rose_json_del(chat, "function_call") == 0 || rose_api_fail_nomem(err));
 }
 
-static const rose_json *find_tool(const rose_json *tools, const rose_json *name)
+/* The tools by name; of two with one name the first. Without this index, lists of many tools would
+ * take the square of their length. NULL: no memory. */
+static rose_json *by_name(const rose_json *tools)
 {
-    for (size_t i = 0; i < rose_json_count(tools); i++) {
-        const rose_json *tool = rose_json_at(tools, i);
-        if (rose_json_is_string(name) && rose_json_equal(name_of(tool), name)) return tool;
+    rose_json *index = rose_json_object();
+    for (size_t i = 0; index != NULL && i < rose_json_count(tools); i++) {
+        rose_json *tool = rose_json_at(tools, i);
+        const rose_json *name = name_of(tool);
+        if (!rose_json_is_string(name) || rose_json_get(index, rose_json_text(name)) != NULL)
+            continue;
+        if (rose_json_set(index, rose_json_text(name), tool) != 0) {
+            rose_json_decref(index);
+            return NULL;
+        }
     }
-    return NULL;
+    return index;
+}
+
+static rose_json *find_tool(const rose_json *index, const rose_json *name)
+{
+    rose_json *tool = rose_json_is_string(name) ? rose_json_get(index, rose_json_text(name)) : NULL;
+    return tool != NULL && rose_json_equal(name_of(tool), name) ? tool : NULL;
 }
 
 /* The tools of the request that are allowed; NULL: err says why. */
 static rose_json *keep_allowed(const rose_json *tools, const rose_json *allowed,
                                rose_api_error *err)
 {
-    rose_json *kept = rose_json_array();
-    bool ok = kept != NULL || rose_api_fail_nomem(err);
+    rose_json *kept = rose_json_array(), *index = by_name(tools);
+    bool ok = (kept != NULL && index != NULL) || rose_api_fail_nomem(err);
     for (size_t i = 0; ok && i < rose_json_count(allowed); i++) {
         const rose_json *name = name_of(rose_json_at(allowed, i));
-        const rose_json *tool = find_tool(tools, name);
+        rose_json *tool = find_tool(index, name);
         if (!rose_api_json_is(rose_json_get(rose_json_at(allowed, i), "type"), "function"))
             continue; /* a tool that a server would run */
         if (tool == NULL)
@@ -153,9 +168,10 @@ static rose_json *keep_allowed(const rose_json *tools, const rose_json *allowed,
                                "field 'tool_choice' allows the function '%.128s', which is not in "
                                "'tools'",
                                rose_json_is_string(name) ? rose_json_text(name) : "");
-        else if (rose_json_append(kept, (rose_json *)(uintptr_t)tool) != 0)
+        else if (rose_json_append(kept, tool) != 0)
             ok = rose_api_fail_nomem(err);
     }
+    rose_json_decref(index);
     if (ok) return kept;
     rose_json_decref(kept);
     return NULL;

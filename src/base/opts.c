@@ -87,7 +87,8 @@ bool rose_opt_number(const char *s, bool bytes, uint64_t *out)
         scale *= 10;
     }
     const uint64_t factor = unit_factor(end, bytes);
-    if (factor == 0 || (point && factor == 1) || v > (UINT64_MAX - factor) / factor) return false;
+    if (factor == 0 || (point && factor == 1) || v > (UINT64_MAX - (factor - 1)) / factor)
+        return false;
     *out = v * factor + tenths * factor / scale;
     return true;
 }

@@ -3,6 +3,7 @@
 #include "base/opts_foreign.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,7 +129,7 @@ static bool number(const char *text, size_t n, double *out)
     memcpy(copy, text, n);
     copy[n] = '\0';
     *out = strtod(copy, &end);
-    return *end == '\0';
+    return *end == '\0' && isfinite(*out); /* "nan" would equal every number */
 }
 
 /* True if the value is p[0..len), one of a row's values. */

@@ -365,7 +365,10 @@ static bool is_blank(const char *text, size_t len)
 static rose_status read_all(rose_batch_input *in, const rose_batch_limits *limits,
                             rose_batch_problems *p, rose_err *err)
 {
-    rose_batch_reader r = {.fd = in->fd, .name = in->name, .max_bytes = limits->max_line_bytes};
+    const size_t most = limits->max_line_bytes;
+    rose_batch_reader r = {.fd = in->fd,
+                           .name = in->name,
+                           .max_bytes = most < ROSE_BATCH_MAX_LINE ? most : ROSE_BATCH_MAX_LINE};
     rose_batch_request q = {0};
     rose_status st;
     const char *text;

@@ -483,20 +483,37 @@ static store_file *load(rose_batch_store *s, const char *name)
     return f;
 }
 
-/* Removes what an upload has left that did not come to its end. */
-static void remove_orphans(rose_batch_store *s, DIR *dir)
+static bool is_gone(const rose_batch_store *s, const char *name)
+{
+    struct stat info;
+    return fstatat(s->files_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+/* Tells whether a kill left this file: it is a temporary file, or content without its record, or a
+ * record without its content. Other names are not ours: DIR may have had a folder `files` before.
+ */
+static bool is_orphan(const rose_batch_store *s, const char *name)
+{
+    static const char prefix[] = "file-";
+    enum { PREFIX = sizeof prefix - 1, DIGITS = 32 };
+    char id[STORE_ID], record[STORE_ID + 8];
+    const bool temporary = strncmp(name, ".tmp-", 5) == 0;
+    const char *begin = temporary ? name + 5 : name;
+    if (strncmp(begin, prefix, PREFIX) != 0 || strspn(begin + PREFIX, "0123456789abcdef") != DIGITS)
+        return false;
+    const char *rest = begin + PREFIX + DIGITS;
+    if (*rest != '\0' && strcmp(rest, ".json") != 0) return false;
+    snprintf(id, sizeof id, "%.*s", PREFIX + DIGITS, begin);
+    snprintf(record, sizeof record, "%s.json", id);
+    return temporary || is_gone(s, id) || is_gone(s, record);
+}
+
+static void remove_orphans(const rose_batch_store *s, DIR *dir)
 {
     const struct dirent *e;
     rewinddir(dir);
     while ((e = readdir(dir)) != NULL) {
-        store_file *f;
-        bool known = e->d_name[0] == '.' && strncmp(e->d_name, ".tmp-", 5) != 0;
-        TAILQ_FOREACH(f, &s->files, link)
-        {
-            const size_t n = strlen(f->id);
-            if (strncmp(e->d_name, f->id, n) == 0) known = true;
-        }
-        if (!known) unlinkat(s->files_fd, e->d_name, 0);
+        if (is_orphan(s, e->d_name)) unlinkat(s->files_fd, e->d_name, 0);
     }
 }
 
@@ -513,9 +530,13 @@ rose_status rose_store_files_load(rose_batch_store *s, rose_err *err)
         const size_t n = strlen(e->d_name);
         if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;
         store_file *f = load(s, e->d_name);
-        if (f == NULL) continue;
-        s->bytes += f->bytes;
-        insert(s, f);
+        if (f != NULL) {
+            s->bytes += f->bytes;
+            insert(s, f);
+        } else if (!is_orphan(s, e->d_name)) {
+            rose_log(ROSE_LOG_WARN, "batch", "%s/files/%s is no record of a file; passed over",
+                     s->dir, e->d_name);
+        }
     }
     remove_orphans(s, dir);
     closedir(dir);

@@ -166,7 +166,7 @@ rose_status rose_store_batches_load(rose_batch_store *s, rose_err *err)
     while ((e = readdir(dir)) != NULL) {
         const size_t n = strlen(e->d_name);
         rose_json *v = NULL;
-        if (strncmp(e->d_name, ".tmp-", 5) == 0) unlinkat(s->batches_fd, e->d_name, 0);
+        if (strncmp(e->d_name, ".tmp-batch_", 11) == 0) unlinkat(s->batches_fd, e->d_name, 0);
         if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;
         store_batch *b = calloc(1, sizeof *b);
         const bool ok = b != NULL &&

@@ -231,9 +231,9 @@ def test_restart():
         if how == signal.SIGKILL:
             with open(glob.glob(DIR + "/batches/*.out")[0], "ab") as f:
                 f.write(b'{"id":"batch_req_0","custom_id":"r5')
-            with open(os.path.join(DIR, "files", ".tmp-file-1"), "wb") as f:
+            with open(os.path.join(DIR, "files", ".tmp-file-" + "1" * 32), "wb") as f:
                 f.write(b"x")
-            with open(os.path.join(DIR, "files", "file-orphan"), "wb") as f:
+            with open(os.path.join(DIR, "files", "file-" + "2" * 32), "wb") as f:
                 f.write(b"x")
         s = Server(*options)
     b = wait(s.client, b)
@@ -241,7 +241,7 @@ def test_restart():
     check("it completes: every line once", b.status == "completed" and sorted(good) == sorted(f"r{i}" for i in range(60)) and
           list(bad) == ["r60"], (b, len(good), list(bad)))
     check("what kills have left is gone", os.listdir(DIR + "/batches") == [b.id + ".json"] and
-          not glob.glob(DIR + "/files/.tmp*") and not os.path.exists(DIR + "/files/file-orphan"), os.listdir(DIR + "/files"))
+          not glob.glob(DIR + "/files/.tmp*") and not os.path.exists(DIR + "/files/file-" + "2" * 32), os.listdir(DIR + "/files"))
     other = Server_fails("--batch-dir", DIR)
     check("a second server on the directory does not start", "another server uses this directory" in other, other)
     s.stop()

@@ -183,7 +183,9 @@ static void test_numbers(void **state)
         {"18014398509481984K", NO, NO},
         {"", NO, NO},
     };
+    uint64_t most = 0;
     (void)state;
+    assert_true(rose_opt_number("18446744073709551615", false, &most) && most == UINT64_MAX);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         uint64_t number = NO, bytes = NO;
         if (!rose_opt_number(want[i].text, false, &number)) number = NO;

@@ -249,6 +249,54 @@ static void test_expiry(void **state)
     rose_buf_free(&out);
 }
 
+static void write_in_files(const char *name)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/store/files/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs("{}", f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static bool is_in_files(const char *name)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/store/files/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+/* What a kill has left goes; files of other people stay, and content whose record is damaged. */
+static void test_orphans(void **state)
+{
+#define X32 "0123456789abcdef0123456789abcdef"
+    static const char *const stay[] = {"notes.txt", "data.json",     ".tmp-notes",
+                                       "file-1",    "file-" X32 "0", "file-" X32 ".txt"};
+    static const char *const go[] = {"file-" X32, "file-fedcba98765432100123456789abcdef.json",
+                                     ".tmp-file-" X32, ".tmp-file-" X32 ".json"};
+    enum { STAY = sizeof stay / sizeof *stay, GO = sizeof go / sizeof *go };
+    int64_t now = 1000;
+    char id[64], record[80];
+    (void)state;
+    rose_batch_store *s = open_store(&now);
+    upload(s, 0, id);
+    rose_batch_store_close(s);
+    for (size_t i = 0; i < STAY; i++)
+        write_in_files(stay[i]);
+    for (size_t i = 0; i < GO; i++)
+        write_in_files(go[i]);
+    snprintf(record, sizeof record, "%s.json", id);
+    write_in_files(record);
+    s = open_store(&now);
+    for (size_t i = 0; i < STAY; i++)
+        assert_true(is_in_files(stay[i]));
+    for (size_t i = 0; i < GO; i++)
+        assert_false(is_in_files(go[i]));
+    assert_true(!has_file(s, id) && is_in_files(id) && is_in_files(record));
+    rose_batch_store_close(s);
+#undef X32
+}
+
 /* Owners, and ids that are none. */
 static void test_owners(void **state)
 {
@@ -281,8 +329,9 @@ static void test_owners(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reader), cmocka_unit_test(test_request), cmocka_unit_test(test_many),
-        cmocka_unit_test(test_expiry), cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_reader), cmocka_unit_test(test_request),
+        cmocka_unit_test(test_many),   cmocka_unit_test(test_expiry),
+        cmocka_unit_test(test_owners), cmocka_unit_test(test_orphans),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
