@@ -113,15 +113,17 @@ static bool fail_status(rose_api_error *e, rose_status st, const rose_err *err)
     return rose_api_fail(e, 500, "storage_error", NULL, "%s", err->msg);
 }
 
-/* Copies the value of `key` in the query; false: it is not there. */
+/* Copies the value of `key` in the query; false: it is not there. A value that is too long for any
+ * of the keys is cut, and stays wrong. */
 static bool query_value(const char *query, const char *key, char *out, size_t cap)
 {
     const size_t n = strlen(key);
     for (const char *p = query; *p != '\0';) {
         const size_t len = strcspn(p, "&");
-        if (len > n && strncmp(p, key, n) == 0 && p[n] == '=' && len - n - 1 < cap) {
-            memcpy(out, p + n + 1, len - n - 1);
-            out[len - n - 1] = '\0';
+        if (len > n && strncmp(p, key, n) == 0 && p[n] == '=') {
+            const size_t value = len - n - 1 < cap ? len - n - 1 : cap - 1;
+            memcpy(out, p + n + 1, value);
+            out[value] = '\0';
             return true;
         }
         p += len + (p[len] == '&');

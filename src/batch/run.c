@@ -29,6 +29,7 @@ typedef struct slot {
     int status;         /* of the reply */
     bool busy;          /* the slot has a request */
     uint32_t tries;     /* that failed */
+    uint32_t lost;      /* of them: the connection ended before the reply */
     uint64_t again_ns;
     char label[ID_CAP]; /* id of the result, and X-Request-Id */
 } slot;
@@ -138,7 +139,7 @@ static void free_slot(run *r, slot *s)
 {
     hang_up(s);
     s->busy = false;
-    s->tries = 0;
+    s->tries = s->lost = 0;
     r->c->in_flight--;
     if (s->got.cap > KEEP_BYTES) rose_buf_free(&s->got);
     if (s->send.cap > KEEP_BYTES) rose_buf_free(&s->send);
@@ -293,9 +294,10 @@ static rose_status receive(run *r, slot *s)
         const ssize_t n = recv(s->fd, s->got.data + s->got.len, READ_BYTES, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return ROSE_OK;
-        if (n <= 0 && s->tries >= MAX_LOST)
+        if (n <= 0 && s->lost >= MAX_LOST)
             return give_up(r, s, "the connection ended again and again before the reply");
         if (n <= 0) {
+            s->lost++;
             retry_later(s);
             return ROSE_OK;
         }

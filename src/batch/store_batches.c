@@ -335,10 +335,16 @@ rose_status rose_batch_cancel(rose_batch_store *s, const char *owner, const char
         st = rose_fail(err, ROSE_E_INVAL, "Cannot cancel a batch with status '%s'.",
                        rose_json_text(rose_json_get(b->shown, "status")));
     } else if (!b->cancel) {
+        char was[32];
+        snprintf(was, sizeof was, "%s", rose_json_text(rose_json_get(b->shown, "status")));
         b->cancel = true;
         if (!rose_store_batch_status(s, b, "cancelling"))
             st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
         if (st == ROSE_OK) st = rose_store_batch_save(s, b, err);
+        if (st != ROSE_OK) { /* nothing was cancelled */
+            b->cancel = false;
+            rose_store_batch_status(s, b, was);
+        }
         pthread_cond_broadcast(&s->changed);
     }
     if (st == ROSE_OK) st = put(out, b, err);

@@ -526,44 +526,7 @@ def test_kv_aware(folder):
         check(f"{name}: KV events: it takes all of them, removals too ({n_removed})", not faults and all(n_removed), faults[:5])
 
 
-def manifests():
-    """The YAML blocks of docs/SCALING.md, as the routers' own PyYAML reads them."""
-    with open(os.path.join(ROOT, "docs", "SCALING.md"), encoding="utf-8") as f:
-        blocks = re.findall(r"^```yaml\n(.*?)^```", f.read(), re.M | re.S)
-    p = subprocess.run([os.path.join(FOLDER, "python"), "-c",
-                        "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(sys.stdin))))"],
-                       input="---\n".join(blocks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if p.returncode:
-        return {}, p.stdout
-    return {d["kind"]: d for d in json.loads(p.stdout)}, ""
-
-
-def test_manifest(server):
-    """What the manifest says of the server is so: options, port, probes, and time enough to drain."""
-    kinds, fault = manifests()
-    check("the manifests are YAML", {"Deployment", "Service", "InferencePool"} <= set(kinds), (fault, list(kinds)))
-    if fault:
-        return
-    pod = kinds["Deployment"]["spec"]["template"]["spec"]
-    c = pod["containers"][0]
-    args, port = c["args"], c["ports"][0]["containerPort"]
-    known = subprocess.run([BIN, "serve", "--help-all"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    check("manifest: the program has all its options",
-          all(re.search(rf"^ +{a.split('=')[0]} ", known, re.M) for a in args if a.startswith("--")), args)
-    value = {a: b for a, b in zip(args, args[1:]) if a.startswith("--")}
-    probes = {k: c[k]["httpGet"] for k in ("startupProbe", "livenessProbe", "readinessProbe")}
-    check("manifest: the probes ask what the server answers",
-          all(httpx.get(server.url + p["path"], timeout=60).status_code == 200 for p in probes.values()), probes)
-    ports = [p["port"] for p in probes.values()] + [kinds["Service"]["spec"]["ports"][0]["targetPort"],
-                                                   kinds["InferencePool"]["spec"]["targetPorts"][0]["number"]]
-    names = {port, c["ports"][0]["name"]}
-    check("manifest: one port everywhere", str(port) == value["--port"] and set(ports) <= names, (ports, names))
-    check("manifest: the pod may take as long as the drain",
-          pod["terminationGracePeriodSeconds"] > int(value["--shutdown-timeout"]) + c["lifecycle"]["preStop"]["sleep"]["seconds"])
-    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
-    wanted = [kinds["Deployment"]["spec"]["selector"]["matchLabels"], kinds["Service"]["spec"]["selector"],
-              kinds["InferencePool"]["spec"]["selector"]["matchLabels"]]
-    check("manifest: the selectors find the pods", all(w and w.items() <= labels for w in wanted), (labels, wanted))
+def test_named_metrics(server):
     metrics = httpx.get(server.url + "/metrics", timeout=60).text
     with open(os.path.join(ROOT, "docs", "SCALING.md"), encoding="utf-8") as f:
         named = set(re.findall(r"`((?:vllm|roseinfer):[a-z_]+)", f.read()))
@@ -584,7 +547,7 @@ def main():
                                                      for i, w in enumerate(want)), faults[:3])
         with openai_client(servers[0].url) as client:
             long_want = [complete(client, long_prompt(k), LONG_TOKENS).choices[0].text for k in range(N_LONG)]
-        test_manifest(servers[0])
+        test_named_metrics(servers[0])
         for name in ROUTERS:
             test_round_robin(name, folder, servers, want)
             test_cache_aware(name, folder, servers)

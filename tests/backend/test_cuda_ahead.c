@@ -238,10 +238,10 @@ static void test_crowd(void **state)
 static rose_status one(fx_backend *f, uint32_t token, uint32_t pos, const uint32_t *page,
                        uint64_t *ticket)
 {
-    const rose_batch_seq seq = {.n = 1, .pos = pos, .table = page};
+    const rose_batch_seq alone = {.n = 1, .pos = pos, .table = page};
     const rose_batch_out out = {.pos = pos + 1, .params = {.top_p = 1}}; /* greedy */
     const rose_batch b = {
-        .n_seqs = 1, .n_tokens = 1, .n_outputs = 1, .tokens = &token, .seqs = &seq, .outs = &out};
+        .n_seqs = 1, .n_tokens = 1, .n_outputs = 1, .tokens = &token, .seqs = &alone, .outs = &out};
     rose_err err = {""};
     return f->ops->step(f->cpu, &b, ticket, &err);
 }

@@ -106,7 +106,7 @@ def final_stage(steps):
     stage = dict(steps)
     stage["ENTRYPOINT"], stage["CMD"] = json.loads(stage["ENTRYPOINT"]), json.loads(stage["CMD"])
     options, _, probe = stage["HEALTHCHECK"].partition(" CMD ")
-    check("the probe has its options", re.fullmatch(r"(--\w[\w-]*=\d+s ?)+", options), options)
+    check("the probe has its options", re.fullmatch(r"(--\w[\w-]*=\d+[sm] ?)+", options), options)
     stage["HEALTHCHECK"] = json.loads(probe)
     return stage
 
