@@ -135,7 +135,7 @@ class Engine:
         self._changed = threading.Condition(threading.RLock())  # guards the two above and _closed
         self._closed = False
         self._pid = os.getpid()
-        self._seed, self._numbers = settings.seed, itertools.count()
+        self._seed, self._numbers = settings.seed, itertools.count(1)
         self._bad: Dict[Any, List[List[int]]] = {}  # the last bad_words and their ids
         err = ctypes.create_string_buffer(n.ERR_BYTES)
         more = [_as_text(text, text.split("=", 1)[0]) for text in settings.more]
@@ -161,15 +161,17 @@ class Engine:
         return recommended(p, before, c)
 
     def fresh_seed(self) -> int:
-        """The seed of a request without one."""
+        """The seed of a request without one: as `serve --seed` gives it to the same request."""
         return random_seed() if self._seed is None else choice_seed(self._seed, next(self._numbers))
 
     def native(self, p: Optional[SamplingParams], seed: int, add_special: bool, wakeup: bool) -> n.Params:
         p = p if p is not None else self.default_params
         words = bad_words(p)
-        if words and words not in self._bad:
-            self._bad = {words: [ids for word in words for ids in self._word_ids(word)]}
-        return native_params(p, seed, add_special, wakeup, self._bad[words] if words else [])
+        banned = self._bad.get(words, []) if words else []  # another thread may put its own words there at any time
+        if words and not banned:
+            banned = [ids for word in words for ids in self._word_ids(word)]
+            self._bad = {words: banned}
+        return native_params(p, seed, add_special, wakeup, banned)
 
     def _word_ids(self, word: str) -> List[List[int]]:
         """vLLM's rule: the word itself, and after a space if that has as many tokens and begins with another one."""

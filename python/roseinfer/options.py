@@ -167,7 +167,7 @@ def _program() -> str:
 def is_hub_name(model: str) -> bool:
     """Whether a model is ORG/NAME or ORG/NAME:QUANT, and no path of this machine. So is it for `serve`: a path comes
     first, also one whose first folder is there."""
-    return (re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+)?", model, re.ASCII) is not None
+    return (re.fullmatch(r"\w[\w.-]*/[\w-][\w.-]*(:[\w.-]+)?", model, re.ASCII) is not None
             and not os.path.lexists(model) and not os.path.exists(model.split("/", 1)[0]))
 
 

@@ -357,7 +357,8 @@ static void create_batch(rose_api_job *j, rose_api_ignored *g)
     rose_batch_order_form f = {0};
     rose_err err = {{0}};
     const char *type = j->store->type;
-    if (type == NULL || strncasecmp(type, "application/json", 16) != 0) {
+    if (type == NULL || strncasecmp(type, "application/json", 16) != 0 ||
+        strchr("; \t", type[16]) == NULL) { /* or the text's end */
         rose_api_fail(&j->err, 415, "unsupported_media_type", NULL,
                       "the request needs the header 'Content-Type: application/json'");
         return;

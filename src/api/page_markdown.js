@@ -4,7 +4,7 @@
 
 const DEPTH = 12; /* of lists and quotes in each other; what is deeper stays text */
 const INLINE = 30000; /* characters of one paragraph with marks and links; a longer one stays text */
-const FENCE = /^( {0,3})(`{3,}|~{3,})([^`]*)$/, RULE = /^ {0,3}([-*_])[ ]*(?:\1[ ]*){2,}$/, QUOTE = /^ {0,3}> ?/;
+const FENCE = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/, RULE = /^ {0,3}([-*_])[ ]*(?:\1[ ]*){2,}$/, QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/, COLUMNS = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|?$/;
 
 const isBlank = line => line.trim() === "";

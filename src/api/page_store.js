@@ -85,6 +85,7 @@ async function dropTalk(id) {
     forget(id);
     listTalks();
     try {
+        if (base === null) throw new Error("the browser has no store for this page.");
         await change(s => s.delete(id));
         news.postMessage({ id, talk: null });
     } catch (e) {
@@ -183,7 +184,7 @@ function open(t) {
     talk = t;
     turns = branch();
     notice("length", "");
-    $("input").value = (session.drafts || {})[t.id] || "";
+    $("input").value = Object.hasOwn(session.drafts || {}, t.id) ? session.drafts[t.id] : "";
     grow();
     showAll();
     toEnd();

@@ -620,14 +620,6 @@ static const rose_foreign_pair *last(const rose_foreign_taken *t, const char *na
     return NULL;
 }
 
-static bool count(const char *text, uint64_t *out)
-{
-    char *end;
-    errno = 0;
-    *out = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
-}
-
 /* -c counts the tokens of all slots of -np, unless they share them. A text that is no number goes
  * to our option, which refuses it. */
 static int share_context(rose_foreign_taken *t)
@@ -635,8 +627,9 @@ static int share_context(rose_foreign_taken *t)
     const rose_foreign_pair *ctx = last(t, "@ctx"), *slots = last(t, "@slots");
     const char *from = ctx != NULL ? ctx->from : NULL, *len = ctx != NULL ? ctx->value : NULL;
     uint64_t n, p;
-    if (ctx != NULL && slots != NULL && last(t, "@shared") == NULL && count(ctx->value, &n) &&
-        count(slots->value, &p) && p > 0 && n > 0) {
+    if (ctx != NULL && slots != NULL && last(t, "@shared") == NULL &&
+        rose_opt_number(ctx->value, false, &n) && rose_opt_number(slots->value, false, &p) &&
+        p > 0 && n > 0) {
         from = rose_foreign_keep(t, "%s %s", ctx->from, slots->from);
         len = rose_foreign_keep(t, "%llu", (unsigned long long)(n / p));
         if (from == NULL || len == NULL) return no_memory();
@@ -672,12 +665,13 @@ static int join_sampling(rose_foreign_taken *t)
         const rose_foreign_pair *p = last(t, names[i]);
         char *end;
         if (p == NULL) continue;
-        if (!isfinite(strtod(p->value, &end)) || end == p->value || *end != '\0') {
+        const double x = strtod(p->value, &end);
+        if (!isfinite(x) || end == p->value || *end != '\0') {
             fprintf(stderr, "roseinfer: %s: expected a number\n", p->from);
             return 2;
         }
-        json = rose_foreign_keep(t, "%s%s\"%s\":%s", json, *json != '\0' ? "," : "", names[i] + 1,
-                                 p->value);
+        json = rose_foreign_keep(t, "%s%s\"%s\":%.15g", json, *json != '\0' ? "," : "",
+                                 names[i] + 1, x);
         from = rose_foreign_keep(t, "%s%s%s", from, *from != '\0' ? " " : "", p->from);
         if (json == NULL || from == NULL) return no_memory();
     }

@@ -179,4 +179,8 @@ rose_status rose_opts_changed(const rose_opt *opts, size_t n_opts, rose_buf *out
 /* Prints "roseinfer: MESSAGE" on stderr and returns 1, the exit code of a failure. */
 int rose_die(const rose_err *err);
 
+/* Reads a whole number. 1k is 1000 and 1K is 1024, and so on with m, g and t, as in vLLM; 1.5k is
+ * 1500. bytes: both are 1024, as are 8Ki, 8KiB and the like, and only 8KB is 8000. */
+bool rose_opt_number(const char *text, bool bytes, uint64_t *out);
+
 #endif

@@ -29,10 +29,6 @@ int rose_opt_choice(const rose_opt *o, unsigned i, const char **text);
  * false: only for the rows that --help shows. */
 void rose_opts_by_group(const rose_command *c, bool all, void (*fn)(const rose_opt *o));
 
-/* Reads a whole number. 1k is 1000 and 1K is 1024, and so on with m, g and t, as in vLLM; 1.5k is
- * 1500. bytes: both are 1024, as are 8Ki, 8KiB and the like, and only 8KB is 8000. */
-bool rose_opt_number(const char *text, bool bytes, uint64_t *out);
-
 /* A command line whose foreign options are replaced. Initialise with {0}. */
 typedef struct rose_foreign_line {
     char **argv;       /* owned; the texts are borrowed */

@@ -15,8 +15,9 @@
 #include "batch/batch.h"
 
 enum { TICK_MS = 100, READ_BYTES = 64 << 10, FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
-/* MAX_LOST: of connections, for one request. A slot keeps buffers up to KEEP_BYTES. */
-enum { MAX_LOST = 30, KEEP_BYTES = 256 << 10, ID_CAP = 40 };
+/* MAX_LOST: of connections, for one request. MAX_TRIES: about an hour of refusals, after which the
+ * refusal is the result. A slot keeps buffers up to KEEP_BYTES. */
+enum { MAX_LOST = 30, MAX_TRIES = 720, KEEP_BYTES = 256 << 10, ID_CAP = 40 };
 
 /* A request that is being made. */
 typedef struct slot {
@@ -256,7 +257,7 @@ static rose_status take_reply(run *r, slot *s)
 {
     const char *body = s->got.data + s->head;
     rose_status st;
-    if (s->status == 429 || s->status == 503) {
+    if ((s->status == 429 || s->status == 503) && s->tries < MAX_TRIES) {
         retry_later(s);
         return ROSE_OK;
     }

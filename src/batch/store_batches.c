@@ -623,8 +623,10 @@ void rose_store_run(rose_batch_store *s, store_batch *b)
 {
     job j = {.s = s, .b = b};
     rose_err err = {{0}};
+    pthread_mutex_lock(&s->lock);
     const char *how = b->end;
     if (how == NULL && b->cancel && b->counts.total == 0) how = "cancelled";
+    pthread_mutex_unlock(&s->lock);
     if (how == NULL) how = open_input(&j, &err) == ROSE_OK ? work(&j, &err) : "failed";
     rose_batch_output_close(j.out);
     rose_batch_output_close(j.errors);

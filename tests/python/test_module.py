@@ -262,6 +262,9 @@ def test_options():
     with LLM(MODEL, **small, seed=5, dtype="float32", kv_cache_memory="8M", decode_first=False) as llm:
         again = [output(r).text for r in llm.generate([PROMPT] * 3, params)]
         check("a seed of the engine", first == again and len(set(first)) == 3, (first, again))
+        with Server("--seed", "5", "--dtype", "float32", "--generation-config", "none") as s:
+            texts = [s.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 12})["choices"][0]["text"] for _ in range(3)]
+        check("the seed of serve --seed", texts == again, (texts, again))
         check("the defaults of SamplingParams", llm.get_default_sampling_params() == SamplingParams() and len(output(llm.generate(PROMPT)[0]).token_ids) <= 16)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "generation_config.json"), "w", encoding="utf-8") as f:
