@@ -144,7 +144,7 @@ help:
 	@echo "make               build $B/roseinfer, $B/roseinfer-bench and the library"
 	@echo "make serve         install what is missing, build, serve $(MODEL) on $(HOST):$(PORT); MODEL=smollm2 fetches SmolLM2 135M"
 	@echo "make chat          install what is missing, build, fetch SmolLM2 135M (98 MB), talk with it; MODEL=FOLDER talks with another"
-	@echo "make test          every test that needs no GPU: about 17 minutes on 2 cores (installs what it needs)"
+	@echo "make test          every test that needs no GPU: about 10 minutes on 2 cores (installs what it needs)"
 	@echo "make test-long     minutes to hours: 20,000 rude clients, lm-eval, a soak of SOAK (default 2m)"
 	@echo "make check         under a minute: format, include law, unit tests"
 	@echo "make checked       by clang, warnings as errors: unit tests and fuzz corpus with sanitizers, assertions, allocation guard"
