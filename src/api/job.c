@@ -20,7 +20,7 @@ enum { MAX_SHORT_CHOICES = 4 };
 
 /* The documented rule: choice 0 uses the seed itself; choice i uses the i-th output of
  * SplitMix64. */
-static uint64_t choice_seed(uint64_t seed, uint32_t i)
+static uint64_t choice_seed(uint64_t seed, uint64_t i)
 {
     return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
@@ -33,7 +33,7 @@ static uint64_t own_seed(rose_api *a)
     if (a->o.has_seed) {
         /* relaxed: the counter guards no data */
         const uint64_t i = atomic_fetch_add_explicit(&a->unseeded, 1, memory_order_relaxed);
-        return rose_api_mix64(a->o.seed + (i + 1) * 0x9E3779B97F4A7C15u);
+        return choice_seed(a->o.seed, i + 1);
     }
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)

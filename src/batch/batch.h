@@ -107,8 +107,9 @@ typedef struct rose_batch_limits {
 } rose_batch_limits;
 
 /* Reads the whole file once and notes where each request is. Takes fd, also on failure. Empty lines
- * are passed over. Errors: FORMAT (problems says why: a line that is no object or has no custom_id,
- * a custom_id twice, no line at all, too many lines), IO, NOMEM. */
+ * are passed over. Errors: IO, NOMEM, FORMAT. With FORMAT, problems names the lines: one is no
+ * object or has no custom_id, or two have the same; or it says that the file is empty or has too
+ * many lines. */
 rose_status rose_batch_input_open(rose_batch_input **out, int fd, const char *name,
                                   const rose_batch_limits *limits, rose_batch_problems *problems,
                                   rose_err *err);

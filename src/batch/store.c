@@ -517,15 +517,21 @@ static void remove_orphans(const rose_batch_store *s, DIR *dir)
     }
 }
 
+DIR *rose_store_walk(const rose_batch_store *s, int folder, rose_err *err)
+{
+    const int fd = fcntl(folder, F_DUPFD_CLOEXEC, 3);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir != NULL) return dir;
+    rose_fail(err, ROSE_E_IO, "--batch-dir %s: %s", s->dir, strerror(errno));
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+
 rose_status rose_store_files_load(rose_batch_store *s, rose_err *err)
 {
     const struct dirent *e;
-    const int fd = fcntl(s->files_fd, F_DUPFD_CLOEXEC, 3);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL) {
-        if (fd >= 0) close(fd);
-        return rose_fail(err, ROSE_E_IO, "--batch-dir %s: %s", s->dir, strerror(errno));
-    }
+    DIR *dir = rose_store_walk(s, s->files_fd, err);
+    if (dir == NULL) return ROSE_E_IO;
     while ((e = readdir(dir)) != NULL) {
         const size_t n = strlen(e->d_name);
         if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;

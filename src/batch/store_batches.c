@@ -157,12 +157,8 @@ static bool read_record(rose_batch_store *s, store_batch *b, const rose_json *v,
 rose_status rose_store_batches_load(rose_batch_store *s, rose_err *err)
 {
     const struct dirent *e;
-    const int fd = fcntl(s->batches_fd, F_DUPFD_CLOEXEC, 3);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL) {
-        if (fd >= 0) close(fd);
-        return rose_fail(err, ROSE_E_IO, "--batch-dir %s: %s", s->dir, strerror(errno));
-    }
+    DIR *dir = rose_store_walk(s, s->batches_fd, err);
+    if (dir == NULL) return ROSE_E_IO;
     while ((e = readdir(dir)) != NULL) {
         const size_t n = strlen(e->d_name);
         rose_json *v = NULL;

@@ -3,6 +3,7 @@
 #ifndef ROSE_BATCH_STORE_INTERNAL_H
 #define ROSE_BATCH_STORE_INTERNAL_H
 
+#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
@@ -64,6 +65,9 @@ void rose_store_new_id(char out[STORE_ID], const char *prefix); /* likewise */
 /* Writes a whole file in folder `dir` and syncs it: all of it, or nothing. Needs no lock. */
 rose_status rose_store_write(int dir, const char *name, const void *bytes, size_t len,
                              rose_err *err);
+/* Opens a folder of the store to read its names; close it with closedir. NULL: err says why (IO).
+ */
+DIR *rose_store_walk(const rose_batch_store *s, int folder, rose_err *err);
 /* Reads dir/name.json into *out. */
 rose_status rose_store_read_json(int dir, const char *name, rose_json **out, rose_err *err);
 
