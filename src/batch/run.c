@@ -74,6 +74,9 @@ static void note_error(run *r)
     const rose_json *msg = rose_json_get(error, "message");
     if (rose_json_is_string(msg) && rose_json_is_string(id))
         snprintf(r->c->why, sizeof r->c->why, "%.60s: %s", rose_json_text(id), rose_json_text(msg));
+    for (char *p = r->c->why; *p != '\0'; p++) { /* no escape sequence reaches a terminal */
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    }
     rose_json_decref(line);
 }
 
