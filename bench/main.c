@@ -21,6 +21,9 @@ static const rose_program_command benchmarks[] = {
     {"report", rose_bench_report, "one HTML page of a folder of results"},
 };
 
+static const char *const elsewhere[][2] = {
+    {"serve", "online"}, {"throughput", "offline"}, {"startup", "start"}, {NULL, NULL}};
+
 /* These are load tests, which people may look for here. */
 static const char *const moved[] = {"abuse", "soak", "http", "engine", "scheduler"};
 
@@ -29,6 +32,7 @@ static const rose_program program = {
     .about = "benchmarks of roseinfer and of other servers",
     .notes = "`roseinfer bench NAME` runs this program.\n",
     .commands = benchmarks,
+    .elsewhere = elsewhere,
     .n_commands = sizeof benchmarks / sizeof *benchmarks,
 };
 

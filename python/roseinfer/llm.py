@@ -14,7 +14,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optiona
 from . import _native as n
 from ._engine import WAIT_MS, Engine, Request, split_prompt
 from .options import find_model, read_options
-from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, PooledRequestOutput, PoolingOutput,
+from .params import (CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Message, NoOutputs, PooledRequestOutput, PoolingOutput,
                      PoolingParams, PoolingRequestOutput, Prompt, RequestOutput, SamplingParams, ScoringOutput,
                      ScoringRequestOutput, StreamPiece, _unsigned, choice_seed)
 from .progress import Progress, UseTqdm
@@ -412,6 +412,7 @@ class LLM(Model):
                 self._probe(lambda: self._engine.submit([0], params[i], 0, False, False))
                 sound.append(params[i])
             results[i].error = results[i].error or e
+            results[i].outputs = results[i].outputs or NoOutputs(e)
             progress.done(i)
 
         try:

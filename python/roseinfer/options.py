@@ -49,7 +49,7 @@ ALREADY: Dict[str, Row] = {
     "disable_log_requests": ((True,), "an LLM logs no requests; RequestOutput.metrics has their times"),
     "enable_log_requests": ((False,), "an LLM logs no requests; RequestOutput.metrics has their times"),
     "disable_log_stats": ((True,), "an LLM logs no statistics; RequestOutput.metrics has the times of a request"),
-    "swap_space": ((0,), "there is no swap space: a preempted request is computed again, with the same results"),
+    "swap_space": (None, ""),  # a preempted request is computed again, with the same results
     "cpu_offload_gb": ((0,), "weights are either on the GPU or, with device=\"cpu\", in main memory"),
     "tokenizer_mode": (("auto",), "there is one tokenizer"),
     "skip_tokenizer_init": ((False,), "the tokenizer is always opened; prompts may still be ids"),

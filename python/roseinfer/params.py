@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 from ctypes import c_char_p, c_float, c_uint32
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from operator import index
@@ -78,7 +79,7 @@ class SamplingParams:
     n: results for each prompt. max_tokens: None is as much as the context holds. temperature: 0 is greedy. seed: None
     takes a random one; the same request with the same seed gives the same text, whatever runs at the same time. stop:
     strings that end the text. logprobs: None is none; k gives the log-probability of each token and of the k most
-    probable ones. bad_words: texts that are not generated, neither at the beginning of the output nor after a space.
+    probable ones. structured_outputs: a dict has the members of StructuredOutputsParams. bad_words: texts that are not generated, neither at the beginning of the output nor after a space.
     bad_token_ids: the ids of each sequence that is not generated. priority: lower runs sooner. cache_salt:
     only requests with the same salt share cached prompts."""
 
@@ -101,11 +102,14 @@ class SamplingParams:
     logit_bias: Optional[Dict[int, float]] = None
     allowed_token_ids: Optional[Sequence[int]] = None
     bad_token_ids: Optional[Sequence[Sequence[int]]] = None
-    structured_outputs: Optional[StructuredOutputsParams] = None
+    structured_outputs: Union[None, StructuredOutputsParams, Dict[str, Any]] = None
     skip_special_tokens: bool = True
     priority: int = 0
     cache_salt: Optional[str] = None
     bad_words: Optional[Sequence[str]] = None
+
+    def clone(self) -> SamplingParams:
+        return deepcopy(self)
 
 
 # Fields of vLLM's SamplingParams that are not here: the values that ask for what is so anyhow, and what to take instead.
@@ -213,6 +217,18 @@ def recommended(p: SamplingParams, before: n.Params, after: n.Params) -> Samplin
     return replace(p, **changed)
 
 
+def _structure(given: Any) -> StructuredOutputsParams:
+    if isinstance(given, StructuredOutputsParams):
+        return given
+    known = [f.name for f in fields(StructuredOutputsParams)]
+    if not isinstance(given, dict):
+        raise n.InvalidArgumentError(f"structured_outputs: StructuredOutputsParams or a dict is needed, not {type(given).__name__}")
+    for name in given:
+        if name not in known:
+            raise n.InvalidArgumentError(f"structured_outputs: there is no member '{name}'{near(str(name), known)}")
+    return StructuredOutputsParams(**given)
+
+
 def native_params(p: SamplingParams, seed: int, add_special: bool, wakeup: bool, banned: List[List[int]]) -> n.Params:
     """The C struct. It refers to arrays that ctypes keeps as long as the struct. banned: sequences of ids beside
     bad_token_ids."""
@@ -257,8 +273,9 @@ def _native_params(p: SamplingParams, seed: int, add_special: bool, wakeup: bool
         c.bad_ids = _ids([i for s in every for i in s], "bad_token_ids")
         c.bad_lens, c.n_bad = _ids([len(s) for s in every], "bad_token_ids"), len(every)
     if p.structured_outputs is not None:
-        c.structure, c.structure_text = p.structured_outputs._native()
-        c.structure_ordered = p.structured_outputs.ordered
+        structure = _structure(p.structured_outputs)
+        c.structure, c.structure_text = structure._native()
+        c.structure_ordered = structure.ordered
     return c
 
 
@@ -327,11 +344,28 @@ class RequestMetrics:
         self.finished_time = max(filter(None, (self.finished_time, other.finished_time)), default=None)
 
 
+class NoOutputs(List[CompletionOutput]):
+    """The results of a prompt that failed: the first one raises why, for code that does not look at `error`."""
+
+    def __init__(self, error: n.RoseError) -> None:
+        super().__init__()
+        self._error = error
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return super().__getitem__(i)
+        raise self._error
+
+    def __reduce__(self) -> Any:
+        return NoOutputs, (self._error,)
+
+
 @dataclass
 class RequestOutput:
     """The results of a prompt. prompt: its text, None if it came as ids or as messages. n_prompt_tokens: with those that
     the tokenizer and the chat template add; prompt_token_ids are these. num_cached_tokens: how many of them were in the
-    prefix cache. error: why the prompt has no result, or not all of its results, else None. metrics: its times."""
+    prefix cache. error: why the prompt has no result, or not all of its results, else None; outputs[0] raises it if
+    there is no result. metrics: its times."""
 
     request_id: str
     prompt: Optional[str]

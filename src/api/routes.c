@@ -648,10 +648,27 @@ static bool is_absent(const char *path)
     return false;
 }
 
+/* Paths of llama-server and vLLM after /v1, and the paths that are here in their place. */
+static const char *const elsewhere[][2] = {
+    {"/v1/completion", "/v1/completions"},
+    {"/v1/embedding", "/v1/embeddings"},
+    {"/v1/reranking", "/v1/rerank"},
+    {"/v1/props", "/v1/models"},
+    {"/v1/slots", "/v1/loads"},
+    {"/v1/load", "/v1/loads"},
+    {"/v1/ping", "/v1/health"},
+    {"/v1/healthz", "/v1/health"},
+    {"/v1/livez", "/v1/health"},
+    {"/v1/readyz", "/v1/ready"},
+};
+
 static void nothing_there(rose_api_error *e, const char *path)
 {
     char guess[MAX_GUESS];
     guess_path(guess, path);
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
+        if (strcmp(guess, elsewhere[i][0]) == 0) snprintf(guess, MAX_GUESS, "%s", elsewhere[i][1]);
+    }
     const bool in_v1 = find_route(guess) != NULL;
     if (is_absent(guess))
         rose_api_fail(

@@ -52,7 +52,8 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_e
     (void)gpu;
     *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
-                     "device cuda: this program was built without CUDA (it needs nvcc)");
+                     "device cuda: this program was built without CUDA (it needs nvcc); "
+                     "device auto and device cpu compute on the CPU");
 }
 
 bool rose_backend_gpu_name(char *out, size_t cap)

@@ -169,6 +169,9 @@ static int unknown_command(const rose_program *p, const char *name)
     rose_near near = {0};
     for (size_t i = 0; i < p->n_commands; i++)
         rose_near_try(&near, name, strlen(name), p->commands[i].name);
+    for (size_t i = 0; p->elsewhere != NULL && p->elsewhere[i][0] != NULL; i++) {
+        if (strcmp(name, p->elsewhere[i][0]) == 0) near.name = p->elsewhere[i][1];
+    }
     fprintf(stderr, "roseinfer: unknown command '%s'", name);
     if (near.name != NULL) fprintf(stderr, "; did you mean %s?", near.name);
     fprintf(stderr, " (%s --help lists the commands)\n", p->name);

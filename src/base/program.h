@@ -17,6 +17,9 @@ typedef struct rose_program {
     const char *notes; /* text after the list of commands; every line ends in a newline */
     const rose_program_command *commands;
     size_t n_commands;
+    /* What other programs call a command, and the command, for a hint; ends with {NULL}; or NULL.
+     */
+    const char *const (*elsewhere)[2];
     const char
         *apart; /* the command that runs another program, which has its own documents; or NULL */
 } rose_program;

@@ -171,6 +171,8 @@ typedef struct rose_batch_counts {
     uint32_t total, done, failed; /* requests; failed ones also count as done */
     uint32_t in_flight;
     uint64_t prompt_tokens, output_tokens; /* usage of the replies of this run */
+    char why[256]; /* the error of the run's first request that failed, and its custom_id; "": none
+                    */
 } rose_batch_counts;
 
 typedef enum rose_batch_order {

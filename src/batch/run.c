@@ -64,6 +64,22 @@ static void next_label(run *r, char out[ID_CAP])
     snprintf(out, ID_CAP, "batch_req_%016llx", (unsigned long long)(x ^ (x >> 31)));
 }
 
+/* Notes the error that r->line holds, so that somebody whose requests all fail sees why. */
+static void note_error(run *r)
+{
+    rose_json *line = rose_json_loadb(r->line.data, r->line.len, 0, NULL);
+    const rose_json *error = rose_json_get(line, "error"), *id = rose_json_get(line, "custom_id");
+    if (!rose_json_is_object(error))
+        error = rose_json_get(rose_json_get(rose_json_get(line, "response"), "body"), "error");
+    const rose_json *msg = rose_json_get(error, "message");
+    if (rose_json_is_string(msg) && rose_json_is_string(id))
+        snprintf(r->c->why, sizeof r->c->why, "%.60s: %s", rose_json_text(id), rose_json_text(msg));
+    for (char *p = r->c->why; *p != '\0'; p++) { /* no escape sequence reaches a terminal */
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    }
+    rose_json_decref(line);
+}
+
 /* Writes r->line, the result of an entry. */
 static rose_status write_result(run *r, uint32_t entry, bool failed)
 {
@@ -76,6 +92,7 @@ static rose_status write_result(run *r, uint32_t entry, bool failed)
     if (failed) {
         r->o->in->n_failed++;
         r->c->failed++;
+        if (r->c->why[0] == '\0') note_error(r);
     }
     return ROSE_OK;
 }

@@ -98,6 +98,7 @@ static void say_end(const batch *b, const rose_batch_counts *c, const char *why)
             " prompt and %" PRIu64 " output tokens in %.1f s, %s\n",
             why, c->done, c->total, b->out->name, c->failed, c->prompt_tokens, c->output_tokens, s,
             rate);
+    if (c->why[0] != '\0') fprintf(stderr, "roseinfer batch: the first error: %s\n", c->why);
     if (c->done < c->total && b->out->regular)
         fputs("roseinfer batch: the same command with --resume does the rest\n", stderr);
 }

@@ -49,7 +49,14 @@ static const rose_program_command commands[] = {
     {"bench", run_bench, "benchmarks, by the program roseinfer-bench; bench --help lists them"},
 };
 
+static const char *const elsewhere[][2] = {{"run-batch", "batch"},
+                                           {"complete", "generate"},
+                                           {"run", "chat"},
+                                           {"download", "pull"},
+                                           {NULL, NULL}};
+
 static const rose_program program = {
+    .elsewhere = elsewhere,
     .name = "roseinfer",
     .about = "an LLM inference engine and server",
     .notes = "`roseinfer -m FILE` and `roseinfer -hf ORG/NAME:QUANT` serve, as llama-server does.\n"

@@ -339,6 +339,8 @@ static const row refused[] = {
     {"/v1//chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/v1/chat/completions", "{}", 404, NULL, "did you mean '/v1/chat/completions'?"},
     {"/v1/health", NULL, 404, NULL, "did you mean '/health'?"},
+    {"/healthz", NULL, 404, NULL, "did you mean '/health'?"},
+    {"/completion", "{}", 404, NULL, "did you mean '/v1/completions'? The base"},
     {"/v1/uploads", "{}", 404, NULL, "'/v1/uploads' is not implemented by this server"},
     {"/v1/files", "{}", 404, NULL, "without --batch-dir DIR"},
     {"/v1/batches/b/cancel", "{}", 404, NULL, "without --batch-dir DIR"},

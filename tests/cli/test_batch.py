@@ -137,7 +137,10 @@ def test_errors_of_lines():
         "r0": 200, "r1": "invalid_method", "r2": "invalid_url", "r3": "invalid_body", "r4": "stream_not_supported", "r5": 400,
         "r6": "invalid_url", "r7": "invalid_method", "r8": "invalid_url", "r9": 400, "r10": "stream_not_supported"}, (codes, err))
     check("all results have OpenAI's form", all(map(sound, got.values())), got)
-    check("the summary counts them", "10 of them failed" in err, err)
+    check("the summary counts them, and has the first error", "10 of them failed" in err and
+          "the first error: r1: 'method' must be \"POST\"" in err, err)
+    rc, out, err = batch(write("other.jsonl", [line(0, prompt="x", model="gpt\x1b4")]), path("other.out"))
+    check("the first error of a reply", "the first error: r0: the model 'gpt?4' does not exist" in err, err)
 
 
 def test_refused():

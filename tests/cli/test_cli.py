@@ -79,6 +79,9 @@ def test_help():
     check("no benchmark is a usage error", run("bench")[0] == 2)
     one_line_error("an unknown benchmark", run("bench", "surf"), 2, "unknown command 'surf'", "roseinfer-bench --help")
     one_line_error("a load test is no benchmark", run("bench", "http"), 2, "build/tests/load/load http")
+    for names in (("run-batch",), ("bench", "serve"), ("bench", "throughput")):
+        want = {"run-batch": "batch", "serve": "online", "throughput": "offline"}[names[-1]]
+        one_line_error(f"vLLM's {names}", run(*names), 2, f"did you mean {want}?", "--help")
     one_line_error("unknown command", run("surf"), 2, "unknown command 'surf'", "roseinfer --help")
     one_line_error("a misspelt command suggests", run("sreve"), 2, "did you mean serve?")
 

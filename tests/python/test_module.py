@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -105,11 +106,11 @@ def test_server(llm, s):
              "an expression": dict(SAMPLED, structured_outputs={"regex": "[a-c]{3}-[0-9]{2}"})}
     for name, body in cases.items():
         params = dict(body)
-        if "structured_outputs" in params:
+        if "structured_outputs" in params and name != "choices":  # a dict has the same meaning
             params["structured_outputs"] = StructuredOutputsParams(**params["structured_outputs"])
         if "logit_bias" in params:
             params["logit_bias"] = {int(k): v for k, v in params["logit_bias"].items()}
-        want, got = ask(**body), ours(**params)
+        want, got = ask(**body), ours(**SamplingParams(**params).clone().__dict__)
         check(f"as the server: {name}", got == want, (got, want))
     stopped = ours(**dict(SAMPLED, stop=["the ", "zzz"], max_tokens=60))
     check("the stop string is named", stopped[0][2:] == ("stop", "the "), stopped)
@@ -254,7 +255,7 @@ def test_options():
     small = {"device": "cpu", "threads": 1, "num_kv_pages": 64}
     vllm = {"model": MODEL, "tokenizer": MODEL, "dtype": "float", "max_model_len": 128, "gpu_memory_utilization": 0.9, "enforce_eager": True, "enable_prefix_caching": False,
             "enable_chunked_prefill": True, "seed": 5, "tensor_parallel_size": 1, "trust_remote_code": True, "disable_log_stats": True, "max_num_seqs": 8, "max_num_batched_tokens": 64,
-            "quantization": None, "swap_space": 0, "runner": "generate", "task": "generate", "tokenizer_mode": "auto", "kv_cache_dtype": "auto", "block_size": 16, "load_format": "safetensors"}
+            "quantization": None, "swap_space": 4, "runner": "generate", "task": "generate", "tokenizer_mode": "auto", "kv_cache_dtype": "auto", "block_size": 16, "load_format": "safetensors"}
     with LLM(**vllm, **small) as llm:
         params = SamplingParams(max_tokens=12)
         first = [output(r).text for r in llm.generate([PROMPT] * 3, params)]
@@ -273,7 +274,7 @@ def test_options():
             p = llm.get_default_sampling_params()
             check("what the model recommends", p == SamplingParams(temperature=0.6, top_k=20, max_tokens=5), p)
             check("and a request without parameters has it", len(output(llm.generate(PROMPT)[0]).token_ids) == 5)
-    wrong = [({"tensor_parallel_size": 2}, "one device"), ({"swap_space": 4}, "no swap space"), ({"kv_cache_dtype": "fp8"}, "not there yet"), ({"tokenizer": "other"}, "its own tokenizer"),
+    wrong = [({"tensor_parallel_size": 2}, "one device"), ({"kv_cache_dtype": "fp8"}, "not there yet"), ({"tokenizer": "other"}, "its own tokenizer"),
              ({"quantization": "awq"}, "none|int8"), ({"device": "cuda:x"}, "auto|cpu|cuda"), ({"max_num_seqs": 5000}, "max_num_seqs '5000'"), ({"dtype": "fp8"}, "expected one of"),
              ({"prefix_cache": 3}, "true or false"), ({"gpu_memory_utilization": 1.5}, "0.01 to 1"), ({"chat_template": 5}, "chat_template"), ({"revision": "main"}, "no model of the hub"),
              ({"task": "classify"}, "task 'classify'"), ({"threads": [1]}, "not list")]
@@ -390,7 +391,7 @@ WRONG = [("temperature", "hot"), ("temperature", None), ("temperature", math.nan
          ("stop", 5), ("stop", [5]), ("stop", ["\ud800"]), ("stop_token_ids", ["a"]), ("stop_token_ids", 5), ("logit_bias", [1]),
          ("logit_bias", {"a": 1}), ("logit_bias", {1: "a"}), ("allowed_token_ids", [1.5]), ("bad_token_ids", [5]), ("bad_token_ids", [["a"]]), ("bad_words", "word"), ("bad_words", [""]), ("bad_words", [5]),
          ("logprobs", "1"), ("priority", "a"), ("priority", 1 << 40), ("cache_salt", 5), ("presence_penalty", "x"),
-         ("structured_outputs", "json"), ("structured_outputs", StructuredOutputsParams(choice=5)),
+         ("structured_outputs", "json"), ("structured_outputs", {"jsn": SCHEMA}), ("structured_outputs", StructuredOutputsParams(choice=5)),
          ("structured_outputs", StructuredOutputsParams(json={"a": {1, 2}}))]
 
 
@@ -420,6 +421,8 @@ def test_one_bad_prompt(llm):
               and isinstance(got[2].error, roseinfer.InvalidArgumentError), [(r.error, r.outputs) for r in got])
         text = raised(roseinfer.InvalidArgumentError, lambda: llm.generate(PROMPTS[:2] + [bad], greedy, raise_errors=True))
         check("the same, raised", text == str(got[2].error), text)
+        text = raised(roseinfer.InvalidArgumentError, lambda: pickle.loads(pickle.dumps(got[2])).outputs[0].text)
+        check("the same, where somebody takes the result", text == str(got[2].error) and got[2].outputs[:] == [], text)
     got = llm.generate([[], PROMPT], SamplingParams(temperature=0, max_tokens=8, n=3))
     check("n results or one error", len(got[1].outputs) == 3 and not got[0].outputs and got[0].error is not None, got)
     hello = [{"role": "user", "content": "Hello"}]
