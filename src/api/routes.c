@@ -260,7 +260,7 @@ static void get_server_info(rose_api_io *io, rose_http_req *r)
     rose_api_putf(&o, ",\"dtype\":\"%s\",\"context_length\":%u,\"page_size\":%d",
                   rose_compute_name(p->dtype), p->max_model_len, ROSE_KV_PAGE_TOKENS);
     rose_api_putf(&o, ",\"max_total_num_tokens\":%llu,\"max_num_seqs\":%u",
-                  (unsigned long long)p->kv_pages * ROSE_KV_PAGE_TOKENS, p->max_seqs);
+                  (unsigned long long)p->pools[0].n_blocks * ROSE_KV_PAGE_TOKENS, p->max_seqs);
     rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1,",
                   p->max_step_tokens);
     put_sampling(&o, &io->api->o.generation);

@@ -17,6 +17,18 @@ enum {
     ROSE_KV_PAGE_TOKENS = 16 /* tokens in a KV page, in every backend */
 };
 
+/* A sequence drops pages of a pool with a window in whole groups of ROSE_KV_KEEP positions, as the
+ * attention of every backend reads whole groups. */
+enum { ROSE_KV_KEEP = 64 };
+
+/* The first position whose page the sequence must still hold before a row at `pos` is computed: all
+ * pages before it may be dropped. window 0: position 0. */
+static inline uint32_t rose_pool_keeps_from(uint32_t window, uint32_t pos)
+{
+    const uint32_t first = window != 0 && pos >= window ? pos - window + 1 : 0;
+    return first / ROSE_KV_KEEP * ROSE_KV_KEEP;
+}
+
 /* In results: every logit is NaN or -inf, so the sequence cannot continue. */
 #define ROSE_TOKEN_NONE UINT32_MAX
 
@@ -106,7 +118,7 @@ typedef struct rose_backend_opts {
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
-    uint32_t kv_pages;        /* pages in the pool; 0 = from kv_bytes */
+    uint32_t kv_pages;        /* pages of the first pool; 0 = from kv_bytes */
     uint64_t kv_bytes; /* memory for pages if kv_pages is 0; 0 = the default rule (see plan) */
     rose_cpu_opts cpu;
     rose_cuda_opts cuda;
@@ -115,6 +127,15 @@ typedef struct rose_backend_opts {
 /* Sets 256 seqs, 2048 tokens, graphs, dependent launch, one minute for a step, and auto for
  * everything else. */
 void rose_backend_opts_default(rose_backend_opts *o);
+
+/* Blocks of equal size, which the engine hands out to sequences: what the layers of a pool keep
+ * of a sequence's past. */
+typedef struct rose_pool {
+    uint64_t block_bytes; /* one block: K and V of all layers of the pool */
+    uint32_t n_blocks;
+    uint32_t tokens; /* positions that a block holds: ROSE_KV_PAGE_TOKENS */
+    uint32_t window; /* a row reads itself and window - 1 positions before; 0 = all before */
+} rose_pool;
 
 /* The memory that start-up will take, from arithmetic alone. All in bytes unless said. */
 typedef struct rose_memory_plan {
@@ -130,9 +151,9 @@ typedef struct rose_memory_plan {
                             * `graphs` depend on it */
     uint64_t weights;      /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
-    uint64_t kv_page;      /* one page, all layers, K and V */
-    uint32_t kv_pages;     /* pages in the pool */
-    uint64_t kv;           /* kv_page * kv_pages */
+    uint32_t n_pools;      /* 1 .. ROSE_MAX_POOLS */
+    rose_pool pools[ROSE_MAX_POOLS]; /* in the order of rose_arch_pools */
+    uint64_t kv;           /* all blocks of all pools */
     uint64_t scratch;      /* activations, logits, per-thread buffers */
     uint64_t graphs;       /* CUDA: captured steps and loaded kernels, an upper estimate */
     uint64_t total;        /* weights + kv + scratch + graphs */
@@ -203,9 +224,11 @@ typedef struct rose_batch_seq {
     uint32_t first, n; /* rows first .. first + n - 1, at least one */
     uint32_t pos;      /* of the first row */
     uint32_t adapter;  /* 0 = none; no backend has others yet */
-    /* Its page table: entry i is the page of positions 16 i .. 16 i + 15. Entries are valid up to
-     * the position of the last row. */
-    const uint32_t *table;
+    /* Its page tables, one a pool: entry i is the page of positions 16 i .. 16 i + 15. Entries are
+     * valid up to the position of the last row. In a pool with a window the entries of dropped
+     * pages (rose_pool_keeps_from) are numbers of blocks too, but nobody reads these blocks for
+     * this sequence. */
+    const uint32_t *table[ROSE_MAX_POOLS];
 } rose_batch_seq;
 
 /* An id to sample or to score, or a state to add. */

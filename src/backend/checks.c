@@ -73,9 +73,9 @@ static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p
                          s->n, s->first, s->pos, s->adapter);
     const uint32_t n_pages = (s->pos + s->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
     for (uint32_t j = 0; j < n_pages; j++)
-        if (s->table[j] >= p->kv_pages)
+        if (s->table[0][j] >= p->pools[0].n_blocks)
             return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has page %u, the pool has %u", i,
-                             s->table[j], p->kv_pages);
+                             s->table[0][j], p->pools[0].n_blocks);
     return ROSE_OK;
 }
 
@@ -115,7 +115,7 @@ rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default
 {
     uint64_t pages = default_pages;
 
-    if (o->kv_bytes > 0) pages = o->kv_bytes / p->kv_page;
+    if (o->kv_bytes > 0) pages = o->kv_bytes / p->pools[0].block_bytes;
     if (o->kv_pages > 0) pages = o->kv_pages;
     if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
     if (pages < rose_backend_context_pages(p))
@@ -125,21 +125,21 @@ rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default
                          "lower max-model-len",
                          (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
                          p->max_model_len);
-    p->kv_pages = (uint32_t)pages;
-    p->kv = p->kv_page * pages;
+    p->pools[0].n_blocks = (uint32_t)pages;
+    p->kv = p->pools[0].block_bytes * pages;
     return ROSE_OK;
 }
 
 bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE])
 {
     const uint64_t other = p->weights + p->scratch + p->graphs;
-    const uint64_t pages = other < p->available ? (p->available - other) / p->kv_page : 0;
+    const uint64_t pages = other < p->available ? (p->available - other) / p->pools[0].block_bytes : 0;
     uint64_t tokens = pages * ROSE_KV_PAGE_TOKENS;
     if (pages >= rose_backend_context_pages(p)) {
         snprintf(out, ROSE_KV_ADVICE,
                  "lower num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization: %llu pages "
                  "(%llu MiB) fit",
-                 (unsigned long long)pages, (unsigned long long)(pages * p->kv_page >> 20));
+                 (unsigned long long)pages, (unsigned long long)(pages * p->pools[0].block_bytes >> 20));
         return true;
     }
     if (tokens > 1024) tokens -= tokens % 1024; /* free memory varies from start to start */

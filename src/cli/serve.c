@@ -296,7 +296,7 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
     rose_log(ROSE_LOG_INFO, "serve",
              "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
              rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
-             p->n_threads, p->max_model_len, p->kv_pages);
+             p->n_threads, p->max_model_len, p->pools[0].n_blocks);
 }
 
 /* Tells whether the host is an address that only this machine reaches. */

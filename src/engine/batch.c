@@ -45,7 +45,7 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
         b->rules == NULL || b->row_ticket == NULL || b->row_pages == NULL)
         return false;
     for (uint32_t i = 0; i < max_seqs; i++)
-        b->seqs[i].table = b->pages + (size_t)i * stride;
+        b->seqs[i].table[0] = b->pages + (size_t)i * stride;
     return true;
 }
 

@@ -125,13 +125,13 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     random_words(e->sched_opts.hash_key, 2);
     random_words(e->salt_keys[0], 2);
     random_words(e->salt_keys[1], 2);
-    rose_status st = rose_kv_pages_create(&e->pages, e->plan.kv_pages, err);
+    rose_status st = rose_kv_pages_create(&e->pages, e->plan.pools[0].n_blocks, err);
     if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
     e->sched_opts.watch = NULL; /* copied */
     if (st != ROSE_OK) return st;
 
     uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-    if (stride > e->plan.kv_pages) stride = e->plan.kv_pages; /* no sequence takes more */
+    if (stride > e->plan.pools[0].n_blocks) stride = e->plan.pools[0].n_blocks; /* no sequence takes more */
     e->n_seqs = e->plan.max_seqs + max_waiting;
     e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
     e->port = rose_port_create();
@@ -173,7 +173,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
     rose_log(ROSE_LOG_DEBUG, "engine",
              "ready: backend %s, %u sequences, %u tokens a step, context %u, %u KV pages",
              ops->name, e->plan.max_seqs, e->plan.max_step_tokens, e->plan.max_model_len,
-             e->plan.kv_pages);
+             e->plan.pools[0].n_blocks);
     *out = e;
     return ROSE_OK;
 }

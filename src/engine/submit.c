@@ -141,7 +141,7 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     }
     if (o->guide.ops != NULL && (e->ops->caps & ROSE_CAP_LOGIT_RULES) == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "this device does not support structured output");
-    return rose_sched_check(&e->sched_opts, e->plan.kv_pages,
+    return rose_sched_check(&e->sched_opts, e->plan.pools[0].n_blocks,
                             rose_request_n_run(o->n_prompt, *max_tokens, o->pool),
                             generates_nothing(o) ? 1 : *max_tokens, err);
 }
@@ -292,7 +292,7 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
         .waiting = atomic_load_explicit(&e->n_queued, memory_order_relaxed) +
                    atomic_load_explicit(&c->preempted, memory_order_relaxed),
         .waiting_tokens = (uint32_t)atomic_load_explicit(&e->n_queued_tokens, memory_order_relaxed),
-        .kv_pages = e->plan.kv_pages,
+        .kv_pages = e->plan.pools[0].n_blocks,
         .kv_pages_free = atomic_load_explicit(&c->kv_pages_free, memory_order_relaxed),
         .kv_pages_cached = atomic_load_explicit(&c->kv_pages_cached, memory_order_relaxed),
         .steps = atomic_load_explicit(&c->steps, memory_order_relaxed),

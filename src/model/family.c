@@ -1,6 +1,7 @@
 /* model/family.c - the table of families, and what all of them share. */
 #include "model/family.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,6 +84,32 @@ void rose_arch_set_kinds(rose_arch *a, const rose_layer_flags *f)
         }
         a->kind_of[i] = (uint8_t)index[flags];
     }
+}
+
+static uint32_t pool_with(const rose_pool_spec *pools, uint32_t n, uint32_t window)
+{
+    uint32_t i = 0;
+    while (i < n && pools[i].window != window)
+        i++;
+    return i;
+}
+
+uint32_t rose_arch_pools(const rose_arch *a, rose_pool_spec out[ROSE_MAX_POOLS],
+                         uint8_t pool_of_kind[ROSE_MAX_KINDS])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 2 * a->n_kinds; i++) { /* first whole contexts, then windows */
+        const uint32_t window = a->kinds[i % a->n_kinds].mixer.window;
+        if ((window == 0) != (i < a->n_kinds)) continue;
+        const uint32_t at = pool_with(out, n, window);
+        assert(at < ROSE_MAX_POOLS); /* rose_arch_set_kinds makes one window at most */
+        if (at == n) out[n++] = (rose_pool_spec){.window = window};
+    }
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        out[pool_with(out, n, rose_arch_kind(a, i)->mixer.window)].n_layers++;
+    for (uint32_t i = 0; i < a->n_kinds && pool_of_kind != NULL; i++)
+        pool_of_kind[i] = (uint8_t)pool_with(out, n, a->kinds[i].mixer.window);
+    return n;
 }
 
 static rose_status refuse_multimodal(const rose_config *c, const char *type, rose_err *err)

@@ -171,6 +171,22 @@ static inline bool rose_arch_add_eos(rose_arch *a, uint64_t id)
     return true;
 }
 
+/* ---- what a layer keeps of the past ---- */
+
+enum { ROSE_MAX_POOLS = 4 };
+
+/* The layers that keep the same positions of a sequence share a pool of memory. */
+typedef struct rose_pool_spec {
+    uint32_t window;   /* positions that a row reads, itself included; 0 = all */
+    uint32_t n_layers; /* at least one */
+} rose_pool_spec;
+
+/* The pools of a model and, for each kind of layer, the index of its pool (NULL: not wanted). The
+ * pool of whole contexts is first, if there is one; the others have windows. Returns the number of
+ * pools, at least one. */
+uint32_t rose_arch_pools(const rose_arch *a, rose_pool_spec out[ROSE_MAX_POOLS],
+                         uint8_t pool_of_kind[ROSE_MAX_KINDS]);
+
 /* ---- the matrices of a layer ---- */
 
 /* What a matrix computes. A layer has each role at most once, and the parts of a layer run in this

@@ -218,7 +218,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     f.cpu = ctx;
     if (strcmp(f.ops->name, "cpu") == 0)
         memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
-    f.n_free = f.plan.kv_pages;
+    f.n_free = f.plan.pools[0].n_blocks;
     f.free_pages = calloc(f.n_free, sizeof *f.free_pages);
     assert_non_null(f.free_pages);
     for (uint32_t i = 0; i < f.n_free; i++)
@@ -304,7 +304,7 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         seqs[i] = (rose_batch_seq){.first = b.n_tokens,
                                    .n = parts[i].n_rows,
                                    .pos = s->done,
-                                   .table = pages + i * FX_STRIDE};
+                                   .table = {pages + i * FX_STRIDE}};
         while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
             assert_true(f->n_free > 0);
             s->pages[s->n_pages++] = f->free_pages[--f->n_free];

@@ -52,8 +52,8 @@ static void test_plan_resolves_options(void **state)
     assert_int_equal(p.max_step_tokens, 2048);
     assert_int_equal(p.max_model_len, 100);
     assert_int_equal(p.total, p.weights + p.kv + p.scratch);
-    assert_int_equal(p.kv, p.kv_page * p.kv_pages);
-    assert_int_equal(p.kv_pages, 256 * 7); /* every sequence at its full length of 100 */
+    assert_int_equal(p.kv, p.pools[0].block_bytes * p.pools[0].n_blocks);
+    assert_int_equal(p.pools[0].n_blocks, 256 * 7); /* every sequence at its full length of 100 */
 
     const int three[] = {0, 1, 0};
     o.cpu.cpus = three;
@@ -64,7 +64,7 @@ static void test_plan_resolves_options(void **state)
     assert_int_equal(p.n_threads, 3);
     assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
     assert_int_equal(p.max_model_len, 17);
-    assert_int_equal(p.kv_pages, 256 * 2);
+    assert_int_equal(p.pools[0].n_blocks, 256 * 2);
     fx_model_free(m);
 }
 
@@ -84,8 +84,8 @@ static void test_kv_default_rule(void **state)
     uint64_t limit = UINT64_C(4) << 30, full = UINT64_C(6250) * 4096;
     if (p.available > 0 && (p.available - p.weights) / 2 < limit)
         limit = (p.available - p.weights) / 2;
-    assert_true(p.kv <= limit && p.kv + p.kv_page > limit);
-    assert_true(p.kv_pages < full && p.kv_pages >= 6250);
+    assert_true(p.kv <= limit && p.kv + p.pools[0].block_bytes > limit);
+    assert_true(p.pools[0].n_blocks < full && p.pools[0].n_blocks >= 6250);
 
     /* One context is more than half of what is left: still one context, or too much for plan. */
     o.max_seqs = 1;
@@ -95,17 +95,17 @@ static void test_kv_default_rule(void **state)
     m->arch.max_positions = tokens < 16000000 ? (uint32_t)tokens : 16000000;
     rose_status st = plan(m, &o, &p, &err);
     if (st == ROSE_OK)
-        assert_int_equal(p.kv_pages, (m->arch.max_positions + 15) / 16);
+        assert_int_equal(p.pools[0].n_blocks, (m->arch.max_positions + 15) / 16);
     else
         assert_int_equal(st, ROSE_E_NOMEM);
 
     m->arch.max_positions = 100;
     o.kv_bytes = 20 * page + 1;
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
-    assert_int_equal(p.kv_pages, 20);
+    assert_int_equal(p.pools[0].n_blocks, 20);
     o.kv_pages = 9; /* a count goes before a size */
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
-    assert_int_equal(p.kv_pages, 9);
+    assert_int_equal(p.pools[0].n_blocks, 9);
     m->arch.n_layers = g_shape.n_layers;
     fx_model_free(m);
 }
@@ -196,7 +196,7 @@ static void test_kv_advice(void **state)
 {
     (void)state;
     char text[ROSE_KV_ADVICE];
-    rose_memory_plan p = {.max_model_len = 131072, .kv_page = 1 << 20, .available = 10ull << 30};
+    rose_memory_plan p = {.max_model_len = 131072, .n_pools = 1, .pools = {{.block_bytes = 1 << 20}}, .available = 10ull << 30};
     p.weights = 4ull << 30; /* 6 GiB are left: 6144 pages, 98304 tokens */
     assert_true(rose_backend_kv_advice(&p, text));
     assert_string_equal(text, "lower max-model-len: 98304 tokens fit");
@@ -549,7 +549,7 @@ static void test_copy_pages(void **state)
     fx_run(&f, &c, 40, 3);
     fx_same(m, &a, &c, "copied pages");
 
-    uint32_t bad = f.plan.kv_pages, good = 0;
+    uint32_t bad = f.plan.pools[0].n_blocks, good = 0;
     assert_int_equal(f.ops->copy_pages(f.cpu, &bad, &good, 1, &err), ROSE_E_INVAL);
     assert_int_equal(f.ops->copy_pages(f.cpu, &good, &bad, 1, &err), ROSE_E_INVAL);
     assert_int_equal(f.ops->copy_pages(f.cpu, &good, &good, 1, &err), ROSE_OK);
@@ -571,7 +571,7 @@ typedef struct one {
 static void one_init(one *o)
 {
     memset(o, 0, sizeof *o);
-    o->seq = (rose_batch_seq){.n = 20, .table = o->pages};
+    o->seq = (rose_batch_seq){.n = 20, .table = {o->pages}};
     o->pages[0] = 3;
     o->pages[1] = 1;
     o->b = (rose_batch){
@@ -696,7 +696,7 @@ static void test_bad_batches(void **state)
     BAD(o.seq.n = 21);
     BAD(o.seq.adapter = 1);
     BAD((o.b.n_outputs = 1, o.outs[0].row = 20));
-    BAD(o.pages[1] = f.plan.kv_pages);
+    BAD(o.pages[1] = f.plan.pools[0].n_blocks);
     BAD(o.tokens[0] = ROSE_TOKEN_OUTPUT); /* one step at a time: no step before to name */
     one_init(&o); /* the shared check: a token may name an output that the step before has */
     o.tokens[0] = ROSE_TOKEN_OUTPUT | 1;

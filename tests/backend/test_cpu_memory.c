@@ -72,7 +72,7 @@ static uint64_t resident(const rose_region *r)
 static void run_steps(void *ctx, uint32_t *last_ids)
 {
     static uint32_t tokens[CHUNK], pages[LEN / ROSE_KV_PAGE_TOKENS];
-    rose_batch_seq seq = {.n = CHUNK, .table = pages};
+    rose_batch_seq seq = {.n = CHUNK, .table = {pages}};
     rose_batch_out out = {.row = CHUNK - 1}; /* greedy */
     const rose_batch b = {.n_seqs = 1,
                           .n_tokens = CHUNK,

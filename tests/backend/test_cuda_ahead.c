@@ -54,7 +54,7 @@ static void add(const game *g, batch *x, seq *q, uint32_t i, flight *f)
     x->seqs[s] = (rose_batch_seq){.first = b->n_tokens,
                                   .n = end - q->done,
                                   .pos = q->done,
-                                  .table = x->pages + s * MAX_PAGES};
+                                  .table = {x->pages + s * MAX_PAGES}};
     memcpy(x->pages + s * MAX_PAGES, q->pages, sizeof q->pages);
     for (; q->done < end; q->done++)
         x->tokens[b->n_tokens++] =
@@ -238,7 +238,7 @@ static void test_crowd(void **state)
 static rose_status one(fx_backend *f, uint32_t token, uint32_t pos, const uint32_t *page,
                        uint64_t *ticket)
 {
-    const rose_batch_seq alone = {.n = 1, .pos = pos, .table = page};
+    const rose_batch_seq alone = {.n = 1, .pos = pos, .table = {page}};
     const rose_batch_out out = {.pos = pos + 1, .params = {.top_p = 1}}; /* greedy */
     const rose_batch b = {
         .n_seqs = 1, .n_tokens = 1, .n_outputs = 1, .tokens = &token, .seqs = &alone, .outs = &out};

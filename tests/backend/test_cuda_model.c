@@ -326,7 +326,7 @@ static void check_blocks(const rose_model *m)
         parts[i] = (fx_part){&s[i], 1, FX_ALL};
         tokens[i] = s[i].tokens[0];
         pages[i] = i;
-        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &pages[i]};
+        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = {&pages[i]}};
         outs[i] = (rose_batch_out){.row = i, .pos = 1};
     }
     fx_step(&f, parts, N);
@@ -645,7 +645,7 @@ static void test_copy_pages(void **state)
     fx_run(&f, &a, 40, 3);
     fx_run(&f, &b, 40, 1);
     fx_same(m, &a, &b, "copied pages");
-    uint32_t bad = f.plan.kv_pages;
+    uint32_t bad = f.plan.pools[0].n_blocks;
     assert_int_equal(f.ops->copy_pages(f.cpu, &bad, b.pages, 1, &err), ROSE_E_INVAL);
     fx_seq_free(&a);
     fx_seq_free(&b);

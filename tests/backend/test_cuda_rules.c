@@ -349,7 +349,7 @@ static whole *make_whole(uint32_t n_seqs, uint32_t n_rows, uint32_t n_outputs)
     assert_non_null(w->logits);
     for (uint32_t s = 0; s < n_seqs; s++) {
         w->seqs[s] =
-            (rose_batch_seq){.first = s * n_rows, .n = n_rows, .table = w->pages + s * FX_STRIDE};
+            (rose_batch_seq){.first = s * n_rows, .n = n_rows, .table = {w->pages + s * FX_STRIDE}};
         for (uint32_t j = 0; j < each; j++)
             w->pages[s * FX_STRIDE + j] = s * each + j;
     }

@@ -47,8 +47,8 @@ static inline void batch_copy_take(batch_copy *c, const rose_batch *b)
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         rose_batch_seq *q = &c->seqs[i];
         uint32_t *to = c->pages + (size_t)i * c->stride;
-        memcpy(to, q->table, ((q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1) * sizeof *to);
-        q->table = to;
+        memcpy(to, q->table[0], ((q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1) * sizeof *to);
+        q->table[0] = to;
     }
     c->b.tokens = c->tokens;
     c->b.seqs = c->seqs;

@@ -114,7 +114,8 @@ static rose_status fake_plan(const rose_model *m, const rose_backend_opts *o, ro
                               .max_model_len =
                                   o->max_model_len ? o->max_model_len : m->arch.max_positions,
                               .n_threads = 1,
-                              .kv_pages = o->kv_pages};
+                              .n_pools = 1,
+                              .pools = {{.n_blocks = o->kv_pages, .tokens = ROSE_KV_PAGE_TOKENS}}};
     return ROSE_OK;
 }
 
@@ -126,11 +127,11 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
     atomic_fetch_add(&fake.opened, 1);
     if (fake.fail_open) return rose_fail(err, ROSE_E_BACKEND, "opened to fail");
     fake.plan = *p;
-    fake.cells = calloc((size_t)p->kv_pages * ROSE_KV_PAGE_TOKENS, sizeof *fake.cells);
-    fake.page_step = calloc(p->kv_pages, sizeof *fake.page_step);
-    fake.page_seq = calloc(p->kv_pages, sizeof *fake.page_seq);
-    fake.read_step = calloc(p->kv_pages, sizeof *fake.read_step);
-    fake.read_seq = calloc(p->kv_pages, sizeof *fake.read_seq);
+    fake.cells = calloc((size_t)p->pools[0].n_blocks * ROSE_KV_PAGE_TOKENS, sizeof *fake.cells);
+    fake.page_step = calloc(p->pools[0].n_blocks, sizeof *fake.page_step);
+    fake.page_seq = calloc(p->pools[0].n_blocks, sizeof *fake.page_seq);
+    fake.read_step = calloc(p->pools[0].n_blocks, sizeof *fake.read_step);
+    fake.read_seq = calloc(p->pools[0].n_blocks, sizeof *fake.read_seq);
     fake.given = calloc(p->max_step_tokens, sizeof *fake.given);
     for (int i = 0; i < 2; i++) {
         fake.ids[i] = calloc(p->max_step_tokens, sizeof *fake.ids[i]);
@@ -142,7 +143,7 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
 static fake_cell *fake_at(const uint32_t *table, uint32_t pos)
 {
     uint32_t page = table[pos / ROSE_KV_PAGE_TOKENS];
-    if (page >= fake.plan.kv_pages) {
+    if (page >= fake.plan.pools[0].n_blocks) {
         fake_check(false, "a page id out of range");
         page = 0;
     }
@@ -154,7 +155,7 @@ static void fake_read(const uint32_t *table, uint32_t end, uint32_t s, uint64_t 
 {
     for (uint32_t p = 0; p < end; p += ROSE_KV_PAGE_TOKENS) {
         uint32_t page = table[p / ROSE_KV_PAGE_TOKENS];
-        if (page >= fake.plan.kv_pages) continue; /* fake_at tells */
+        if (page >= fake.plan.pools[0].n_blocks) continue; /* fake_at tells */
         fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
                    "a page is read in the step in which another sequence writes it");
         if (fake.read_step[page] == step && fake.read_seq[page] != s) continue; /* keep a first */
@@ -188,7 +189,7 @@ static uint32_t fake_id(uint32_t token, uint64_t step)
 static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
 {
     const rose_batch_seq *q = &b->seqs[s];
-    const uint32_t *table = q->table;
+    const uint32_t *table = q->table[0];
     uint32_t pos = q->pos;
     if (q->n == 0 || q->first + q->n > b->n_tokens) {
         fake_check(false, "rows of a sequence are not a range");
@@ -253,7 +254,7 @@ static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *i
     uint32_t pos = q->pos + o->row - q->first;
     fake_check(o->pos == pos + 1, "the position of an output");
     uint64_t seed = o->params.seed, n_prompt = o->params.top_k;
-    uint64_t state = fake_at(q->table, pos)->state;
+    uint64_t state = fake_at(q->table[0], pos)->state;
     *id = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
               ? ROSE_TOKEN_NONE
               : fake_sample(state, seed, o->pos);

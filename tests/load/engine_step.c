@@ -76,7 +76,8 @@ static rose_status instant_plan(const rose_model *m, const rose_backend_opts *o,
                               .max_step_tokens = o->max_step_tokens,
                               .max_model_len = o->max_model_len,
                               .n_threads = 1,
-                              .kv_pages = o->kv_pages};
+                              .n_pools = 1,
+                              .pools = {{.n_blocks = o->kv_pages, .tokens = ROSE_KV_PAGE_TOKENS}}};
     return ROSE_OK;
 }
 

@@ -43,7 +43,8 @@ static rose_status plan(const rose_model *m, const rose_backend_opts *o, rose_me
                               .max_model_len =
                                   o->max_model_len != 0 ? o->max_model_len : m->arch.max_positions,
                               .n_threads = 1,
-                              .kv_pages = o->kv_pages};
+                              .n_pools = 1,
+                              .pools = {{.n_blocks = o->kv_pages, .tokens = ROSE_KV_PAGE_TOKENS}}};
     return ROSE_OK;
 }
 

@@ -78,7 +78,7 @@ static rose_batch make_batch(bench *b, uint32_t seq, uint32_t n, uint32_t pos, u
         b->seqs[i] = (rose_batch_seq){.first = i * n_rows,
                                       .n = n_rows,
                                       .pos = pos,
-                                      .table = b->pages + (size_t)(seq + i) * b->stride};
+                                      .table = {b->pages + (size_t)(seq + i) * b->stride}};
         b->outs[i].row = (i + 1) * n_rows - 1;
         b->outs[i].pos = pos + n_rows;
     }

@@ -57,7 +57,7 @@ static bool cursor_before(const cursor *a, const cursor *b)
 /* The pages of a piece's sequence. */
 static const uint32_t *pages_of(const rose_cpu_share *w, const rose_cpu_piece *q)
 {
-    return w->b->seqs[q->seq].table;
+    return w->b->seqs[q->seq].table[0];
 }
 
 /* What a thread does of one block's attention in one layer. */

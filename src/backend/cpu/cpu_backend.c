@@ -112,7 +112,7 @@ static uint64_t default_pages(const rose_memory_plan *p)
     uint64_t bytes = DEFAULT_KV_BYTES, pages = context * p->max_seqs;
 
     if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
-    if (bytes / p->kv_page < pages) pages = bytes / p->kv_page;
+    if (bytes / p->pools[0].block_bytes < pages) pages = bytes / p->pools[0].block_bytes;
     return pages < context ? context : pages;
 }
 
@@ -174,7 +174,7 @@ static void size_parts(const rose_model *m, rose_memory_plan *p)
     p->weights = weights.used;
     p->weights_read = weights.used - beside_a_row(m, p);
     p->scratch = scratch.used;
-    p->kv_page = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(p));
+    p->pools[0].block_bytes = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(p));
 }
 
 /* Names the option that makes the weights small enough, or NULL. */
@@ -198,7 +198,7 @@ static const char *smaller_weights(const rose_model *m, const rose_backend_opts 
         q.int8_activations = false;
         if (choose_types(m, &with, isa, &q, NULL) != ROSE_OK) continue;
         size_parts(m, &q);
-        q.kv = q.kv_page * rose_backend_context_pages(&q);
+        q.kv = q.pools[0].block_bytes * rose_backend_context_pages(&q);
         if (q.weights < p->weights && q.weights + q.scratch + q.kv <= p->available)
             return ways[i].option;
     }
@@ -222,7 +222,7 @@ static rose_status too_large(const rose_model *m, const rose_backend_opts *o, ro
         err, ROSE_E_NOMEM,
         "the plan needs %.0f MiB (weights %.0f, KV %.0f in %u pages, scratch %.0f) but "
         "%.0f MiB are available: %s",
-        (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib, p->kv_pages,
+        (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib, p->pools[0].n_blocks,
         (double)p->scratch / mib, (double)p->available / mib, advice);
 }
 
@@ -367,7 +367,7 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     c->bf16 = bf16_attention(p);
     c->kv_head_bytes = rose_kv_head_bytes(c->bf16, mixer->head_dim);
     c->kv_layer_bytes = mixer->n_kv_heads * c->kv_head_bytes;
-    c->kv_page_bytes = p->kv_page;
+    c->kv_page_bytes = p->pools[0].block_bytes;
     rose_cpu_kernels_init(&c->kernels, isa);
     const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
@@ -417,9 +417,9 @@ static rose_status cpu_copy_pages(void *ctx, const uint32_t *src, const uint32_t
 {
     rose_cpu *c = ctx;
     for (uint32_t i = 0; i < n; i++)
-        if (src[i] >= c->plan.kv_pages || dst[i] >= c->plan.kv_pages)
+        if (src[i] >= c->plan.pools[0].n_blocks || dst[i] >= c->plan.pools[0].n_blocks)
             return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u, %u pages", src[i], dst[i],
-                             c->plan.kv_pages);
+                             c->plan.pools[0].n_blocks);
     for (uint32_t i = 0; i < n; i++)
         if (src[i] != dst[i])
             memcpy(c->kv + dst[i] * c->kv_page_bytes, c->kv + src[i] * c->kv_page_bytes,

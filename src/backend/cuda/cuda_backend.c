@@ -320,7 +320,7 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
         for (uint32_t j = 0; j < q->n; j++) {
             const uint32_t pos = q->pos + j;
             where[q->first + j] = pos;
-            slot[q->first + j] = q->table[pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
+            slot[q->first + j] = q->table[0][pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
                                  pos % ROSE_KV_PAGE_TOKENS;
         }
     /* Padding rows: their K and V are written nowhere. */
@@ -346,7 +346,7 @@ static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch
             else
                 *tile++ = it;
         }
-        memcpy(tables + table, q->table, pages_of(q) * sizeof *tables);
+        memcpy(tables + table, q->table[0], pages_of(q) * sizeof *tables);
         table += pages_of(q);
     }
     while (single < singles_end)
@@ -464,13 +464,13 @@ static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_
                                    rose_err *err)
 {
     rose_cuda *c = ctx;
-    const uint64_t bytes = c->plan.kv_page;
+    const uint64_t bytes = c->plan.pools[0].block_bytes;
     uint8_t *kv = c->kv_base;
 
     for (uint32_t i = 0; i < n; i++)
-        if (src[i] >= c->plan.kv_pages || dst[i] >= c->plan.kv_pages)
+        if (src[i] >= c->plan.pools[0].n_blocks || dst[i] >= c->plan.pools[0].n_blocks)
             return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u: the pool has %u pages",
-                             src[i], dst[i], c->plan.kv_pages);
+                             src[i], dst[i], c->plan.pools[0].n_blocks);
     for (uint32_t i = 0; i < n; i++) {
         if (src[i] == dst[i]) continue;
         cudaError_t e = cudaMemcpyAsync(kv + dst[i] * bytes, kv + src[i] * bytes, bytes,

@@ -104,7 +104,7 @@ typedef struct rose_cuda_header {
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
-    uint32_t n_cuts;            /* one for each window; 0 without single items */
+    uint32_t n_cuts;            /* one for each pool; 0 without single items */
     uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
     uint32_t n_table;           /* entries of all page tables together */
 } rose_cuda_shape;
@@ -163,7 +163,6 @@ struct rose_cuda {
     rose_memory_plan plan;
     rose_cuda_type type;
     uint32_t hd_pad;
-    uint32_t windows[ROSE_MAX_KINDS], n_windows; /* distinct windows of the layers */
     bool plain; /* no attention kernel with tensor cores supports the shape or type */
     cudaStream_t stream;
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */
@@ -238,8 +237,6 @@ rose_cuda_type rose_cuda_type_of(rose_compute c);
 void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                               const rose_memory_plan *p, uint32_t sms);
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s);
-/* The distinct windows of the layers (0: full attention); returns how many there are. */
-uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_MAX_KINDS]);
 uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
 /* How decode attention of n sequences may be divided. */
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,

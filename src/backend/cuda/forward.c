@@ -115,10 +115,10 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer)
 {
     const uint64_t size = rose_cuda_type_size(c->type);
-    const uint64_t layer_bytes = c->plan.kv_page / c->arch.n_layers;
+    const uint64_t layer_bytes = c->plan.pools[0].block_bytes / c->arch.n_layers;
     const rose_mixer *m = &rose_arch_kind(&c->arch, layer)->mixer;
     return (rose_cuda_kv){.base = (uint8_t *)c->kv_base + layer * layer_bytes,
-                          .page_elems = c->plan.kv_page / size,
+                          .page_elems = c->plan.pools[0].block_bytes / size,
                           .head_dim = m->head_dim,
                           .hd_pad = c->hd_pad,
                           .n_heads = m->n_kv_heads};

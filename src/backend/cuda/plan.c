@@ -102,10 +102,10 @@ static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan
 
     if (o->cuda.memory_utilization > 0) {
         most = (uint64_t)((double)o->cuda.memory_utilization * (double)device_bytes);
-        return most > taken ? (most - taken) / p->kv_page : 0;
+        return most > taken ? (most - taken) / p->pools[0].block_bytes : 0;
     }
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
-    if (most / p->kv_page < pages) pages = most / p->kv_page;
+    if (most / p->pools[0].block_bytes < pages) pages = most / p->pools[0].block_bytes;
     return pages < context ? context : pages;
 }
 
@@ -125,7 +125,7 @@ static rose_status too_large(const rose_memory_plan *p, rose_err *err)
                      "the plan needs %.0f MiB of GPU memory (weights %.0f, KV %.0f in %u pages, "
                      "scratch %.0f, graphs %.0f) but %.0f MiB are available: %s",
                      (double)p->total / mib, (double)p->weights / mib, (double)p->kv / mib,
-                     p->kv_pages, (double)p->scratch / mib, (double)p->graphs / mib,
+                     p->pools[0].n_blocks, (double)p->scratch / mib, (double)p->graphs / mib,
                      (double)p->available / mib, advice);
 }
 
@@ -137,7 +137,7 @@ static uint64_t scratch_bytes(const rose_arch *a, const rose_memory_plan *p, uin
     rose_bump b = {.align = ROSE_CUDA_ALIGN};
     rose_cuda_scratch s = {0};
     rose_memory_plan with = *p;
-    with.kv_pages = kv_pages < UINT32_MAX ? (uint32_t)kv_pages : UINT32_MAX;
+    with.pools[0].n_blocks = kv_pages < UINT32_MAX ? (uint32_t)kv_pages : UINT32_MAX;
     rose_cuda_layout_scratch(&s, &b, a, &with, sms);
     return b.used;
 }
@@ -183,13 +183,13 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     p.weights = weights.used;
-    p.kv_page = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
-    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / p.kv_page);
+    p.pools[0].block_bytes = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / p.pools[0].block_bytes);
     p.graphs = LOADED_BYTES;
     if (o->cuda.graph) p.graphs += rose_cuda_graph_nodes(&m->arch, p.without) * NODE_BYTES;
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */
     st = rose_backend_plan_pages(o, default_pages(o, &p, total_bytes), &p, err);
-    p.scratch = scratch_bytes(&m->arch, &p, device.sms, p.kv_pages);
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, p.pools[0].n_blocks);
     p.total = p.weights + p.kv + p.scratch + p.graphs;
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
     if (st == ROSE_OK) *out = p;

@@ -15,20 +15,6 @@ static uint64_t round_up(uint64_t x, uint64_t unit)
 
 /* ---- shapes ---- */
 
-uint32_t rose_cuda_windows(const rose_arch *a, uint32_t windows[ROSE_MAX_KINDS])
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < a->n_kinds; i++) {
-        const uint32_t window = a->kinds[i].mixer.window;
-        uint32_t at = 0;
-        while (at < n && windows[at] != window)
-            at++;
-        windows[at] = window;
-        if (at == n) n++;
-    }
-    return n;
-}
-
 uint32_t rose_cuda_item_rows(const rose_arch *a)
 {
     const rose_mixer *m = &rose_arch_any(a)->mixer;
@@ -41,16 +27,15 @@ rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory
 {
     const rose_mixer *m = &rose_arch_any(a)->mixer;
     return rose_attend_limits_of(sms, m->n_heads, m->n_kv_heads, m->head_dim, n, p->max_model_len,
-                                 p->kv_pages);
+                                 p->pools[0].n_blocks);
 }
 
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms)
 {
-    uint32_t windows[ROSE_MAX_KINDS];
     s->n_cuts = s->n_units = 0;
     if (s->n_single == 0) return;
-    s->n_cuts = rose_cuda_windows(a, windows);
+    s->n_cuts = p->n_pools;
     s->n_units = rose_cuda_attend_limits(a, p, sms, s->n_single).max_units;
 }
 

@@ -104,7 +104,7 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
 {
     const rose_memory_plan *p = &c->plan;
     uint32_t most = p->max_seqs;
-    if (most > p->kv_pages) most = p->kv_pages;
+    if (most > p->pools[0].n_blocks) most = p->pools[0].n_blocks;
     if (most > p->max_step_tokens) most = p->max_step_tokens;
     trial t = {.c = c, .until = until};
     rose_status st = ROSE_OK;
@@ -116,7 +116,7 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
         st = rose_fail(err, ROSE_E_NOMEM, "tuning: out of memory");
     for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
         t.numbers[i] = i;
-        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &t.numbers[i]};
+        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = {&t.numbers[i]}};
         t.outs[i] = (rose_batch_out){.row = i, .params = {.top_p = 1}};
     }
     /* The last bucket may have more rows than the largest decode step. */

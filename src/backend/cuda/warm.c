@@ -52,11 +52,11 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
     rose_batch b = {.tokens = w->zeros, .seqs = w->seqs};
 
     if (n_rows > p->max_step_tokens) n_rows = p->max_step_tokens;
-    while (b.n_tokens < n_rows && b.n_seqs < p->max_seqs && b.n_seqs < p->kv_pages / stride) {
+    while (b.n_tokens < n_rows && b.n_seqs < p->max_seqs && b.n_seqs < p->pools[0].n_blocks / stride) {
         const uint32_t left = n_rows - b.n_tokens;
         const uint32_t n = left < p->max_model_len ? left : p->max_model_len;
         w->seqs[b.n_seqs] = (rose_batch_seq){
-            .first = b.n_tokens, .n = n, .table = w->pages + (size_t)b.n_seqs * stride};
+            .first = b.n_tokens, .n = n, .table = {w->pages + (size_t)b.n_seqs * stride}};
         b.n_tokens += n;
         b.n_seqs++;
     }
@@ -71,12 +71,12 @@ rose_status rose_cuda_warm(rose_cuda *c, rose_err *err)
     rose_status st = ROSE_OK;
 
     w.zeros = calloc(p->max_step_tokens, sizeof *w.zeros);
-    w.pages = calloc(p->kv_pages, sizeof *w.pages);
+    w.pages = calloc(p->pools[0].n_blocks, sizeof *w.pages);
     w.seqs = calloc(p->max_seqs, sizeof *w.seqs);
     w.sum = calloc(c->arch.d_model, sizeof *w.sum);
     if (st == ROSE_OK && (w.zeros == NULL || w.pages == NULL || w.seqs == NULL || w.sum == NULL))
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
-    for (uint32_t i = 0; st == ROSE_OK && i < p->kv_pages; i++)
+    for (uint32_t i = 0; st == ROSE_OK && i < p->pools[0].n_blocks; i++)
         w.pages[i] = i;
     for (size_t i = 0; st == ROSE_OK && i < sizeof sizes / sizeof *sizes; i++)
         st = warm_rows(&w, sizes[i]);

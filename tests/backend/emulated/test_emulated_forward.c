@@ -247,7 +247,7 @@ static void run_ruled(fx_backend *f, ruled *r, float *logits)
     for (uint32_t i = 0; i < N_RULED; i++) {
         tokens[i] = 5 * i;
         pages[i] = i;
-        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = &pages[i]};
+        seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = {&pages[i]}};
         outs[i] = (rose_batch_out){.row = i, .pos = 1, .rules = r->rules[i]};
     }
     const rose_batch b = {.n_seqs = N_RULED,
