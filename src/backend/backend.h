@@ -3,7 +3,7 @@
  *
  * A backend computes its memory need, loads the weights, and runs steps. It decides itself how a
  * step is fused. It knows token ids, positions and pages; never text, requests or scheduling.
- * Threads: plan is pure; open, step, collect, copy_pages, close are called by the engine thread
+ * Threads: plan is pure; open, step, collect, close are called by the engine thread
  * only. No allocation after open(). */
 #ifndef ROSE_BACKEND_BACKEND_H
 #define ROSE_BACKEND_BACKEND_H
@@ -153,11 +153,11 @@ typedef struct rose_memory_plan {
     uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
     uint32_t n_pools;      /* 1 .. ROSE_MAX_POOLS */
     rose_pool pools[ROSE_MAX_POOLS]; /* in the order of rose_arch_pools */
-    uint64_t kv;           /* all blocks of all pools */
-    uint64_t scratch;      /* activations, logits, per-thread buffers */
-    uint64_t graphs;       /* CUDA: captured steps and loaded kernels, an upper estimate */
-    uint64_t total;        /* weights + kv + scratch + graphs */
-    uint64_t available;    /* memory available now; 0 = unknown */
+    uint64_t kv;                     /* all blocks of all pools */
+    uint64_t scratch;                /* activations, logits, per-thread buffers */
+    uint64_t graphs;    /* CUDA: captured steps and loaded kernels, an upper estimate */
+    uint64_t total;     /* weights + kv + scratch + graphs */
+    uint64_t available; /* memory available now; 0 = unknown */
 } rose_memory_plan;
 
 /* The arithmetic of a plan, for people: "float32", "bfloat16 with int8 weights", ... */
@@ -306,10 +306,6 @@ typedef struct rose_backend_ops {
     rose_status (*step)(void *ctx, const rose_batch *b, uint64_t *ticket, rose_err *err);
     /* Wait for that step and give its ids. */
     rose_status (*collect)(void *ctx, uint64_t ticket, rose_step_result *out, rose_err *err);
-    /* Copies page src[i] to dst[i] in every layer: after the steps enqueued before, and before
-     * the next one. */
-    rose_status (*copy_pages)(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
-                              rose_err *err);
     /* Closes the context after it has waited for the steps in flight. Accepts NULL and a
      * half-opened context. */
     void (*close)(void *ctx);

@@ -72,10 +72,11 @@ static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p
                          "step: sequence %u has %u rows from row %u, position %u, adapter %u", i,
                          s->n, s->first, s->pos, s->adapter);
     const uint32_t n_pages = (s->pos + s->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
-    for (uint32_t j = 0; j < n_pages; j++)
-        if (s->table[0][j] >= p->pools[0].n_blocks)
-            return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has page %u, the pool has %u", i,
-                             s->table[0][j], p->pools[0].n_blocks);
+    for (uint32_t k = 0; k < p->n_pools; k++)
+        for (uint32_t j = 0; j < n_pages; j++)
+            if (s->table[k][j] >= p->pools[k].n_blocks)
+                return rose_fail(err, ROSE_E_INVAL, "step: sequence %u has page %u, pool %u has %u",
+                                 i, s->table[k][j], k, p->pools[k].n_blocks);
     return ROSE_OK;
 }
 
@@ -110,12 +111,31 @@ uint64_t rose_backend_context_pages(const rose_memory_plan *p)
     return ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
 }
 
+void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_memory_plan *p)
+{
+    rose_pool_spec specs[ROSE_MAX_POOLS];
+    p->n_pools = rose_arch_pools(a, specs, NULL);
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        p->pools[i] = (rose_pool){.block_bytes = bytes(a, specs[i].n_layers, p),
+                                  .tokens = ROSE_KV_PAGE_TOKENS,
+                                  .window = specs[i].window};
+}
+
+uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        bytes += p->pools[i].block_bytes;
+    return bytes;
+}
+
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err)
 {
+    const uint64_t page = rose_backend_page_bytes(p);
     uint64_t pages = default_pages;
 
-    if (o->kv_bytes > 0) pages = o->kv_bytes / p->pools[0].block_bytes;
+    if (o->kv_bytes > 0) pages = o->kv_bytes / page;
     if (o->kv_pages > 0) pages = o->kv_pages;
     if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
     if (pages < rose_backend_context_pages(p))
@@ -125,21 +145,23 @@ rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default
                          "lower max-model-len",
                          (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
                          p->max_model_len);
-    p->pools[0].n_blocks = (uint32_t)pages;
-    p->kv = p->pools[0].block_bytes * pages;
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        p->pools[i].n_blocks = (uint32_t)pages;
+    p->kv = page * pages;
     return ROSE_OK;
 }
 
 bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE])
 {
+    const uint64_t page = rose_backend_page_bytes(p);
     const uint64_t other = p->weights + p->scratch + p->graphs;
-    const uint64_t pages = other < p->available ? (p->available - other) / p->pools[0].block_bytes : 0;
+    const uint64_t pages = other < p->available ? (p->available - other) / page : 0;
     uint64_t tokens = pages * ROSE_KV_PAGE_TOKENS;
     if (pages >= rose_backend_context_pages(p)) {
         snprintf(out, ROSE_KV_ADVICE,
                  "lower num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization: %llu pages "
                  "(%llu MiB) fit",
-                 (unsigned long long)pages, (unsigned long long)(pages * p->pools[0].block_bytes >> 20));
+                 (unsigned long long)pages, (unsigned long long)(pages * page >> 20));
         return true;
     }
     if (tokens > 1024) tokens -= tokens % 1024; /* free memory varies from start to start */

@@ -20,9 +20,18 @@ uint64_t rose_backend_context_pages(const rose_memory_plan *p);
 enum { ROSE_KV_ADVICE = 160 };
 bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE]);
 
-/* Fills p->kv_pages and p->kv; max_model_len and kv_page must be set. default_pages is used if
- * the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len does not
- * fit, so a request of that length could never finish. */
+/* Bytes of a block with K and V of n_layers layers. */
+typedef uint64_t rose_block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p);
+
+/* Fills n_pools and pools but for the numbers of blocks. p->dtype must be set. */
+void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_memory_plan *p);
+
+/* A block of each pool together. */
+uint64_t rose_backend_page_bytes(const rose_memory_plan *p);
+
+/* Fills the numbers of blocks and p->kv; max_model_len and the pools must be set. default_pages is
+ * used if the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len
+ * does not fit, so a request of that length could never finish. */
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err);
 

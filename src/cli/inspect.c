@@ -23,8 +23,9 @@ static void print_plan(const rose_memory_plan *p)
     plan_row("weights", p->weights, "packed for the kernels");
     snprintf(note, sizeof note,
              "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
-             p->pools[0].n_blocks, ROSE_KV_PAGE_TOKENS, rose_format_bytes(p->pools[0].block_bytes, page),
-             p->max_model_len, (p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS);
+             p->pools[0].n_blocks, ROSE_KV_PAGE_TOKENS,
+             rose_format_bytes(p->pools[0].block_bytes, page), p->max_model_len,
+             (p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS);
     plan_row("KV pages", p->kv, note);
     snprintf(note, sizeof note, "steps of up to %u sequences and %u tokens", p->max_seqs,
              p->max_step_tokens);
@@ -43,9 +44,10 @@ static rose_json *plan_json(const rose_memory_plan *p)
         "int8_activations", p->int8_activations ? 1 : 0, "threads", (int64_t)p->n_threads,
         "max_num_seqs", (int64_t)p->max_seqs, "max_num_batched_tokens", (int64_t)p->max_step_tokens,
         "max_model_len", (int64_t)p->max_model_len, "weights_bytes", (int64_t)p->weights,
-        "kv_page_bytes", (int64_t)p->pools[0].block_bytes, "kv_pages", (int64_t)p->pools[0].n_blocks, "kv_bytes",
-        (int64_t)p->kv, "scratch_bytes", (int64_t)p->scratch, "graphs_bytes", (int64_t)p->graphs,
-        "total_bytes", (int64_t)p->total, "available_bytes", (int64_t)p->available);
+        "kv_page_bytes", (int64_t)p->pools[0].block_bytes, "kv_pages",
+        (int64_t)p->pools[0].n_blocks, "kv_bytes", (int64_t)p->kv, "scratch_bytes",
+        (int64_t)p->scratch, "graphs_bytes", (int64_t)p->graphs, "total_bytes", (int64_t)p->total,
+        "available_bytes", (int64_t)p->available);
 }
 
 /* What the plan makes of the model. */

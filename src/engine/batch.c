@@ -45,7 +45,8 @@ bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_to
         b->rules == NULL || b->row_ticket == NULL || b->row_pages == NULL)
         return false;
     for (uint32_t i = 0; i < max_seqs; i++)
-        b->seqs[i].table[0] = b->pages + (size_t)i * stride;
+        for (uint32_t k = 0; k < ROSE_MAX_POOLS; k++)
+            b->seqs[i].table[k] = b->pages + (size_t)i * stride;
     return true;
 }
 

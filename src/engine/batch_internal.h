@@ -42,7 +42,7 @@ typedef struct rose_batch_builder {
     uint32_t max_seqs, max_tokens;
     /* owned */
     uint32_t *tokens;         /* [max_tokens] */
-    rose_batch_seq *seqs;     /* [max_seqs]; seqs[i].table[0] is always row i of pages */
+    rose_batch_seq *seqs;     /* [max_seqs]; the tables of seqs[i] are always row i of pages */
     uint32_t *pages;          /* [max_seqs][stride] */
     rose_batch_out *outs;     /* [max_tokens] */
     rose_output_rules *rules; /* [2][max_tokens] of outputs that have any, by step */

@@ -131,7 +131,8 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     if (st != ROSE_OK) return st;
 
     uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-    if (stride > e->plan.pools[0].n_blocks) stride = e->plan.pools[0].n_blocks; /* no sequence takes more */
+    if (stride > e->plan.pools[0].n_blocks)
+        stride = e->plan.pools[0].n_blocks; /* no sequence takes more */
     e->n_seqs = e->plan.max_seqs + max_waiting;
     e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
     e->port = rose_port_create();

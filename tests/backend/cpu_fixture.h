@@ -304,7 +304,7 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
         seqs[i] = (rose_batch_seq){.first = b.n_tokens,
                                    .n = parts[i].n_rows,
                                    .pos = s->done,
-                                   .table = {pages + i * FX_STRIDE}};
+                                   .table = {pages + i * FX_STRIDE, pages + i * FX_STRIDE}};
         while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
             assert_true(f->n_free > 0);
             s->pages[s->n_pages++] = f->free_pages[--f->n_free];

@@ -90,7 +90,7 @@ static void test_kv_default_rule(void **state)
     /* One context is more than half of what is left: still one context, or too much for plan. */
     o.max_seqs = 1;
     m->arch.n_layers = 1;
-    uint64_t page = rose_cpu_kv_page_bytes(&m->arch, false);
+    uint64_t page = rose_cpu_kv_page_bytes(&m->arch, m->arch.n_layers, false);
     uint64_t tokens = (UINT64_C(5) << 30) / page * 16;
     m->arch.max_positions = tokens < 16000000 ? (uint32_t)tokens : 16000000;
     rose_status st = plan(m, &o, &p, &err);
@@ -196,7 +196,10 @@ static void test_kv_advice(void **state)
 {
     (void)state;
     char text[ROSE_KV_ADVICE];
-    rose_memory_plan p = {.max_model_len = 131072, .n_pools = 1, .pools = {{.block_bytes = 1 << 20}}, .available = 10ull << 30};
+    rose_memory_plan p = {.max_model_len = 131072,
+                          .n_pools = 1,
+                          .pools = {{.block_bytes = 1 << 20}},
+                          .available = 10ull << 30};
     p.weights = 4ull << 30; /* 6 GiB are left: 6144 pages, 98304 tokens */
     assert_true(rose_backend_kv_advice(&p, text));
     assert_string_equal(text, "lower max-model-len: 98304 tokens fit");
@@ -528,38 +531,6 @@ static void test_from_a_folder(void **state)
 
 /* ---- steps ---- */
 
-static void test_copy_pages(void **state)
-{
-    (void)state;
-    rose_model *m = fx_model(&g_shape, 1);
-    fx_seq a = fx_seq_make(m, 3, 40), b = fx_seq_make(m, 3, 40), c = fx_seq_make(m, 3, 40);
-    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, "auto", 1, 4);
-    rose_err err;
-    fx_run(&f, &a, 40, 40);
-    fx_run(&f, &b, 20, 20);
-    /* c goes on from copies of b's pages: a full one and one with four tokens. */
-    for (int i = 0; i < 2; i++)
-        c.pages[c.n_pages++] = f.free_pages[--f.n_free];
-    assert_int_equal(f.ops->copy_pages(f.cpu, b.pages, c.pages, 2, &err), ROSE_OK);
-    c.done = 20;
-    memset(f.cpu->kv + b.pages[0] * f.cpu->kv_page_bytes, 0xFF, f.cpu->kv_page_bytes);
-    memset(f.cpu->kv + b.pages[1] * f.cpu->kv_page_bytes, 0xFF, f.cpu->kv_page_bytes);
-    memcpy(c.logits, b.logits, (size_t)20 * m->arch.vocab_size * sizeof *c.logits);
-    memcpy(c.next_ids, b.next_ids, 20 * sizeof *c.next_ids);
-    fx_run(&f, &c, 40, 3);
-    fx_same(m, &a, &c, "copied pages");
-
-    uint32_t bad = f.plan.pools[0].n_blocks, good = 0;
-    assert_int_equal(f.ops->copy_pages(f.cpu, &bad, &good, 1, &err), ROSE_E_INVAL);
-    assert_int_equal(f.ops->copy_pages(f.cpu, &good, &bad, 1, &err), ROSE_E_INVAL);
-    assert_int_equal(f.ops->copy_pages(f.cpu, &good, &good, 1, &err), ROSE_OK);
-    fx_close(&f);
-    fx_seq_free(&a);
-    fx_seq_free(&b);
-    fx_seq_free(&c);
-    fx_model_free(m);
-}
-
 /* A batch of one sequence of 20 rows for the tests below. */
 typedef struct one {
     uint32_t tokens[20], pages[2];
@@ -725,7 +696,7 @@ int main(void)
         cmocka_unit_test(test_int8_refusals),
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_from_a_folder),
-        cmocka_unit_test(test_copy_pages),
+
         cmocka_unit_test(test_outputs),
         cmocka_unit_test(test_not_a_number),
         cmocka_unit_test(test_bad_batches),

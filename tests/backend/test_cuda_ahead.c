@@ -296,41 +296,14 @@ static void test_no_id(void **state)
     fx_model_free(m);
 }
 
-/* A copy between two steps in flight has what the first wrote, and not what the second writes. */
-static void test_copy_between(void **state)
-{
-    (void)state;
-    rose_model *m = fx_model(&g_shape, fx_seed());
-    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    rose_err err = {""};
-    uint32_t ids[2][3];
-    const uint32_t a = 3, b = 7;
-    uint64_t t[2];
-    for (int copied = 0; copied < 2; copied++) {
-        assert_int_equal(one(&f, 5, 0, &a, &t[0]), ROSE_OK);
-        if (copied) assert_int_equal(f.ops->copy_pages(f.cpu, &a, &b, 1, &err), ROSE_OK);
-        assert_int_equal(one(&f, ROSE_TOKEN_OUTPUT, 1, copied ? &b : &a, &t[1]), ROSE_OK);
-        ids[copied][0] = result(&f, t[0]);
-        ids[copied][1] = result(&f, t[1]);
-        if (copied) { /* the old page is as it was: it can go on alone, and gets the same */
-            assert_int_equal(one(&f, ids[1][0], 1, &a, &t[0]), ROSE_OK);
-            assert_int_equal(result(&f, t[0]), ids[1][1]);
-        }
-        assert_int_equal(one(&f, 11, 2, copied ? &b : &a, &t[0]), ROSE_OK);
-        ids[copied][2] = result(&f, t[0]);
-    }
-    assert_memory_equal(ids[0], ids[1], sizeof ids[0]);
-    fx_close(&f);
-    fx_model_free(m);
-}
-
 /* An argument runs the tests whose names match it. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_ids),     cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_no_id),
-        cmocka_unit_test(test_copy_between),
+        cmocka_unit_test(test_same_ids),
+        cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_id),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

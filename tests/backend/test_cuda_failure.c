@@ -161,7 +161,8 @@ static void shares(void)
     o.cuda.memory_utilization = 0.3f;
     CHECK(ops->plan(m, &o, &p, &err) == ROSE_OK);
     CHECK(p.total <= (uint64_t)(0.3001 * (double)total));
-    CHECK(p.total + p.pools[0].block_bytes > (uint64_t)(0.2999 * (double)total) || p.pools[0].n_blocks == INT32_MAX);
+    CHECK(p.total + p.pools[0].block_bytes > (uint64_t)(0.2999 * (double)total) ||
+          p.pools[0].n_blocks == INT32_MAX);
     CHECK(ops->open(&ctx, m, &o, &p, &err) == ROSE_OK);
     CHECK(cudaMemGetInfo(&after, &total) == cudaSuccess);
     printf("planned %.1f MiB, of it %.1f for graphs; taken %.1f MiB\n", (double)p.total / 1048576,

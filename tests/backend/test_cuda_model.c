@@ -628,31 +628,6 @@ static void test_zero_logits(void **state)
     }
 }
 
-static void test_copy_pages(void **state)
-{
-    (void)state;
-    rose_err err = {""};
-    rose_model *m = fx_model(&g_shapes[1], fx_seed());
-    fx_backend f = fx_open(m, ROSE_COMPUTE_F16, NULL, 0, 1);
-    fx_seq a = fx_seq_make(m, 5, 40), b = fx_seq_make(m, 5, 40);
-    fx_run(&f, &a, 32, 32);
-    b.pages[b.n_pages++] = f.free_pages[--f.n_free];
-    b.pages[b.n_pages++] = f.free_pages[--f.n_free];
-    assert_int_equal(f.ops->copy_pages(f.cpu, a.pages, b.pages, 2, &err), ROSE_OK);
-    memcpy(b.logits, a.logits, (size_t)32 * m->arch.vocab_size * sizeof *a.logits);
-    memcpy(b.next_ids, a.next_ids, 32 * sizeof *a.next_ids);
-    b.done = 32;
-    fx_run(&f, &a, 40, 3);
-    fx_run(&f, &b, 40, 1);
-    fx_same(m, &a, &b, "copied pages");
-    uint32_t bad = f.plan.pools[0].n_blocks;
-    assert_int_equal(f.ops->copy_pages(f.cpu, &bad, b.pages, 1, &err), ROSE_E_INVAL);
-    fx_seq_free(&a);
-    fx_seq_free(&b);
-    fx_close(&f);
-    fx_model_free(m);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
@@ -684,12 +659,12 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_cpu),   cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_repeats),       cmocka_unit_test(test_every_batch_size),
-        cmocka_unit_test(test_copy_pages),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_kernels),       cmocka_unit_test(test_switches),
-        cmocka_unit_test(test_little),        cmocka_unit_test(test_megakernel),
-        cmocka_unit_test(test_ways),          cmocka_unit_test(test_many_words),
-        cmocka_unit_test(test_prompt_graphs), cmocka_unit_test(test_little_single),
-        cmocka_unit_test(test_little_crowds), cmocka_unit_test(test_zero_logits),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_switches),      cmocka_unit_test(test_little),
+        cmocka_unit_test(test_megakernel),    cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
+        cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
+        cmocka_unit_test(test_zero_logits),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

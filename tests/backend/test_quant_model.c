@@ -352,7 +352,8 @@ static void test_plan(void **state)
     }
     const uint64_t tables = (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * sizeof(float);
     assert_in_range(p.weights, least + tables, least + tables + 16384);
-    assert_in_range(p.pools[0].block_bytes, 1, rose_cpu_kv_page_bytes(a, true)); /* KV in bf16 */
+    assert_in_range(p.pools[0].block_bytes, 1,
+                    rose_cpu_kv_page_bytes(a, a->n_layers, true)); /* KV in bf16 */
 
     o.quantization = ROSE_QUANT_INT8;
     assert_int_equal(rose_backend_cpu()->plan(t.blocks, &o, &p, &err), ROSE_E_UNSUPPORTED);

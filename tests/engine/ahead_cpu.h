@@ -153,7 +153,6 @@ static inline const rose_backend_ops *ahead_cpu_ops(void)
     ops.open = ahead_cpu_open;
     ops.step = ahead_cpu_step;
     ops.collect = ahead_cpu_collect;
-    ops.copy_pages = NULL;
     ops.close = ahead_cpu_close;
     return &ops;
 }

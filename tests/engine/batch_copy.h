@@ -48,7 +48,8 @@ static inline void batch_copy_take(batch_copy *c, const rose_batch *b)
         rose_batch_seq *q = &c->seqs[i];
         uint32_t *to = c->pages + (size_t)i * c->stride;
         memcpy(to, q->table[0], ((q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1) * sizeof *to);
-        q->table[0] = to;
+        for (int k = 0; k < ROSE_MAX_POOLS; k++)
+            q->table[k] = to;
     }
     c->b.tokens = c->tokens;
     c->b.seqs = c->seqs;

@@ -54,12 +54,6 @@ static bool cursor_before(const cursor *a, const cursor *b)
     return a->tile < b->tile;
 }
 
-/* The pages of a piece's sequence. */
-static const uint32_t *pages_of(const rose_cpu_share *w, const rose_cpu_piece *q)
-{
-    return w->b->seqs[q->seq].table[0];
-}
-
 /* What a thread does of one block's attention in one layer. */
 typedef struct attending {
     const rose_cpu_share *w;
@@ -68,6 +62,12 @@ typedef struct attending {
     uint32_t layer;
     cursor to;
 } attending;
+
+/* The layer's pages of a piece's sequence. */
+static const uint32_t *pages_of(const attending *n, const rose_cpu_piece *q)
+{
+    return n->w->b->seqs[q->seq].table[n->w->c->weights.layers[n->layer].pool];
+}
 
 /* QK-norm and RoPE of one head of one row, in place. */
 static void turn(const rose_cpu *c, const rose_cpu_layer *l, uint32_t hd, const float *weight,
@@ -87,9 +87,8 @@ static void append_tile(const attending *n, const cursor *at, const rose_cpu_til
     const rose_cpu_scratch *sc = &c->scratch;
     const rose_cpu_layer *l = &c->weights.layers[n->layer];
     const size_t hd = n->m->head_dim, first_k = n->m->n_heads * hd;
-    const uint32_t page = pages_of(n->w, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
-    uint8_t *head = c->kv + page * c->kv_page_bytes + n->layer * c->kv_layer_bytes +
-                    at->head * c->kv_head_bytes;
+    const uint32_t page = pages_of(n, &sc->pieces[at->piece])[t->pos / ROSE_KV_PAGE_TOKENS];
+    uint8_t *head = l->kv + page * l->kv_block_bytes + at->head * c->kv_head_bytes;
 
     for (uint32_t i = 0; i < t->n_rows; i++) {
         float *k =
@@ -109,8 +108,8 @@ static void attend_next(const attending *n, cursor at, rose_attention *a)
     if (!cursor_before(&at, &n->to) || (at.piece == here.piece && at.head == here.head)) return;
     const rose_cpu_piece *q = &c->scratch.pieces[at.piece];
     const rose_cpu_tile *t = &c->scratch.tiles[q->first_tile + at.tile];
-    a->next_kv = c->kv + n->layer * c->kv_layer_bytes + at.head * c->kv_head_bytes;
-    a->next_pages = pages_of(n->w, q);
+    a->next_kv = c->weights.layers[n->layer].kv + at.head * c->kv_head_bytes;
+    a->next_pages = pages_of(n, q);
     a->next_n_pages = (t->pos + t->n_rows - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
@@ -165,9 +164,9 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
         .head_dim = hd,
         .scale = l->scale,
         .cap = n->m->softcap,
-        .kv = c->kv + n->layer * c->kv_layer_bytes + at->head * c->kv_head_bytes,
-        .page_stride = c->kv_page_bytes,
-        .pages = pages_of(n->w, &sc->pieces[at->piece]),
+        .kv = l->kv + at->head * c->kv_head_bytes,
+        .page_stride = l->kv_block_bytes,
+        .pages = pages_of(n, &sc->pieces[at->piece]),
         .bf16 = c->bf16,
         .out = sc->o + t->row * sc->ld_o + column,
         .scratch = n->w->scratch,

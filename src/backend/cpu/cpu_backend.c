@@ -112,7 +112,8 @@ static uint64_t default_pages(const rose_memory_plan *p)
     uint64_t bytes = DEFAULT_KV_BYTES, pages = context * p->max_seqs;
 
     if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
-    if (bytes / p->pools[0].block_bytes < pages) pages = bytes / p->pools[0].block_bytes;
+    const uint64_t page = rose_backend_page_bytes(p);
+    if (bytes / page < pages) pages = bytes / page;
     return pages < context ? context : pages;
 }
 
@@ -163,6 +164,11 @@ static rose_status choose_types(const rose_model *m, const rose_backend_opts *o,
     return ROSE_OK;
 }
 
+static uint64_t block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p)
+{
+    return rose_cpu_kv_page_bytes(a, n_layers, bf16_attention(p));
+}
+
 /* Fills the sizes of p that depend on the types of the weights. */
 static void size_parts(const rose_model *m, rose_memory_plan *p)
 {
@@ -174,7 +180,7 @@ static void size_parts(const rose_model *m, rose_memory_plan *p)
     p->weights = weights.used;
     p->weights_read = weights.used - beside_a_row(m, p);
     p->scratch = scratch.used;
-    p->pools[0].block_bytes = rose_cpu_kv_page_bytes(&m->arch, bf16_attention(p));
+    rose_backend_plan_pools(&m->arch, block_bytes, p);
 }
 
 /* Names the option that makes the weights small enough, or NULL. */
@@ -198,7 +204,7 @@ static const char *smaller_weights(const rose_model *m, const rose_backend_opts 
         q.int8_activations = false;
         if (choose_types(m, &with, isa, &q, NULL) != ROSE_OK) continue;
         size_parts(m, &q);
-        q.kv = q.pools[0].block_bytes * rose_backend_context_pages(&q);
+        q.kv = rose_backend_page_bytes(&q) * rose_backend_context_pages(&q);
         if (q.weights < p->weights && q.weights + q.scratch + q.kv <= p->available)
             return ways[i].option;
     }
@@ -316,6 +322,28 @@ static void touch_regions(rose_cpu *c)
     rose_pool_run(c->pool, touch_thread, &c->scratch_region);
 }
 
+/* Says of each layer where its K and V are in the blocks of its pool. */
+static void place_layers(rose_cpu *c)
+{
+    const rose_arch *a = &c->arch;
+    const uint32_t n_kv = rose_arch_any(a)->mixer.n_kv_heads;
+    uint8_t pool_of_kind[ROSE_MAX_KINDS];
+    rose_pool_spec specs[ROSE_MAX_POOLS];
+    uint8_t *next[ROSE_MAX_POOLS], *base = c->kv;
+    const uint32_t n_pools = rose_arch_pools(a, specs, pool_of_kind);
+    for (uint32_t i = 0; i < n_pools; i++) {
+        next[i] = base;
+        base += c->plan.pools[i].block_bytes * c->plan.pools[i].n_blocks;
+    }
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        rose_cpu_layer *l = &c->weights.layers[i];
+        l->pool = pool_of_kind[a->kind_of[i]];
+        l->kv = next[l->pool];
+        l->kv_block_bytes = c->plan.pools[l->pool].block_bytes;
+        next[l->pool] += n_kv * c->kv_head_bytes;
+    }
+}
+
 static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
 {
     rose_status st;
@@ -334,6 +362,7 @@ static rose_status map_regions(rose_cpu *c, const rose_model *m, rose_err *err)
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL, "the memory plan was made for another model");
     c->kv = c->kv_region.base;
+    place_layers(c);
     return ROSE_OK;
 }
 
@@ -366,8 +395,6 @@ static rose_status cpu_open(void **ctx, const rose_model *m, const rose_backend_
     c->plan = *p;
     c->bf16 = bf16_attention(p);
     c->kv_head_bytes = rose_kv_head_bytes(c->bf16, mixer->head_dim);
-    c->kv_layer_bytes = mixer->n_kv_heads * c->kv_head_bytes;
-    c->kv_page_bytes = p->pools[0].block_bytes;
     rose_cpu_kernels_init(&c->kernels, isa);
     const uint64_t began = rose_now_ns();
     if ((st = map_regions(c, m, err)) != ROSE_OK) goto done;
@@ -412,21 +439,6 @@ static rose_status cpu_collect(void *ctx, uint64_t ticket, rose_step_result *out
     return ROSE_OK;
 }
 
-static rose_status cpu_copy_pages(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
-                                  rose_err *err)
-{
-    rose_cpu *c = ctx;
-    for (uint32_t i = 0; i < n; i++)
-        if (src[i] >= c->plan.pools[0].n_blocks || dst[i] >= c->plan.pools[0].n_blocks)
-            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u, %u pages", src[i], dst[i],
-                             c->plan.pools[0].n_blocks);
-    for (uint32_t i = 0; i < n; i++)
-        if (src[i] != dst[i])
-            memcpy(c->kv + dst[i] * c->kv_page_bytes, c->kv + src[i] * c->kv_page_bytes,
-                   c->kv_page_bytes);
-    return ROSE_OK;
-}
-
 const rose_backend_ops *rose_backend_cpu(void)
 {
     static const rose_backend_ops ops = {
@@ -437,7 +449,6 @@ const rose_backend_ops *rose_backend_cpu(void)
         .open = cpu_open,
         .step = cpu_step,
         .collect = cpu_collect,
-        .copy_pages = cpu_copy_pages,
         .close = cpu_close,
     };
     return &ops;

@@ -43,6 +43,10 @@ typedef struct rose_cpu_layer {
     rose_cpu_linear m[ROSE_N_ROLES];
     float scale; /* of attention scores */
     int rope;    /* of rose_cpu_weights.rope; -1 = none */
+    /* Its K and V: head blocks [n_kv_heads] in block 0 of its pool, and from block to block. */
+    uint8_t *kv;
+    size_t kv_block_bytes;
+    uint32_t pool;
 } rose_cpu_layer;
 
 /* [max_model_len][half] each; NULL where half is 0. */
@@ -141,8 +145,8 @@ typedef struct rose_cpu {
     rose_region weights_region, kv_region, scratch_region;
     rose_cpu_weights weights;
     rose_cpu_scratch scratch;
-    uint8_t *kv; /* [kv_pages][n_layers][n_kv_heads] head blocks, kv_page bytes a page */
-    size_t kv_head_bytes, kv_layer_bytes, kv_page_bytes;
+    uint8_t *kv; /* pool after pool: [blocks][layers of the pool][n_kv_heads] head blocks */
+    size_t kv_head_bytes;
     uint64_t ticket;
     uint32_t n_results;
     uint64_t phase_ns[ROSE_N_PHASES], n_steps;
@@ -166,7 +170,8 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
                              const rose_memory_plan *p);
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
                              const rose_memory_plan *p);
-uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16);
+/* Bytes of a KV page with n_layers layers. */
+uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, uint32_t n_layers, bool bf16);
 
 /* Maps zeroed anonymous memory, in huge pages where the system has them. */
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err);

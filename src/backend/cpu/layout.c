@@ -297,13 +297,13 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->own_h = take_floats(b, p->n_threads * s->own_stride);
 }
 
-/* Bytes of a KV page. The blocks of one head in successive pages are one page size apart. If
+/* The blocks of one head in successive pages are one page size apart. If
  * that is a multiple of a large power of two, they compete for few sets of the cache. An odd
  * number of 4 KiB spreads them. */
-uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, bool bf16)
+uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, uint32_t n_layers, bool bf16)
 {
     const rose_mixer *m = &rose_arch_any(a)->mixer;
-    uint64_t bytes = (uint64_t)a->n_layers * m->n_kv_heads * rose_kv_head_bytes(bf16, m->head_dim);
+    uint64_t bytes = (uint64_t)n_layers * m->n_kv_heads * rose_kv_head_bytes(bf16, m->head_dim);
     if (bytes >= 65536 && bytes % 8192 == 0) bytes += 4096;
     return bytes;
 }

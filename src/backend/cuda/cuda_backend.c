@@ -178,7 +178,10 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     const rose_memory_plan *p = &c->plan;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_attend_pad(m->head_dim);
-    c->n_windows = rose_cuda_windows(a, c->windows);
+    rose_pool_spec specs[ROSE_MAX_POOLS];
+    c->n_windows = rose_arch_pools(a, specs, NULL);
+    for (uint32_t i = 0; i < c->n_windows; i++)
+        c->windows[i] = specs[i].window;
     c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
     c->pdl = o->cuda.pdl && c->device.code >= 90;
     c->without = p->without;
@@ -460,26 +463,6 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
     return ROSE_OK;
 }
 
-static rose_status cuda_copy_pages(void *ctx, const uint32_t *src, const uint32_t *dst, uint32_t n,
-                                   rose_err *err)
-{
-    rose_cuda *c = ctx;
-    const uint64_t bytes = c->plan.pools[0].block_bytes;
-    uint8_t *kv = c->kv_base;
-
-    for (uint32_t i = 0; i < n; i++)
-        if (src[i] >= c->plan.pools[0].n_blocks || dst[i] >= c->plan.pools[0].n_blocks)
-            return rose_fail(err, ROSE_E_INVAL, "copy of page %u to %u: the pool has %u pages",
-                             src[i], dst[i], c->plan.pools[0].n_blocks);
-    for (uint32_t i = 0; i < n; i++) {
-        if (src[i] == dst[i]) continue;
-        cudaError_t e = cudaMemcpyAsync(kv + dst[i] * bytes, kv + src[i] * bytes, bytes,
-                                        cudaMemcpyDeviceToDevice, c->stream);
-        if (e != cudaSuccess) return rose_cuda_fail(err, e, "copying pages");
-    }
-    return ROSE_OK;
-}
-
 const rose_backend_ops rose_cuda_ops = {
     .name = "cuda",
     .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES | ROSE_CAP_AHEAD | ROSE_CAP_STATES,
@@ -488,7 +471,6 @@ const rose_backend_ops rose_cuda_ops = {
     .open = cuda_open,
     .step = cuda_step,
     .collect = cuda_collect,
-    .copy_pages = cuda_copy_pages,
     .close = cuda_close,
 };
 

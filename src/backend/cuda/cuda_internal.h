@@ -163,6 +163,7 @@ struct rose_cuda {
     rose_memory_plan plan;
     rose_cuda_type type;
     uint32_t hd_pad;
+    uint32_t windows[ROSE_MAX_POOLS], n_windows; /* distinct windows of the layers */
     bool plain; /* no attention kernel with tensor cores supports the shape or type */
     cudaStream_t stream;
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */

@@ -33,9 +33,10 @@ rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms)
 {
+    rose_pool_spec specs[ROSE_MAX_POOLS];
     s->n_cuts = s->n_units = 0;
     if (s->n_single == 0) return;
-    s->n_cuts = p->n_pools;
+    s->n_cuts = rose_arch_pools(a, specs, NULL);
     s->n_units = rose_cuda_attend_limits(a, p, sms, s->n_single).max_units;
 }
 

@@ -52,7 +52,8 @@ static rose_status warm_rows(warm *w, uint32_t n_rows)
     rose_batch b = {.tokens = w->zeros, .seqs = w->seqs};
 
     if (n_rows > p->max_step_tokens) n_rows = p->max_step_tokens;
-    while (b.n_tokens < n_rows && b.n_seqs < p->max_seqs && b.n_seqs < p->pools[0].n_blocks / stride) {
+    while (b.n_tokens < n_rows && b.n_seqs < p->max_seqs &&
+           b.n_seqs < p->pools[0].n_blocks / stride) {
         const uint32_t left = n_rows - b.n_tokens;
         const uint32_t n = left < p->max_model_len ? left : p->max_model_len;
         w->seqs[b.n_seqs] = (rose_batch_seq){

@@ -472,8 +472,9 @@ static void check_sizes(rose_model *m)
         assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
         assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
         assert_int_equal(p.kv, p.pools[0].n_blocks * p.pools[0].block_bytes);
-        assert_int_equal(p.pools[0].block_bytes, a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
-                                        rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
+        assert_int_equal(p.pools[0].block_bytes,
+                         a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
+                             rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
     }
 }
 
