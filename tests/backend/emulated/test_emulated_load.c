@@ -328,7 +328,7 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
 
 /* ---- models ---- */
 
-static rose_model *open_config_as(const char *name, rose_dtype dtype, const char *format)
+static rose_model *open_config_as(const char *name, rose_format dtype, const char *format)
 {
     char config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
     rose_random_opts o;
@@ -347,7 +347,7 @@ static rose_model *open_config_as(const char *name, rose_dtype dtype, const char
     return m;
 }
 
-static rose_model *open_config(const char *name, rose_dtype dtype)
+static rose_model *open_config(const char *name, rose_format dtype)
 {
     return open_config_as(name, dtype, "auto");
 }
@@ -400,10 +400,10 @@ static void test_permuted(void **state)
 }
 
 /* A copy of t whose values are random blocks of this type. The caller frees its data. */
-static void to_blocks(rose_tensor *t, rose_dtype dtype, fx_random *r)
+static void to_blocks(rose_tensor *t, rose_format dtype, fx_random *r)
 {
     t->dtype = dtype;
-    const uint64_t bytes = rose_dtype_bytes(dtype, t->shape[0] * t->shape[1]);
+    const uint64_t bytes = rose_values_bytes(dtype, t->shape[0] * t->shape[1]);
     uint8_t *data = malloc(bytes);
     assert_non_null(data);
     for (uint64_t i = 0; i < bytes; i++) /* 0x2c: every fp16 scale is small and finite */
@@ -414,7 +414,7 @@ static void to_blocks(rose_tensor *t, rose_dtype dtype, fx_random *r)
 /* Block types are widened on the host, by several threads where a slice is large. */
 static void test_blocks(void **state)
 {
-    static const rose_dtype types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
+    static const rose_format types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
     (void)state;
     fx_random r = {fx_seed(), 0};
     rose_model *m = open_config(CONFIG("gemma3"), ROSE_BF16);
@@ -500,7 +500,7 @@ static void refused(rose_model *m, const char *why)
 /* Every family is taken; a shape that no kernel computes is refused by name. */
 static void test_check(void **state)
 {
-    static const rose_dtype files[] = {ROSE_F32, ROSE_F16, ROSE_BF16, ROSE_Q4_K};
+    static const rose_format files[] = {ROSE_F32, ROSE_F16, ROSE_BF16, ROSE_Q4_K};
     static const rose_compute taken[] = {ROSE_COMPUTE_BF16, ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16,
                                          ROSE_COMPUTE_BF16};
     (void)state;
@@ -534,7 +534,7 @@ static void test_check(void **state)
 /* Load format "dummy": the weights that the GPU draws are those of the written model. */
 static void test_dummy(void **state)
 {
-    static const rose_dtype files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
+    static const rose_format files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
     (void)state;
     for (int i = 0; i < 3; i++) {
         rose_model *written = open_config(g_families[i + 3], files[i]);
