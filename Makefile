@@ -87,7 +87,7 @@ isa_flags     = $(if $(FLAGS_$(isa_of)),$(FLAGS_$(isa_of)) $(SAN_ISA))
 # clang 14 takes four minutes of CPU time for this file if it optimises code with ASAN.
 $B/obj/backend/cpu/matmul_avx512bf16.o: CFLAGS += $(if $(filter checked,$(VARIANT)),-O0)
 
-ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched engine api lib
+ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched engine api hub lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
