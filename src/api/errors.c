@@ -4,30 +4,13 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-
-/* Returns the length of the valid UTF-8 character at s; 0 if there is none (NUL-terminated
- * text). */
-static size_t utf8_char(const unsigned char *s)
-{
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
-    if ((s[1] & 0xC0) != 0x80) return 0;
-    if (s[0] < 0xE0) return 2;
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)) return 0;
-    if ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)) return 0;
-    if ((s[2] & 0xC0) != 0x80) return 0;
-    if (s[0] < 0xF0) return 3;
-    return (s[3] & 0xC0) == 0x80 ? 4 : 0;
-}
+#include "base/utf8.h"
 
 void rose_api_utf8_clean(char *s)
 {
-    unsigned char *p = (unsigned char *)s;
-    while (*p != '\0') {
-        size_t n = utf8_char(p);
-        if (n == 0) *p = '?';
-        p += n == 0 ? 1 : n;
-    }
+    char *const end = s + strlen(s);
+    while ((s += rose_utf8_valid_prefix(s, (size_t)(end - s))) < end)
+        *s++ = '?';
 }
 
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/utf8.h"
 
 void rose_api_extra_free(rose_api_extra *x)
 {
@@ -46,14 +47,6 @@ static void put_logprob(rose_api_out *o, float x)
 {
     if (!(x >= -9999.0f && x <= 0x1p100f)) x = -9999.0f;
     rose_api_putf(o, "%.9g", (double)x);
-}
-
-static uint32_t n_characters(const char *s, size_t len)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
 }
 
 static void comma(rose_api_out *o)
@@ -110,7 +103,7 @@ static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *
     put_name_at(c, id, report != NULL ? ROSE_DECODE_CONTINUES : 0);
     rose_api_put_string(&x->tokens, x->name.data, x->name.len);
     rose_api_put_u64(&x->offsets, x->offset);
-    x->offset += n_characters(x->name.data, x->name.len);
+    x->offset += (uint32_t)rose_utf8_count(x->name.data, x->name.len);
 }
 
 static void put_chat_token(rose_api_choice *c, const rose_logprob *e)

@@ -5,6 +5,7 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 typedef struct route {
     const char *path;
@@ -145,21 +146,13 @@ static void get_models(rose_api_io *io, rose_http_req *r)
     reply_out(io, r, 200, NULL, &o);
 }
 
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* Tells whether the percent-encoded text stands for name; a final slash is ignored. */
 static bool path_equals(const char *text, const char *name)
 {
     for (; *text != '\0'; text++, name++) {
         int c = (unsigned char)*text;
         if (c == '%') {
-            int hi = hex_value(text[1]), lo = hi < 0 ? -1 : hex_value(text[2]);
+            int hi = rose_hex_digit(text[1]), lo = hi < 0 ? -1 : rose_hex_digit(text[2]);
             if (lo < 0) return false;
             c = hi * 16 + lo;
             text += 2;
