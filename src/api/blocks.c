@@ -497,14 +497,15 @@ static void put_message_usage(rose_api_out *o, const rose_api_choice *c)
 static bool is_own_stop(const rose_api_choice *c)
 {
     const rose_api_job *j = c->job;
-    return c->stop_kind == ROSE_API_STOP_STRING && !(j->plain && c->stop.which == j->stops.n - 1);
+    return c->stop_kind == ROSE_API_STOP_STRING &&
+           !(j->asked.plain && c->stop.which == j->stops.n - 1);
 }
 
 static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 {
     const char *reason = "end_turn";
     if (is_cut(c))
-        reason = c->job->shortened ? "model_context_window_exceeded" : "max_tokens";
+        reason = c->job->asked.shortened ? "model_context_window_exceeded" : "max_tokens";
     else if (rose_api_has_part(c, ROSE_API_PART_CALL))
         reason = "tool_use";
     else if (is_own_stop(c))

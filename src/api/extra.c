@@ -28,7 +28,7 @@ static void put_name_at(rose_api_choice *c, uint32_t id, unsigned flags)
 {
     rose_api_extra *x = c->extra;
     char number[24];
-    if (c->job->as_ids) {
+    if (c->job->asked.as_ids) {
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
     } else if (rose_decode(c->job->api->tok, &id, 1, flags, &x->name, NULL) == ROSE_E_NOMEM) {
@@ -97,7 +97,7 @@ static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *
         rose_api_puts(&x->tops, "null");
     } else {
         put_logprob(&x->values, report[0].logprob);
-        put_top_object(c, report, c->job->n_top);
+        put_top_object(c, report, c->job->asked.n_top);
     }
     x->name.len = 0;
     put_name_at(c, id, report != NULL ? ROSE_DECODE_CONTINUES : 0);
@@ -130,7 +130,7 @@ static void add_chat(rose_api_choice *c, const rose_logprob *report)
     comma(o);
     put_chat_token(c, &report[0]);
     rose_api_puts(o, ",\"top_logprobs\":[");
-    for (uint32_t i = 1; i <= c->job->n_top; i++) {
+    for (uint32_t i = 1; i <= c->job->asked.n_top; i++) {
         if (i > 1) rose_api_puts(o, ",");
         put_chat_token(c, &report[i]);
         rose_api_puts(o, "}");
@@ -142,11 +142,11 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id)
 {
     rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    if (j->token_ids) {
+    if (j->asked.token_ids) {
         comma(&x->ids);
         rose_api_put_u64(&x->ids, id);
     }
-    if (!j->logprobs) return;
+    if (!j->asked.logprobs) return;
     const rose_logprob *report = rose_request_logprobs(c->req, c->n_tokens - 1);
     if (j->kind == ROSE_API_CHAT)
         add_chat(c, report);
@@ -165,7 +165,7 @@ static void put_prompt_logprobs(rose_api_choice *c, const rose_ids *ids)
     for (uint32_t pos = 1; pos < ids->len; pos++) {
         const rose_logprob *e = rose_request_prompt_logprobs(c->req, pos);
         rose_api_puts(o, ",{");
-        for (uint32_t i = 0; i <= c->job->prompt_n_top; i++) {
+        for (uint32_t i = 0; i <= c->job->asked.prompt_n_top; i++) {
             if (i > 0 && e[i].id == e[0].id) continue;
             x->name.len = 0;
             put_name(c, e[i].id);
@@ -183,13 +183,13 @@ void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text)
 {
     rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    const rose_ids *ids = &j->prompts.v[c->index / j->asked.n];
     x->begun = true;
-    if (j->prompt_logprobs) put_prompt_logprobs(c, ids);
-    if (!j->echo) return;
+    if (j->asked.prompt_logprobs) put_prompt_logprobs(c, ids);
+    if (!j->asked.echo) return;
     if (rose_decode(j->api->tok, ids->data, ids->len, 0, &text->b, NULL) == ROSE_E_NOMEM)
         text->oom = true;
-    for (uint32_t pos = 0; j->logprobs && pos < ids->len; pos++)
+    for (uint32_t pos = 0; j->asked.logprobs && pos < ids->len; pos++)
         add_completion(c, ids->data[pos],
                        pos == 0 ? NULL : rose_request_prompt_logprobs(c->req, pos));
 }
@@ -206,7 +206,7 @@ static void put_list(rose_api_out *o, const char *name, const rose_api_out *item
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
 {
     const rose_api_extra *x = c->extra;
-    if (x == NULL || !c->job->logprobs) {
+    if (x == NULL || !c->job->asked.logprobs) {
         rose_api_puts(o, "null");
     } else if (c->job->kind == ROSE_API_CHAT) {
         put_list(o, "{\"content\":[", &x->tokens);
@@ -254,8 +254,8 @@ void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c, const rose_api
 static void put_prompt(rose_api_out *o, const rose_api_choice *c)
 {
     const rose_api_job *j = c->job;
-    const rose_ids *ids = &j->prompts.v[c->index / j->n];
-    if (j->token_ids) {
+    const rose_ids *ids = &j->prompts.v[c->index / j->asked.n];
+    if (j->asked.token_ids) {
         rose_api_puts(o, ",\"prompt_token_ids\":[");
         for (size_t i = 0; i < ids->len; i++) {
             if (i > 0) rose_api_puts(o, ",");
@@ -263,14 +263,14 @@ static void put_prompt(rose_api_out *o, const rose_api_choice *c)
         }
         rose_api_puts(o, "]");
     }
-    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
+    if (j->asked.prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
 }
 
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
 {
     if (c->extra == NULL) return;
     if (first && c->job->kind != ROSE_API_CHAT) put_prompt(o, c);
-    if (c->job->token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
+    if (c->job->asked.token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
 }
 
 void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c)

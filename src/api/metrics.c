@@ -110,7 +110,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     }
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
-    add_time(&m->prefill, t->admitted, j->score_only ? c->t_last_ns : c->t_first_ns);
+    add_time(&m->prefill, t->admitted, j->asked.max_tokens == 0 ? c->t_last_ns : c->t_first_ns);
     add_time(&m->decode, c->t_first_ns, c->t_last_ns);
     add_time(&m->inference, t->admitted, c->t_last_ns);
     if (c->n_tokens > 1)
@@ -122,8 +122,8 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
 
 void rose_api_count_job(const rose_api_job *j)
 {
-    rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->n);
-    rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->max_tokens);
+    rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->asked.n);
+    rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->asked.max_tokens);
 }
 
 void rose_api_count_ignored(const rose_api_job *j)

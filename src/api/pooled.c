@@ -413,8 +413,7 @@ static bool create_choices(const input *in, const rose_api_pooled *d)
     j->choices = calloc(n, sizeof *j->choices);
     if (j->choices == NULL) return rose_api_fail_nomem(&j->err);
     j->n_choices = n;
-    j->n = each;
-    j->score_only = true;
+    j->asked.n = each;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_tokens = (uint32_t)j->prompts.v[i / each].len - (d->ranks ? 1 : 0);
         j->choices[i] = (rose_api_choice){.job = j, .index = i, .prompt_n = n_tokens};

@@ -10,9 +10,9 @@
 uint64_t rose_api_cached_tokens(const rose_api_job *j)
 {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < j->n_choices; i += j->n) {
+    for (uint32_t i = 0; i < j->n_choices; i += j->asked.n) {
         uint32_t least = UINT32_MAX;
-        for (uint32_t k = i; k < i + j->n; k++) {
+        for (uint32_t k = i; k < i + j->asked.n; k++) {
             if (j->choices[k].n_cached < least) least = j->choices[k].n_cached;
         }
         total += least;
@@ -56,7 +56,7 @@ static double ms_between(uint64_t a, uint64_t b)
 /* Returns when a choice had its first token, or its scores; 0 before that. */
 static uint64_t prefilled_ns(const rose_api_choice *c)
 {
-    return c->job->score_only ? c->t_last_ns : c->t_first_ns;
+    return c->job->asked.max_tokens == 0 ? c->t_last_ns : c->t_first_ns;
 }
 
 /* Returns the choice whose first token came before that of every other choice; NULL if no choice

@@ -345,19 +345,18 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
  * worker. 0 = the body has no time-out, or the body is so long that a worker must look for it. */
 static double peek_timeout(const rose_api_job *j)
 {
-    if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
-    return j->body_len > ROSE_API_MAX_PEEK ? 0
-                                           : rose_api_json_peek(j->body, j->body_len, "timeout");
+    if (!rose_api_generates(j) || j->body_len > ROSE_API_MAX_PEEK) return 0;
+    return rose_api_json_peek(j->body, j->body_len, "timeout");
 }
 
 /* Tells whether a short completion may run on this thread. All other work of the thread waits
  * for it (at worst half a millisecond for 4 KiB). So the jobs get at most a fifth of the time. */
 static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 {
-    const bool chat = j->kind == ROSE_API_CHAT;
-    if (j->kind != ROSE_API_COMPLETION && !chat) return false;
+    if (!rose_api_generates(j)) return false;
     /* A template is a program: its time does not follow from the size of the body. */
-    if (chat && (io->api->o.chat != NULL || io->api->o.trusted != NULL)) return false;
+    if (j->kind == ROSE_API_CHAT && (io->api->o.chat != NULL || io->api->o.trusted != NULL))
+        return false;
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
@@ -366,10 +365,13 @@ static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 static bool run_short(rose_api_io *io, rose_api_job *j)
 {
     const uint64_t begin = rose_now_ns();
-    j->short_only = true;
+    j->phase = ROSE_API_READING_HERE;
     rose_api_job_process(j, io->encoder);
     const bool done = !j->declined;
-    if (done) rose_api_job_back(j); /* j may be gone */
+    if (done)
+        rose_api_job_back(j); /* j may be gone */
+    else
+        j->phase = ROSE_API_READING;
     const uint64_t end = rose_now_ns();
     io->inline_from_ns = end + 4 * (end - begin);
     return done;

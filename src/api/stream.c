@@ -105,11 +105,11 @@ static void chunk_fast(rose_api_out *o, const rose_api_choice *c, const rose_api
         PUT(o, "}]");
         rose_api_extra_chat(o, c);
     }
-    if (j->chunk_usage) {
+    if (j->asked.chunk_usage) {
         PUT(o, ",\"usage\":");
         rose_api_usage_counts(o, c->prompt_n, c->n_tokens);
         PUT(o, "}");
-    } else if (j->usage) {
+    } else if (j->asked.usage) {
         PUT(o, ",\"usage\":null");
     }
 }
@@ -154,7 +154,7 @@ static bool fill_choice(rose_json *t, const rose_api_choice *c, const rose_api_p
 /* The usage of a choice so far, as in vLLM: its own prompt tokens and its own output tokens. */
 static rose_json *chunk_usage(const rose_api_choice *c)
 {
-    if (!c->job->chunk_usage) return rose_json_null();
+    if (!c->job->asked.chunk_usage) return rose_json_null();
     return rose_json_pack("{sI sI sI}", "prompt_tokens", (int64_t)c->prompt_n, "completion_tokens",
                           (int64_t)c->n_tokens, "total_tokens",
                           (int64_t)c->prompt_n + (int64_t)c->n_tokens);
@@ -169,7 +169,7 @@ static bool fill_chunk(rose_json *root, const rose_api_choice *c, rose_json *cho
               set(root, "created", rose_json_integer(j->created)) &&
               set(root, "model", rose_json_string(j->api->model_id)) &&
               rose_json_set(root, "choices", choices) == 0 &&
-              (!j->usage || set(root, "usage", chunk_usage(c)));
+              (!j->asked.usage || set(root, "usage", chunk_usage(c)));
     rose_json_decref(choices);
     return ok;
 }
@@ -202,7 +202,7 @@ static void chunk_generic(rose_api_out *o, const rose_api_choice *c, const rose_
 /* Tells whether the chunk with this finish is the last one of the stream. */
 static bool ends_stream(const rose_api_job *j, const char *finish)
 {
-    return finish != NULL && !j->usage && j->n_released == j->n_choices;
+    return finish != NULL && !j->asked.usage && j->n_released == j->n_choices;
 }
 
 static void put_timings(rose_api_out *o, const rose_api_job *j)
@@ -244,7 +244,7 @@ static void put_end(rose_api_out *o, rose_api_job *j)
         PUT(o, "data: ");
         rose_api_error_json(o, &j->err);
         PUT(o, "\n\n");
-    } else if (j->usage) {
+    } else if (j->asked.usage) {
         rose_api_put(o, j->head.b.data, j->head.b.len);
         PUT(o, "],\"usage\":");
         rose_api_usage_json(o, j);

@@ -142,7 +142,7 @@ static void put_stops(rose_api_out *o, const rose_api_job *j, const rose_api_par
         if (i > 0) rose_api_puts(o, ",");
         rose_api_put_json(o, rose_json_is_array(p->stop) ? rose_json_at(p->stop, i) : p->stop);
     }
-    if (j->kind == ROSE_API_CHAT && j->plain) {
+    if (rose_api_is_plain_chat(j)) {
         if (n > 0) rose_api_puts(o, ",");
         rose_api_put_string(o, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
     }
@@ -208,7 +208,7 @@ static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_
     rose_api_putf(o, "{\"request_id\":\"%s\",\"token_ids\":", j->id);
     put_ids(o, ids);
     rose_api_puts(o, ",\"sampling_params\":");
-    put_sampling(o, j, p, j->max_tokens < left ? j->max_tokens : left);
+    put_sampling(o, j, p, j->asked.max_tokens < left ? j->asked.max_tokens : left);
     rose_api_puts(o, ",\"model\":");
     rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
     put_bool(o, "stream", p->stream);
