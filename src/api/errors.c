@@ -66,22 +66,20 @@ static const char *error_type(int status)
     return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
+static void put_or_null(rose_api_out *o, const char *text)
+{
+    if (text != NULL)
+        rose_api_json(o, "%-s", text);
+    else
+        rose_api_puts(o, "null");
+}
+
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
 {
-    rose_api_puts(o, "{\"error\":{\"message\":");
-    rose_api_put_string(o, e->msg, strlen(e->msg));
-    rose_api_puts(o, ",\"type\":\"");
-    rose_api_puts(o, error_type(e->status));
-    rose_api_puts(o, "\",\"param\":");
-    if (e->param[0] != '\0')
-        rose_api_put_string(o, e->param, strlen(e->param));
-    else
-        rose_api_puts(o, "null");
-    rose_api_puts(o, ",\"code\":");
-    if (e->code != NULL)
-        rose_api_put_string(o, e->code, strlen(e->code));
-    else
-        rose_api_puts(o, "null");
+    rose_api_json(o, "{'error':{'message':%-s,'type':'%s','param':", e->msg, error_type(e->status));
+    put_or_null(o, e->param[0] != '\0' ? e->param : NULL);
+    rose_api_json(o, ",'code':");
+    put_or_null(o, e->code);
     rose_api_puts(o, "}}");
 }
 
@@ -130,10 +128,7 @@ bool rose_api_label_is_sound(const char *s)
 void rose_api_put_label(rose_api_out *o, const rose_http_req *r)
 {
     const char *label = rose_http_req_header(r, "X-Request-Id");
-    if (label == NULL) return;
-    rose_api_puts(o, "X-Request-Id: ");
-    rose_api_puts(o, label);
-    rose_api_puts(o, "\r\n");
+    if (label != NULL) rose_api_json(o, "X-Request-Id: %s\r\n", label);
 }
 
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e)

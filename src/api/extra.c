@@ -113,11 +113,9 @@ static void put_chat_token(rose_api_choice *c, const rose_logprob *e)
     size_t n = 0;
     x->name.len = 0;
     put_name(c, e->id);
-    rose_api_puts(o, "{\"token\":");
-    rose_api_put_string(o, x->name.data, x->name.len);
-    rose_api_puts(o, ",\"logprob\":");
+    rose_api_json(o, "{'token':%-.*s,'logprob':", (int)x->name.len, x->name.data);
     put_logprob(o, e->logprob);
-    rose_api_puts(o, ",\"bytes\":[");
+    rose_api_json(o, ",'bytes':[");
     const char *bytes = rose_tokenizer_token_bytes(c->job->api->tok, e->id, &n);
     for (size_t i = 0; bytes != NULL && i < n; i++)
         rose_api_putf(o, i > 0 ? ",%u" : "%u", (unsigned)(unsigned char)bytes[i]);
@@ -129,7 +127,7 @@ static void add_chat(rose_api_choice *c, const rose_logprob *report)
     rose_api_out *o = &c->extra->tokens;
     comma(o);
     put_chat_token(c, &report[0]);
-    rose_api_puts(o, ",\"top_logprobs\":[");
+    rose_api_json(o, ",'top_logprobs':[");
     for (uint32_t i = 1; i <= c->job->asked.n_top; i++) {
         if (i > 1) rose_api_puts(o, ",");
         put_chat_token(c, &report[i]);
@@ -169,11 +167,10 @@ static void put_prompt_logprobs(rose_api_choice *c, const rose_ids *ids)
             if (i > 0 && e[i].id == e[0].id) continue;
             x->name.len = 0;
             put_name(c, e[i].id);
-            rose_api_putf(o, "%s\"%u\":{\"logprob\":", i > 0 ? "," : "", e[i].id);
+            rose_api_json(o, "%s'%u':{'logprob':", i > 0 ? "," : "", e[i].id);
             put_logprob(o, e[i].logprob);
-            rose_api_putf(o, ",\"rank\":%u,\"decoded_token\":", e[i].rank);
-            rose_api_put_string(o, x->name.data, x->name.len);
-            rose_api_puts(o, "}");
+            rose_api_json(o, ",'rank':%u,'decoded_token':%-.*s}", e[i].rank, (int)x->name.len,
+                          x->name.data);
         }
         rose_api_puts(o, "}");
     }

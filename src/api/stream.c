@@ -14,13 +14,8 @@ static const char *chunk_object(const rose_api_job *j)
 static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_params *p)
 {
     (void)p;
-    rose_api_puts(head, "data: {\"id\":\"");
-    rose_api_puts(head, j->id);
-    rose_api_puts(head, "\",\"object\":\"");
-    rose_api_puts(head, chunk_object(j));
-    rose_api_putf(head, "\",\"created\":%lld,\"model\":", (long long)j->created);
-    rose_api_put_string(head, j->api->model_id, strlen(j->api->model_id));
-    rose_api_puts(head, ",\"choices\":[");
+    rose_api_json(head, "data: {'id':'%s','object':'%s','created':%lld,'model':%-s,'choices':[",
+                  j->id, chunk_object(j), (long long)j->created, j->api->model_id);
 }
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
@@ -28,30 +23,20 @@ static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_p
 /* A piece of a call: first its id and name, then the text of its arguments. */
 static void put_call(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
 {
+    const bool begins = p->kind == ROSE_API_PART_CALL;
+    const int len = (int)p->len;
     if (c->job->reading.functions) {
-        PUT(o, "\"function_call\":{");
-        if (p->kind == ROSE_API_PART_CALL) {
-            PUT(o, "\"name\":");
-            rose_api_put_string(o, p->text, p->len);
-            PUT(o, ",");
-        }
-        PUT(o, "\"arguments\":");
-        rose_api_put_string(o, p->text, p->kind == ROSE_API_PART_CALL ? 0 : p->len);
-        PUT(o, "}");
+        rose_api_json(o, "'function_call':{");
+        if (begins) rose_api_json(o, "'name':%-.*s,", len, p->text);
+        rose_api_json(o, "'arguments':%-.*s}", begins ? 0 : len, p->text);
         return;
     }
-    PUT(o, "\"tool_calls\":[{\"index\":");
-    rose_api_put_u64(o, p->call);
-    PUT(o, ",");
-    if (p->kind == ROSE_API_PART_CALL) {
-        rose_api_putf(o, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", p->id);
-        rose_api_put_string(o, p->text, p->len);
-        PUT(o, ",\"arguments\":\"\"}}]");
-    } else {
-        PUT(o, "\"function\":{\"arguments\":");
-        rose_api_put_string(o, p->text, p->len);
-        PUT(o, "}}]");
-    }
+    rose_api_json(o, "'tool_calls':[{'index':%u,", p->call);
+    if (begins)
+        rose_api_json(o, "'id':'%s','type':'function','function':{'name':%-.*s,'arguments':''}}]",
+                      p->id, len, p->text);
+    else
+        rose_api_json(o, "'function':{'arguments':%-.*s}}]", len, p->text);
 }
 
 static void put_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
