@@ -636,6 +636,18 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
 
 /* translate.c: what responses.c and anthropic.c share. False and NULL: t->err says why. */
 bool rose_api_translate_set(rose_api_translation *t, const char *key, rose_json *v); /* takes v */
+/* A field of another API's body. With `name` alone it is accepted: it asks for nothing that this
+ * server lacks, or the caller reads it afterwards. */
+typedef struct rose_api_translated {
+    const char *name;
+    const char *to; /* the field of a chat with the same meaning */
+    bool (*take)(rose_api_translation *t, const rose_json *v);
+    const char *why; /* why the field is refused */
+    bool hint;       /* as rose_api_translate_hint */
+} rose_api_translated;
+
+/* Begins t->chat, and takes each field of the body by its row; null is an absent field. */
+bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n);
 /* Copies a field that has the same meaning in a chat. */
 bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
 /* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
