@@ -59,10 +59,10 @@ const char *rose_compute_name(rose_compute c);
 /* Which CUDA kernel computes the attention of prompts. */
 typedef enum rose_prefill {
     ROSE_PREFILL_AUTO,  /* flash */
-    ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
+    ROSE_PREFILL_FLASH, /* tensor cores over paged KV: wgmma where GPU and shape allow it */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with; its bits differ from the others', and
                            depend on whether a row is computed alone */
-    ROSE_PREFILL_AUTO2  /* equals auto until there is a second flash kernel; the log says so */
+    ROSE_PREFILL_AUTO2  /* CUDA: flash by mma.sync alone, to the same bits; the CPU takes AUTO */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
