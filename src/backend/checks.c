@@ -106,6 +106,31 @@ rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan
 
 /* ---- the plan ---- */
 
+rose_status rose_backend_check_opts(const rose_backend_opts *o, const rose_arch *a,
+                                    rose_memory_plan *p, rose_err *err)
+{
+    enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20 };
+    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
+        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
+                         MAX_SEQS);
+    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
+                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
+    if (o->max_model_len > a->max_positions)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
+    if (o->max_model_len == 1)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len 1 has no room for a prompt and a token: at least 2");
+    p->max_seqs = o->max_seqs;
+    p->max_step_tokens = o->max_step_tokens;
+    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
+    return ROSE_OK;
+}
+
 uint64_t rose_backend_context_pages(const rose_memory_plan *p)
 {
     return ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;

@@ -285,7 +285,7 @@ static void test_no_id(void **state)
     const uint32_t page = 3;
     assert_int_equal(one(&f, 5, 0, &page, &t), ROSE_OK);
     result(&f, t);
-    uint32_t *sampled = fx_cuda(&f)->scratch.sampled;
+    uint32_t *sampled = fx_cuda(&f)->ranks[0].scratch.sampled;
     assert_int_equal(cudaMemset(sampled, 0xff, sizeof *sampled), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(one(&f, ROSE_TOKEN_OUTPUT, 1, &page, &t), ROSE_OK);

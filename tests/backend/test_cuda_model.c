@@ -320,7 +320,7 @@ static void check_blocks(const rose_model *m)
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
-    assert_true(fx_cuda(&f)->scratch.out_block < N);
+    assert_true(fx_cuda(&f)->ranks[0].scratch.out_block < N);
     for (uint32_t i = 0; i < N; i++) {
         s[i] = fx_seq_make(m, fx_seed() + i, 1);
         parts[i] = (fx_part){&s[i], 1, FX_ALL};
@@ -330,7 +330,7 @@ static void check_blocks(const rose_model *m)
         outs[i] = (rose_batch_out){.row = i, .pos = 1};
     }
     fx_step(&f, parts, N);
-    assert_non_null(rose_cuda_graph_for(fx_cuda(&f), &b));
+    assert_non_null(rose_cuda_graph_for(&fx_cuda(&f)->ranks[0], &b));
     assert_int_equal(f.ops->step(f.cpu, &b, &ticket, &err), ROSE_OK);
     assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
     for (uint32_t i = 0; i < N; i++) {
@@ -456,7 +456,7 @@ static void test_prompt_graphs(void **state)
             fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
             rose_cuda *c = fx_cuda(&f);
             const bool out = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) != 0;
-            assert_int_equal(c->n_prompts, out ? 0 : ROSE_CUDA_MAX_PROMPTS);
+            assert_int_equal(c->ranks[0].n_prompts, out ? 0 : ROSE_CUDA_MAX_PROMPTS);
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
                 c->use_graphs = false;
                 fx_seq want = run_prompt(m, &f, lengths[i], 700);

@@ -16,8 +16,6 @@
 #include "model/rope.h"
 
 enum {
-    MAX_SEQS = 4096,
-    MAX_STEP_TOKENS = 1 << 20,
     MAX_WIDTH =
         1 << 24 /* limit of any dimension: the bytes of a product of two stay far below 2^64 */
 };
@@ -73,26 +71,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
 {
     int cpus[ROSE_POOL_MAX_THREADS];
 
-    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
-                         MAX_SEQS);
-    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
-                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
-    if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
-                         "the option out",
-                         o->max_model_len, a->max_positions, a->max_positions);
-    if (o->max_model_len == 1)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len 1 has no room for a prompt and a token: at least 2");
+    rose_status st = rose_backend_check_opts(o, a, p, err);
+    if (st != ROSE_OK) return st;
     if (o->cpu.n_cpus > 0 && o->cpu.cpus == NULL)
         return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->cpu.n_cpus);
-    p->max_seqs = o->max_seqs;
-    p->max_step_tokens = o->max_step_tokens;
-    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
     p->n_threads = o->cpu.n_threads;
     if (p->n_threads == 0) p->n_threads = o->cpu.n_cpus;
     if (p->n_threads == 0) p->n_threads = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);

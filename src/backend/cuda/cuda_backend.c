@@ -1,5 +1,4 @@
-/* backend/cuda/cuda_backend.c - the CUDA backend: open, step, collect, copy of
- * pages, close.
+/* backend/cuda/cuda_backend.c - the CUDA backend: open, step, collect, close.
  *
  * step() fills the tables of the step in pinned memory and copies them to the GPU in one piece. It
  * then launches a captured graph (decode steps, and short steps of one prompt) or the kernels one
@@ -26,48 +25,28 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
-{
-    rose_status st = e == cudaErrorMemoryAllocation ? ROSE_E_NOMEM : ROSE_E_BACKEND;
-    if (e == cudaErrorNotReady)
-        return rose_fail(err, st,
-                         "CUDA: %s: the GPU has not answered in time "
-                         "(--device-timeout-ms)",
-                         what);
-    return rose_fail(err, st, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e),
-                     cudaGetErrorName(e));
-}
-
-/* A decode step is shorter than a sleep and a wake-up, so the loop polls without a pause. */
-cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
-{
-    const uint64_t start = rose_now_ns(), most = c->timeout * UINT64_C(1000000);
-    cudaError_t e;
-    if (c->lost) return cudaErrorNotReady;
-    while ((e = cudaEventQuery(event)) == cudaErrorNotReady) {
-        if (most == 0 || rose_now_ns() - start < most) continue;
-        c->lost = true;
-        break;
-    }
-    return e;
-}
-
-cudaError_t rose_cuda_finish(rose_cuda *c)
-{
-    cudaError_t e = cudaEventRecord(c->staged, c->stream);
-    return e == cudaSuccess ? rose_cuda_wait(c, c->staged) : e;
-}
-
 /* ---- open and close ---- */
 
 static void free_host(rose_cuda *c)
 {
     rose_gemm_tuned_free(&c->tuned);
-    free(c->weights.layers);
+    free(c->ranks[0].weights.layers);
+    free(c->ranks[0].mega); /* NULL, unless the device is lost */
     free(c->deliveries);
     free(c->sums_to);
-    free(c->mega); /* NULL, unless the device is lost */
     free(c);
+}
+
+static void close_rank(rose_cuda_rank *rank)
+{
+    rose_cuda_drop_graphs(rank);
+    if (rank->staged != NULL) cudaEventDestroy(rank->staged);
+    if (rank->side != NULL) cudaStreamDestroy(rank->side);
+    rose_cuda_mega_close(rank);
+    cudaFree(rank->weights_base);
+    cudaFree(rank->kv_base);
+    cudaFree(rank->scratch_base);
+    if (rank->stream != NULL) cudaStreamDestroy(rank->stream);
 }
 
 static void cuda_close(void *ctx)
@@ -75,26 +54,19 @@ static void cuda_close(void *ctx)
     rose_cuda *c = ctx;
     if (c == NULL) return;
     rose_cuda_profile(false, false);
-    if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
+    if (c->ranks[0].staged != NULL && !c->lost) rose_cuda_finish(&c->ranks[0]);
     /* Every CUDA call would wait for the lost device. The driver frees its memory when the process
      * ends. */
     if (c->lost) {
         free_host(c);
         return;
     }
-    rose_cuda_drop_graphs(c);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++) {
         if (c->slots[i].sent != NULL) cudaEventDestroy(c->slots[i].sent);
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     }
-    if (c->staged != NULL) cudaEventDestroy(c->staged);
-    if (c->side != NULL) cudaStreamDestroy(c->side);
-    rose_cuda_mega_close(c);
-    cudaFree(c->weights_base);
-    cudaFree(c->kv_base);
-    cudaFree(c->scratch_base);
     cudaFreeHost(c->pinned);
-    if (c->stream != NULL) cudaStreamDestroy(c->stream);
+    close_rank(&c->ranks[0]);
     /* Clear an error that is not sticky, so that the next caller does not see it. */
     cudaGetLastError();
     free_host(c);
@@ -108,8 +80,9 @@ static uint64_t round_up(uint64_t x)
 /* The memory that host and device share: one block of pinned memory with a part for each slot. */
 static rose_status allocate_slots(rose_cuda *c, rose_err *err)
 {
-    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(c->scratch.header_bytes);
-    const uint64_t rules = round_up(c->scratch.rules_bytes);
+    const rose_cuda_scratch *s = &c->ranks[0].scratch;
+    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(s->header_bytes);
+    const uint64_t rules = round_up(s->rules_bytes);
     const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
     const uint64_t entries =
         round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
@@ -123,51 +96,51 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
         return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
-        rose_cuda_slot *s = &c->slots[i];
-        s->header = c->pinned + i * slot;
-        s->rules = s->header + header;
-        s->ids = (void *)(s->rules + rules);
-        s->entries = (void *)(s->rules + rules + ids);
-        s->sum = (void *)(s->rules + rules + ids + entries);
-        s->sums = (void *)(s->rules + rules + ids + entries + sum);
-        s->deliveries = c->deliveries + i * tokens;
-        s->sums_to = c->sums_to + i * seqs;
-        e = cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming);
-        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming);
+        rose_cuda_slot *to = &c->slots[i];
+        to->header = c->pinned + i * slot;
+        to->rules = to->header + header;
+        to->ids = (void *)(to->rules + rules);
+        to->entries = (void *)(to->rules + rules + ids);
+        to->sum = (void *)(to->rules + rules + ids + entries);
+        to->sums = (void *)(to->rules + rules + ids + entries + sum);
+        to->deliveries = c->deliveries + i * tokens;
+        to->sums_to = c->sums_to + i * seqs;
+        e = cudaEventCreateWithFlags(&to->done, cudaEventDisableTiming);
+        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&to->sent, cudaEventDisableTiming);
     }
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
 /* The second stream, and the event that orders the two streams. */
-static cudaError_t create_side(rose_cuda *c)
+static cudaError_t create_side(rose_cuda_rank *rank)
 {
-    cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
-    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    cudaError_t e = cudaStreamCreateWithFlags(&rank->side, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&rank->staged, cudaEventDisableTiming);
     return e;
 }
 
-static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
+static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose_err *err)
 {
-    const rose_memory_plan *p = &c->plan;
+    const rose_memory_plan *p = &rank->c->plan;
     rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
-    cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    cudaError_t e = cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking);
 
-    if (e == cudaSuccess) e = cudaMalloc(&c->weights_base, p->weights);
-    if (e == cudaSuccess) e = cudaMalloc(&c->kv_base, p->kv);
-    if (e == cudaSuccess) e = cudaMalloc(&c->scratch_base, p->scratch);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->weights_base, p->weights);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->kv_base, p->kv);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->scratch_base, p->scratch);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "allocating GPU memory");
-    c->weights.layers = calloc(c->arch.n_layers, sizeof *c->weights.layers);
-    if (c->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
-    weights.base = c->weights_base;
-    scratch.base = c->scratch_base;
-    rose_cuda_layout_weights(&c->weights, &weights, m, p);
-    rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p, c->device.sms);
+    rank->weights.layers = calloc(m->arch.n_layers, sizeof *rank->weights.layers);
+    if (rank->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
+    weights.base = rank->weights_base;
+    scratch.base = rank->scratch_base;
+    rose_cuda_layout_weights(&rank->weights, &weights, m, p);
+    rose_cuda_layout_scratch(&rank->scratch, &scratch, &m->arch, p, rank->device.sms);
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL,
                          "the memory plan was made for another model or other options");
 
-    e = create_side(c);
-    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
+    e = create_side(rank);
+    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "creating events");
 }
 
 /* What the model and the options say about the steps. */
@@ -183,7 +156,7 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     for (uint32_t i = 0; i < c->n_windows; i++)
         c->windows[i] = specs[i].window;
     c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
-    c->pdl = o->cuda.pdl && c->device.code >= 90;
+    c->pdl = o->cuda.pdl && c->ranks[0].device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
     c->mma_prompts = o->cuda.prefill == ROSE_PREFILL_AUTO2;
@@ -191,25 +164,25 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
 }
 
 /* The page tables of gathered pages: 0, 1, 2, ... */
-static cudaError_t fill_dense_table(rose_cuda *c)
+static cudaError_t fill_dense_table(rose_cuda_rank *rank)
 {
-    const uint32_t n = c->scratch.n_dense;
+    const uint32_t n = rank->scratch.n_dense;
     if (n == 0) return cudaSuccess;
     uint32_t *table = malloc(n * sizeof *table);
     cudaError_t e = table != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
     for (uint32_t i = 0; e == cudaSuccess && i < n; i++)
         table[i] = i;
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(c->scratch.dense_table, table, n * sizeof *table,
-                            cudaMemcpyHostToDevice, c->stream);
-    if (e == cudaSuccess) e = rose_cuda_finish(c);
+        e = cudaMemcpyAsync(rank->scratch.dense_table, table, n * sizeof *table,
+                            cudaMemcpyHostToDevice, rank->stream);
+    if (e == cudaSuccess) e = rose_cuda_finish(rank);
     free(table);
     return e;
 }
 
-static cudaError_t prepare_kernels(const rose_cuda *c)
+static cudaError_t prepare_kernels(const rose_cuda_device *device)
 {
-    const cudaError_t e = rose_gemm_prepare(&c->device);
+    const cudaError_t e = rose_gemm_prepare(device);
     return e == cudaSuccess ? rose_cuda_attend_prepare() : e;
 }
 
@@ -218,35 +191,39 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
 {
     rose_status st = ROSE_OK;
     rose_cuda *c = NULL;
+    rose_cuda_rank *rank;
 
     *ctx = NULL;
     if ((c = calloc(1, sizeof *c)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         goto done;
     }
-    if ((st = rose_cuda_device_open((int)o->cuda.device, &c->device, err)) != ROSE_OK) goto done;
+    rank = &c->ranks[0];
+    rank->c = c;
+    if ((st = rose_cuda_device_open((int)o->cuda.device, &rank->device, err)) != ROSE_OK) goto done;
     c->arch = m->arch;
     c->plan = *p;
     describe(c, o);
     const uint64_t began = rose_now_ns();
-    cudaError_t e = prepare_kernels(c);
+    cudaError_t e = prepare_kernels(&rank->device);
     if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "preparing the kernels");
         goto done;
     }
     const uint64_t prepared = rose_now_ns();
-    if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
+    if ((st = allocate_rank(rank, m, err)) != ROSE_OK) goto done;
+    if ((st = allocate_slots(c, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
-    if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
-    if ((e = fill_dense_table(c)) != cudaSuccess) {
+    if ((st = rose_cuda_load(rank, m, err)) != ROSE_OK) goto done;
+    if ((e = fill_dense_table(rank)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "filling the page tables");
         goto done;
     }
     const uint64_t loaded = rose_now_ns();
-    if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
-    if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
-    if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
+    if ((st = rose_cuda_tune(rank, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
+    if (o->cuda.megakernel && (st = rose_cuda_mega_open(rank, err)) != ROSE_OK) goto done;
+    if (o->cuda.graph && (st = rose_cuda_capture(rank, err)) != ROSE_OK) goto done;
+    if ((e = rose_cuda_finish(rank)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
@@ -256,7 +233,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         ROSE_LOG_DEBUG, "cuda",
         "start: GEMM kernels %.1f + memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
         rose_ms_between(began, prepared), rose_ms_between(prepared, allocated),
-        rose_ms_between(allocated, loaded), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
+        rose_ms_between(allocated, loaded), (rank->n_graphs + rank->n_prompts) * ROSE_CUDA_SLOTS,
         rose_ms_between(loaded, captured), rose_ms_between(captured, rose_now_ns()));
     rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
@@ -281,7 +258,7 @@ static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const r
         if (q->n > 1) s.n_tiles += (q->n - 1) / item_rows + 1;
         s.n_table += pages_of(q);
     }
-    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms);
+    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->ranks[0].device.sms);
     if (g != NULL) {
         const uint32_t n_table = s.n_table;
         s = g->shape;
@@ -364,7 +341,7 @@ static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *a
 {
     const rose_cuda_item *items = (void *)(to + at->items);
     const rose_attend_limits limits =
-        rose_cuda_attend_limits(&c->arch, &c->plan, c->device.sms, s->n_single);
+        rose_cuda_attend_limits(&c->arch, &c->plan, c->ranks[0].device.sms, s->n_single);
 
     for (uint32_t i = 0; i < s->n_cuts; i++) {
         rose_attend_cutting *cutting = (rose_attend_cutting *)(void *)(to + at->cuttings) + i;
@@ -379,13 +356,15 @@ static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *a
 /* Copy the slot's header to the device. If the step before is still in flight, the copy runs on the
  * second stream, so that the header is there when that step ends. The header's memory is free: the
  * slot's last step was its last reader, and that step has ended. */
-static cudaError_t send_header(rose_cuda *c, const rose_cuda_slot *slot, uint64_t bytes)
+static cudaError_t send_header(rose_cuda_rank *rank, const rose_cuda_slot *slot, uint64_t bytes)
 {
+    const rose_cuda *c = rank->c;
     const bool behind = c->collected < c->ticket && (c->without & ROSE_CUDA_WITHOUT_FETCH) == 0;
-    const cudaStream_t stream = behind ? c->side : c->stream;
-    cudaError_t e = cudaMemcpyAsync(c->header, slot->header, bytes, cudaMemcpyHostToDevice, stream);
+    const cudaStream_t stream = behind ? rank->side : rank->stream;
+    cudaError_t e =
+        cudaMemcpyAsync(rank->header, slot->header, bytes, cudaMemcpyHostToDevice, stream);
     if (e == cudaSuccess && behind) e = cudaEventRecord(slot->sent, stream);
-    if (e == cudaSuccess && behind) e = cudaStreamWaitEvent(c->stream, slot->sent, 0);
+    if (e == cudaSuccess && behind) e = cudaStreamWaitEvent(rank->stream, slot->sent, 0);
     return e;
 }
 
@@ -399,11 +378,12 @@ static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
 
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)
 {
-    const rose_cuda_graph *g = rose_cuda_graph_for(c, b);
+    rose_cuda_rank *rank = &c->ranks[0];
+    const rose_cuda_graph *g = rose_cuda_graph_for(rank, b);
     const rose_cuda_shape s = shape_of(c, b, g);
     const uint32_t at = (uint32_t)(slot - c->slots);
     rose_cuda_step step = {.batch = b, .slot = slot};
-    c->header = c->scratch.header[at];
+    rank->header = rank->scratch.header[at];
     rose_cuda_layout_header(&step.at, &s);
     const uint32_t turn = (uint32_t)c->ticket + 1;
     memcpy(slot->header + step.at.turn, &turn, sizeof turn);
@@ -417,11 +397,11 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     slot->rules_used = 0;
     slot->rules_again = false;
 
-    cudaError_t e = send_header(c, slot, step.at.end);
-    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(c, &s, &step);
-    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec[at], c->stream);
-    if (e == cudaSuccess && g != NULL) e = rose_cuda_after(c, &step, 0, b->n_outputs);
-    if (e == cudaSuccess) e = cudaEventRecord(slot->done, c->stream);
+    cudaError_t e = send_header(rank, slot, step.at.end);
+    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(rank, &s, &step);
+    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec[at], rank->stream);
+    if (e == cudaSuccess && g != NULL) e = rose_cuda_after(rank, &step, 0, b->n_outputs);
+    if (e == cudaSuccess) e = cudaEventRecord(slot->done, rank->stream);
     if (e == cudaSuccess && b->logits != NULL) e = rose_cuda_wait(c, slot->done);
     return e;
 }

@@ -9,7 +9,7 @@
 #include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
+enum { MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
@@ -64,18 +64,8 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
                               rose_err *err)
 {
-    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
-                         MAX_SEQS);
-    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
-                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
-    if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
-                         "the option out",
-                         o->max_model_len, a->max_positions, a->max_positions);
+    rose_status st = rose_backend_check_opts(o, a, p, err);
+    if (st != ROSE_OK) return st;
     if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(
             err, ROSE_E_UNSUPPORTED,
@@ -85,9 +75,6 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (!(o->cuda.memory_utilization >= 0 && o->cuda.memory_utilization <= 1))
         return rose_fail(err, ROSE_E_INVAL, "gpu-memory-utilization %g is not in 0 .. 1",
                          (double)o->cuda.memory_utilization);
-    p->max_seqs = o->max_seqs;
-    p->max_step_tokens = o->max_step_tokens;
-    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
     p->n_threads = 1; /* one thread, because only the engine thread computes on the host */
     return ROSE_OK;
 }

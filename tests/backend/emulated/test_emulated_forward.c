@@ -299,7 +299,8 @@ static void test_rules(void **state)
             random_ruled(&r, vocabs[v]);
             for (int way = 0; way < 3; way++) {
                 c->use_graphs = way == 0;
-                c->scratch.rules_bytes = rose_cuda_rules_bytes(vocabs[v]) >> (way == 2 ? 10 : 0);
+                c->ranks[0].scratch.rules_bytes =
+                    rose_cuda_rules_bytes(vocabs[v]) >> (way == 2 ? 10 : 0);
                 run_ruled(&f, &r, logits);
                 check_ruled(&r, logits, vocabs[v]);
             }

@@ -80,9 +80,9 @@ cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
     return cudaSuccess;
 }
 
-cudaError_t rose_cuda_finish(rose_cuda *c)
+cudaError_t rose_cuda_finish(rose_cuda_rank *rank)
 {
-    (void)c;
+    (void)rank;
     return cudaSuccess;
 }
 
@@ -154,29 +154,31 @@ static rose_cuda load(const rose_model *m, rose_compute dtype, uint64_t kv_bytes
     rose_bump sizes = {.align = ROSE_CUDA_ALIGN}, places = sizes;
     rose_cuda_weights nowhere = {0};
     rose_err err = {""};
-    rose_cuda c = {.device = device, .arch = m->arch, .type = rose_cuda_type_of(dtype)};
+    rose_cuda c = {
+        .arch = m->arch, .type = rose_cuda_type_of(dtype), .ranks = {{.device = device}}};
     c.plan = (rose_memory_plan){.dtype = dtype, .max_model_len = 70, .kv = kv_bytes, .scratch = 64};
     rose_cuda_layout_weights(&nowhere, &sizes, m, &c.plan);
     c.plan.weights = sizes.used;
-    c.weights_base = places.base = device_memory(sizes.used);
-    c.kv_base = device_memory(kv_bytes);
-    c.scratch_base = device_memory(c.plan.scratch);
-    c.weights.layers = calloc(m->arch.n_layers, sizeof *c.weights.layers);
-    assert_non_null(c.weights.layers);
-    rose_cuda_layout_weights(&c.weights, &places, m, &c.plan);
+    c.ranks[0].weights_base = places.base = device_memory(sizes.used);
+    c.ranks[0].kv_base = device_memory(kv_bytes);
+    c.ranks[0].scratch_base = device_memory(c.plan.scratch);
+    c.ranks[0].weights.layers = calloc(m->arch.n_layers, sizeof *c.ranks[0].weights.layers);
+    assert_non_null(c.ranks[0].weights.layers);
+    rose_cuda_layout_weights(&c.ranks[0].weights, &places, m, &c.plan);
     assert_int_equal(places.used, sizes.used);
-    if (rose_cuda_load(&c, m, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
+    c.ranks[0].c = &c; /* for this call: the caller gets a copy */
+    if (rose_cuda_load(&c.ranks[0], m, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
     for (uint64_t i = 0; i < kv_bytes; i++)
-        assert_int_equal(((uint8_t *)c.kv_base)[i], 0);
+        assert_int_equal(((uint8_t *)c.ranks[0].kv_base)[i], 0);
     return c;
 }
 
 static void drop(rose_cuda *c)
 {
-    free(c->weights_base);
-    free(c->kv_base);
-    free(c->scratch_base);
-    free(c->weights.layers);
+    free(c->ranks[0].weights_base);
+    free(c->ranks[0].kv_base);
+    free(c->ranks[0].scratch_base);
+    free(c->ranks[0].weights.layers);
 }
 
 /* ---- what must be there ---- */
@@ -272,7 +274,7 @@ static void check_norm(const char *name, const rose_model *m, const rose_cuda_no
 static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
 {
     const rose_layer *from = &m->layers[i];
-    const rose_cuda_layer *to = &c->weights.layers[i];
+    const rose_cuda_layer *to = &c->ranks[0].weights.layers[i];
     const float add = m->arch.norm_plus_one ? 1 : 0;
     check_matrix("qkv", &from->m[ROSE_QKV], &to->m[ROSE_QKV], to->m[ROSE_QKV].w, c->type);
     check_matrix("out", &from->m[ROSE_OUT], &to->m[ROSE_OUT], to->m[ROSE_OUT].w, c->type);
@@ -291,7 +293,7 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
 
 static void check_rope(const rose_model *m, const rose_cuda *c, uint32_t i)
 {
-    const uint32_t half = c->weights.rot_dim[i] / 2;
+    const uint32_t half = c->ranks[0].weights.rot_dim[i] / 2;
     float inv_freq[ROSE_ATTEND_MAX_HEAD_DIM / 2], factor;
     if (half == 0) return;
     assert_int_equal(2 * half, m->arch.kinds[i].mixer.rope.dim);
@@ -300,8 +302,8 @@ static void check_rope(const rose_model *m, const rose_cuda *c, uint32_t i)
         for (uint32_t j = 0; j < half; j++) {
             float sine, cosine;
             rose_sincos((float)p * inv_freq[j], &sine, &cosine);
-            assert_true(c->weights.sin[i][p * half + j] == sine * factor);
-            assert_true(c->weights.cos[i][p * half + j] == cosine * factor);
+            assert_true(c->ranks[0].weights.sin[i][p * half + j] == sine * factor);
+            assert_true(c->ranks[0].weights.cos[i][p * half + j] == cosine * factor);
         }
 }
 
@@ -312,15 +314,15 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
     const rose_linear tok = {.w = {m->tok_embed}, .n_parts = 1, .transposed = true};
     for (uint32_t i = 0; i < m->arch.n_layers; i++)
         check_layer(m, &c, i);
-    check_matrix("head", &head, &c.weights.head, c.weights.head.w, c.type);
-    check_matrix("embedding", &tok, &c.weights.head, c.weights.tok, c.type);
-    assert_int_equal(c.weights.tok == c.weights.head.w, m->arch.tied_head);
-    check_norm("last norm", m, &c.weights.lnf, &m->lnf_w, &m->lnf_b);
-    check_floats("positions", &m->pos_embed, c.weights.pos,
+    check_matrix("head", &head, &c.ranks[0].weights.head, c.ranks[0].weights.head.w, c.type);
+    check_matrix("embedding", &tok, &c.ranks[0].weights.head, c.ranks[0].weights.tok, c.type);
+    assert_int_equal(c.ranks[0].weights.tok == c.ranks[0].weights.head.w, m->arch.tied_head);
+    check_norm("last norm", m, &c.ranks[0].weights.lnf, &m->lnf_w, &m->lnf_b);
+    check_floats("positions", &m->pos_embed, c.ranks[0].weights.pos,
                  (uint64_t)c.plan.max_model_len * m->arch.d_model, 0);
     for (uint32_t i = 0; i < m->arch.n_kinds; i++)
         check_rope(m, &c, i);
-    assert_int_equal(m->arch.pos == ROSE_POS_ROPE, c.weights.cos[0] != NULL);
+    assert_int_equal(m->arch.pos == ROSE_POS_ROPE, c.ranks[0].weights.cos[0] != NULL);
     drop(&c);
 }
 
@@ -540,7 +542,8 @@ static void test_dummy(void **state)
         rose_cuda want = load(written, ROSE_COMPUTE_BF16, 40 << 10);
         rose_cuda got = load(dummy, ROSE_COMPUTE_BF16, 64 << 10);
         assert_int_equal(got.plan.weights, want.plan.weights);
-        assert_memory_equal(got.weights_base, want.weights_base, want.plan.weights);
+        assert_memory_equal(got.ranks[0].weights_base, want.ranks[0].weights_base,
+                            want.plan.weights);
         drop(&want);
         drop(&got);
         rose_model_close(written);
@@ -556,7 +559,8 @@ static void test_small_pool(void **state)
     rose_cuda c = load(m, ROSE_COMPUTE_BF16, 1 << 20);
     rose_err err = {""};
     c.plan.kv = 256;
-    assert_int_equal(rose_cuda_load(&c, m, &err), ROSE_E_NOMEM);
+    c.ranks[0].c = &c;
+    assert_int_equal(rose_cuda_load(&c.ranks[0], m, &err), ROSE_E_NOMEM);
     assert_non_null(strstr(err.msg, "exceed the KV pool"));
     drop(&c);
     rose_model_close(m);
