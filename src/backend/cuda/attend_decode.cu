@@ -509,7 +509,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, uint32_t i)
     const uint4 *from = reinterpret_cast<const uint4 *>(a.units + i / a.kv.n_heads);
     const uint4 u = __ldcg(from), of = __ldcg(from + 1);
     decode_work w;
-    w.u = {u.x, u.y, u.z, u.w, of.x, of.y, of.z, 0};
+    w.u = {u.x, u.y, u.z, u.w, of.x, of.y, of.z, of.w};
     w.item = {of.x, 1, of.y, of.z};
     w.head = i % a.kv.n_heads;
     w.group = a.n_q / a.kv.n_heads;
@@ -555,12 +555,12 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
         const bool parts = w.u.part != ROSE_ATTEND_NONE;
         r.next.u.item = ROSE_ATTEND_NONE;
         if (r.feed.i != i) feed_unit(&r.feed, w, i, warp);
-        /* Without `fused` the kernel before this one may still be writing the own page. */
+        /* Without `fused` the kernel before this one may still be writing the last pages. */
         uint32_t started = waited ? S : 0;
 #pragma unroll 1 /* as in block_scores */
         for (; started < S; started++) {
             const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
-            if (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE)) break;
+            if (late || (fused.qkv == NULL && page >= w.u.written / ROSE_PAGE)) break;
             ring_fetch<T, HD>(&r, a, started, lane);
         }
         if (fused.qkv != NULL) load_angles(&rotary.angles, fused, w.item.pos, lane);
