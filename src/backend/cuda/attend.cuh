@@ -69,7 +69,7 @@ ROSE_DEVICE float2 merge_ml(float *M, float *L, float m, float l)
     return by;
 }
 
-ROSE_DEVICE float merged(float O, float o, float2 by)
+ROSE_DEVICE float merge_o(float O, float o, float2 by)
 {
     return fmaf(o, by.y, O * by.x);
 }

@@ -133,15 +133,15 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w, co
     for (uint32_t d = lane; d < HD; d += 32) {
         float2 o = begins ? make_float2(0, 0) : s.sums[r * HD + d];
         if (before != NULL) before[d] = o.x;
-        if (border) o = make_float2(0, merged(o.y, o.x, by_split));
+        if (border) o = make_float2(0, merge_o(o.y, o.x, by_split));
 #pragma unroll
         for (uint32_t i = 0; i < MAX_WARPS; i++)
             if (now.at + i >= now.from && now.at + i < now.to)
-                o.x = merged(o.x, parts[i * apart + d], by[i]);
+                o.x = merge_o(o.x, parts[i * apart + d], by[i]);
         if (!ends)
             s.sums[r * HD + d] = o;
         else if (whole)
-            put_out<T>(a, w.item.row, q, d, merged(o.y, o.x, by_end) * inv);
+            put_out<T>(a, w.item.row, q, d, merge_o(o.y, o.x, by_end) * inv);
         else
             out[d] = o.x;
     }

@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
          p0 += ROSE_ATTEND_INNER) {
         const uint32_t from = max(lo, p0), to = min(end, p0 + ROSE_ATTEND_INNER);
         if (p0 % ROSE_ATTEND_SPLIT == 0) {
-            O = merged(O, o, merge_ml(&M, &L, m, l));
+            O = merge_o(O, o, merge_ml(&M, &L, m, l));
             m = -INFINITY;
             l = o = 0;
         }
@@ -64,9 +64,9 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
             const T *page = page_of<T>(a.kv, table[p / ROSE_PAGE], kv) + ROSE_PAGE * a.kv.hd_pad;
             v = fmaf(w, to_f32(page[page_index(p % ROSE_PAGE, i, a.kv.hd_pad)]), v);
         }
-        o = merged(o, v, merge_ml(&m, &l, top, (sum[0] + sum[1]) + (sum[2] + sum[3])));
+        o = merge_o(o, v, merge_ml(&m, &l, top, (sum[0] + sum[1]) + (sum[2] + sum[3])));
     }
-    O = merged(O, o, merge_ml(&M, &L, m, l));
+    O = merge_o(O, o, merge_ml(&M, &L, m, l));
     if (i < hd)
         from_f32(O * __frcp_rn(L),
                  static_cast<T *>(a.out) + h_index(row, head * hd + i, a.out_k_pad));
