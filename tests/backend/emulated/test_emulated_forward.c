@@ -137,6 +137,27 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
+/* A few rows of one sequence, in some entries, behind a context of more than one split. This GPU
+ * has four SMs, so that up to four rows are single items. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const fx_shape shape = {"few rows",         2,        32,    1,     32,    40,   560,
+                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    rose_model *m = fx_model(&shape, fx_seed());
+    fx_device = "cuda";
+    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+    fx_seq want = fx_run_alone(m, &f, 500, 560, 48);
+    for (uint32_t i = 0; i < 4; i++) {
+        fx_seq got = fx_seq_make(m, fx_seed() + 99, 560);
+        fx_run_split(m, &f, &got, 500, i % 2 == 0 ? 4 : 16, fx_seed() + i);
+        compare(m, &want, got, shape.name, "parts");
+    }
+    fx_seq_free(&want);
+    fx_close(&f);
+    fx_model_free(m);
+}
+
 /* ---- states ---- */
 
 /* Adds the states of a prompt of N_PROMPT tokens in chunks, beside decode steps of another sequence
@@ -366,7 +387,7 @@ static void test_tuned(void **state)
 /* An argument runs the tests whose names match it, of all families: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[N_FAMILIES + 3];
+    struct CMUnitTest tests[N_FAMILIES + 4];
     const int n = argc > 1 ? N_FAMILIES : getenv("ROSE_TEST_LONG") != NULL ? N_LONG : N_SHORT;
     memset(tests, 0, sizeof tests);
     for (int i = 0; i < n; i++)
@@ -376,6 +397,7 @@ int main(int argc, char **argv)
     tests[n] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
     tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(test_rules);
     tests[n + 2] = (struct CMUnitTest)cmocka_unit_test(test_states);
+    tests[n + 3] = (struct CMUnitTest)cmocka_unit_test(test_few_rows);
     g_state = fx_seed();
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
