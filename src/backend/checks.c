@@ -28,6 +28,17 @@ static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
            ids_fit(r->seen_ids, r->n_seen, vocab);
 }
 
+rose_batch_seq rose_batch_next(const rose_batch *b, uint32_t *i)
+{
+    rose_batch_seq whole = b->seqs[(*i)++];
+    for (; *i < b->n_seqs; (*i)++) {
+        const rose_batch_seq *q = &b->seqs[*i];
+        if (q->table[0] != whole.table[0] || q->pos != whole.pos + whole.n) break;
+        whole.n += q->n;
+    }
+    return whole;
+}
+
 bool rose_batch_has_rules(const rose_batch *b)
 {
     for (uint32_t i = 0; i < b->n_outputs; i++)

@@ -279,7 +279,7 @@ static inline void fx_seq_drop(fx_backend *f, fx_seq *s)
 /* Whose logits are kept: of all rows, or of the last one. */
 typedef enum fx_out { FX_NONE, FX_ALL, FX_LAST } fx_out;
 
-/* One sequence's part of a step. */
+/* One sequence's part of a step. The next part may continue it. */
 typedef struct fx_part {
     fx_seq *seq;
     uint32_t n_rows;
@@ -296,22 +296,24 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
+    uint32_t *table = pages;
 
     for (uint32_t i = 0; i < n_parts; i++) {
         fx_seq *s = parts[i].seq;
-        uint32_t end = s->done + parts[i].n_rows;
+        const bool more = i > 0 && parts[i - 1].seq == s;
+        const uint32_t from = more ? seqs[i - 1].pos + seqs[i - 1].n : s->done;
+        const uint32_t end = from + parts[i].n_rows;
+        if (!more) table = pages + i * FX_STRIDE;
         assert_true(end <= s->n_tokens && b.n_tokens + parts[i].n_rows <= FX_MAX_ROWS);
-        seqs[i] = (rose_batch_seq){.first = b.n_tokens,
-                                   .n = parts[i].n_rows,
-                                   .pos = s->done,
-                                   .table = {pages + i * FX_STRIDE, pages + i * FX_STRIDE}};
+        seqs[i] = (rose_batch_seq){
+            .first = b.n_tokens, .n = parts[i].n_rows, .pos = from, .table = {table, table}};
         while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
             assert_true(f->n_free > 0);
             s->pages[s->n_pages++] = f->free_pages[--f->n_free];
         }
-        memset(pages + i * FX_STRIDE, 0xFF, FX_STRIDE * sizeof *pages);
-        memcpy(pages + i * FX_STRIDE, s->pages, s->n_pages * sizeof *pages);
-        for (uint32_t p = s->done; p < end; p++) {
+        memset(table, 0xFF, FX_STRIDE * sizeof *table);
+        memcpy(table, s->pages, s->n_pages * sizeof *table);
+        for (uint32_t p = from; p < end; p++) {
             if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
                 assert_true(b.n_outputs < FX_MAX_ROWS);
                 outs[b.n_outputs++] =
@@ -349,6 +351,33 @@ static inline void fx_run(fx_backend *f, fx_seq *s, uint32_t end, uint32_t chunk
         uint32_t n = end - s->done < chunk ? end - s->done : chunk;
         fx_step(f, &(fx_part){s, n, true}, 1);
     }
+}
+
+/* Runs s from position n_prompt on in steps of up to `most` rows, in one to four parts each,
+ * between decode steps of two others. */
+static inline void fx_run_split(const rose_model *m, fx_backend *f, fx_seq *s, uint32_t n_prompt,
+                                uint32_t most, uint64_t seed)
+{
+    fx_random r = {.seed = seed};
+    fx_seq others[] = {fx_seq_make(m, seed + 1, 30), fx_seq_make(m, seed + 2, 30)};
+    fx_run(f, s, n_prompt, 33);
+    while (s->done < s->n_tokens) {
+        fx_part parts[6];
+        uint32_t n = 0, left = 1 + fx_below(&r, most), i;
+        if (left > s->n_tokens - s->done) left = s->n_tokens - s->done;
+        for (i = 0; i < 2; i++)
+            if (others[i].done == others[i].n_tokens) fx_seq_drop(f, &others[i]);
+        if (fx_below(&r, 2) == 0) parts[n++] = (fx_part){&others[0], 1, FX_ALL};
+        for (i = 0; left > 0; left -= parts[n++].n_rows, i++)
+            parts[n] = (fx_part){s, i == 3 ? left : 1 + fx_below(&r, left), FX_ALL};
+        if (fx_below(&r, 2) == 0) parts[n++] = (fx_part){&others[1], 1, FX_ALL};
+        fx_step(f, parts, n);
+    }
+    for (int i = 0; i < 2; i++) {
+        fx_seq_drop(f, &others[i]);
+        fx_seq_free(&others[i]);
+    }
+    fx_seq_drop(f, s);
 }
 
 static inline void fx_same(const rose_model *m, const fx_seq *a, const fx_seq *b, const char *what)

@@ -100,15 +100,16 @@ static void make_tiles(step *s)
     rose_cpu_block *block = &sc->blocks[0];
 
     *block = (rose_cpu_block){0};
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        uint32_t row = b->seqs[i].first, pos = b->seqs[i].pos;
-        const uint32_t end = row + b->seqs[i].n;
+    for (uint32_t i = 0; i < b->n_seqs;) {
+        const rose_batch_seq q = rose_batch_next(b, &i);
+        uint32_t row = q.first, pos = q.pos;
+        const uint32_t end = row + q.n;
         while (row < end) {
             if (block->n_rows >= fair) {
                 const uint32_t piece = block->first_piece + block->n_pieces;
                 *++block = (rose_cpu_block){.first_row = row, .first_piece = piece};
             }
-            const uint32_t n = add_tile(s, block, i, row, end, pos);
+            const uint32_t n = add_tile(s, block, i - 1, row, end, pos);
             row += n;
             pos += n;
         }

@@ -249,14 +249,33 @@ static uint32_t pages_of(const rose_batch_seq *q)
     return (q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
+/* Whether the rows of a sequence are single items. Bits do not depend on it. Several rows are worth
+ * it while a block for each row and KV head has an SM of its own, in a context of more than one
+ * split; a tile walks over the whole context. *few counts such rows; scratch memory has room for
+ * max_seqs single items. */
+static bool rows_alone(const rose_cuda *c, const rose_batch *b, const rose_batch_seq *q,
+                       uint32_t *few)
+{
+    const uint32_t n_kv = rose_arch_any(&c->arch)->mixer.n_kv_heads, n = *few + q->n;
+    if (q->n == 1) return true;
+    if (c->plain || c->naive || q->n > ROSE_CUDA_FEW_ROWS || q->pos < ROSE_ATTEND_SPLIT ||
+        n * n_kv > c->ranks[0].device.sms || n + b->n_seqs - 1 > c->plan.max_seqs)
+        return false;
+    *few = n;
+    return true;
+}
+
 static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const rose_cuda_graph *g)
 {
     const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
     rose_cuda_shape s = {.n_rows = b->n_tokens, .n_outputs = b->n_outputs};
-    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
-        s.n_single += q->n == 1;
-        if (q->n > 1) s.n_tiles += (q->n - 1) / item_rows + 1;
-        s.n_table += pages_of(q);
+    for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
+        const rose_batch_seq q = rose_batch_next(b, &i);
+        const bool alone = rows_alone(c, b, &q, &few);
+        s.n_single += alone ? q.n : 0;
+        s.n_tiles += alone ? 0 : (q.n - 1) / item_rows + 1;
+        s.shared |= alone && q.n > 1;
+        s.n_table += pages_of(&q);
     }
     rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->ranks[0].device.sms);
     if (g != NULL) {
@@ -310,24 +329,25 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     }
 }
 
-static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
-                       const rose_cuda_shape *s, uint32_t item_rows)
+/* The graph of a prompt has no single items. */
+static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
+                       const rose_batch *b, const rose_cuda_shape *s)
 {
     uint32_t *tables = (void *)(to + at->tables), table = 0;
     rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
     rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
 
-    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
-        for (uint32_t j = 0; j < q->n; j += item_rows) {
-            uint32_t rows = q->n - j < item_rows ? q->n - j : item_rows;
-            rose_cuda_item it = {q->first + j, rows, q->pos + j, table};
-            if (q->n == 1)
-                *single++ = it;
-            else
-                *tile++ = it;
+    for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
+        const rose_batch_seq q = rose_batch_next(b, &i);
+        const bool alone = s->n_single > 0 && rows_alone(c, b, &q, &few);
+        const uint32_t most = alone ? 1 : rose_cuda_item_rows(&c->arch);
+        for (uint32_t j = 0; j < q.n; j += most) {
+            const rose_cuda_item it = {q.first + j, q.n - j < most ? q.n - j : most, q.pos + j,
+                                       table};
+            *(alone ? single++ : tile++) = it;
         }
-        memcpy(tables + table, q->table[0], pages_of(q) * sizeof *tables);
-        table += pages_of(q);
+        memcpy(tables + table, q.table[0], pages_of(&q) * sizeof *tables);
+        table += pages_of(&q);
     }
     while (single < singles_end)
         *single++ = (rose_cuda_item){0};
@@ -391,7 +411,7 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
     rose_cuda_sums_begin(c, slot, b);
     fill_rows(slot->header, &step.at, b, s.n_rows);
-    fill_items(slot->header, &step.at, b, &s, rose_cuda_item_rows(&c->arch));
+    fill_items(c, slot->header, &step.at, b, &s);
     if (!c->plain) fill_cuts(c, slot->header, &step.at, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;

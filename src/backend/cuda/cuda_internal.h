@@ -102,10 +102,13 @@ typedef struct rose_cuda_header {
     uint64_t tables, end;
 } rose_cuda_header;
 
+enum { ROSE_CUDA_FEW_ROWS = 16 /* most rows of a sequence that may be single items */ };
+
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
+    bool shared;                /* several single items belong to one sequence */
     uint32_t n_cuts;            /* one for each pool; 0 without single items */
     uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
     uint32_t n_table;           /* entries of all page tables together */

@@ -146,10 +146,12 @@ static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer)
                               .q = rank->scratch.q};
 }
 
-/* Whether the decode kernel does the work of rose_cuda_rotary_run: every row is single. */
+/* Whether the decode kernel does the work of rose_cuda_rotary_run: every row is single, and no row
+ * sees another one. */
 static bool appends(const rose_cuda_pass *p)
 {
-    return p->s->n_single == p->s->n_rows && !p->rank->c->plain && p->rank->scratch.dense == NULL &&
+    return p->s->n_single == p->s->n_rows && !p->s->shared && !p->rank->c->plain &&
+           p->rank->scratch.dense == NULL &&
            (p->rank->c->without & ROSE_CUDA_WITHOUT_KV_APPEND) == 0;
 }
 
