@@ -213,13 +213,13 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
 extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
     if (a->n_items == 0 || a->item_rows == 0) return cudaSuccess;
-    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
+    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_F32)
         return cudaErrorNotSupported;
     if (l->device->hopper && (l->without & ROSE_CUDA_WITHOUT_WIDE) == 0 &&
         (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) &&
         a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
         return rose_cuda_prompt_wide(l, a);
-    return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
+    return l->type == ROSE_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
 
 template <typename T, int HD, int W> static cudaError_t allow_shared(void)

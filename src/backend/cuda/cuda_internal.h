@@ -186,7 +186,7 @@ struct rose_cuda_rank {
 struct rose_cuda {
     rose_arch arch;
     rose_memory_plan plan;
-    rose_cuda_type type;
+    rose_format type;
     uint32_t hd_pad;
     uint32_t windows[ROSE_MAX_POOLS], n_windows; /* distinct windows of the layers */
     bool plain;       /* no attention kernel with tensor cores supports the shape or type */
@@ -241,11 +241,9 @@ extern const rose_backend_ops rose_cuda_ops;
 void rose_cuda_profile(bool on, bool kernels);
 
 /* weights.c */
-size_t rose_cuda_type_size(rose_cuda_type t);
-uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
+uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_format t);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
-rose_cuda_type rose_cuda_type_of(rose_compute c);
 
 /* scratch.c. sms: SMs of the GPU. The scratch memory depends on the number of KV pages. */
 void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,

@@ -114,7 +114,7 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
 
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda_rank *rank, uint32_t layer)
 {
-    const uint64_t size = rose_cuda_type_size(rank->c->type);
+    const uint64_t size = rose_format_size(rank->c->type);
     const uint64_t layer_bytes = rank->c->plan.pools[0].block_bytes / rank->c->arch.n_layers;
     const rose_mixer *m = &rose_arch_kind(&rank->c->arch, layer)->mixer;
     return (rose_cuda_kv){.base = (uint8_t *)rank->kv_base + layer * layer_bytes,

@@ -24,11 +24,11 @@ static bool sizes_fit(const rose_cuda_rank *rank)
 {
     const rose_arch *a = &rank->c->arch;
     const rose_mixer *m = &rose_arch_any(a)->mixer;
-    return rank->device.hopper && (rank->c->without & NEEDED) == 0 &&
-           rank->c->type != ROSE_CUDA_F32 && (m->head_dim == 64 || m->head_dim == 128) &&
-           rank->c->hd_pad == m->head_dim && m->n_heads % m->n_kv_heads == 0 &&
-           m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP && a->d_model <= ROSE_MEGA_MAX_D &&
-           a->d_model % 16 == 0 && rose_arch_any(a)->mlp.d_ff % 16 == 0 && m->softcap == 0;
+    return rank->device.hopper && (rank->c->without & NEEDED) == 0 && rank->c->type != ROSE_F32 &&
+           (m->head_dim == 64 || m->head_dim == 128) && rank->c->hd_pad == m->head_dim &&
+           m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
+           a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
+           rose_arch_any(a)->mlp.d_ff % 16 == 0 && m->softcap == 0;
 }
 
 static bool norm_fits(const rose_cuda_norm_by *by)
@@ -45,8 +45,8 @@ static bool layer_fits(const rose_cuda_layer *l)
 
 static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)
 {
-    return a->k == b->k && a->k_pad == b->k_pad && a->n == b->n && a->n_pad == b->n_pad &&
-           a->n_parts == b->n_parts && a->gated == b->gated &&
+    return a->format == b->format && a->k == b->k && a->k_pad == b->k_pad && a->n == b->n &&
+           a->n_pad == b->n_pad && a->n_parts == b->n_parts && a->gated == b->gated &&
            memcmp(a->cut, b->cut, (a->n_parts + 1) * sizeof *a->cut) == 0;
 }
 

@@ -172,7 +172,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     p.weights = weights.used;
     p.n_pools = 1;
     p.pools[0].tokens = ROSE_KV_PAGE_TOKENS;
-    p.pools[0].block_bytes = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
+    p.pools[0].block_bytes = rose_cuda_kv_page_bytes(&m->arch, rose_compute_format(p.dtype));
     p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / p.pools[0].block_bytes);
     p.graphs = LOADED_BYTES;
     if (o->cuda.graph) p.graphs += rose_cuda_graph_nodes(&m->arch, p.without) * NODE_BYTES;

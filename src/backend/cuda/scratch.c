@@ -85,8 +85,8 @@ static float *take_floats(rose_bump *b, uint64_t n)
 static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                         const rose_memory_plan *p)
 {
-    const rose_cuda_type type = rose_cuda_type_of(p->dtype);
-    const uint64_t size = rose_cuda_type_size(type);
+    const rose_format type = rose_compute_format(p->dtype);
+    const uint64_t size = rose_format_size(type);
     const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
     const rose_kind *k = rose_arch_any(a);
     const rose_mixer *m = &k->mixer;
@@ -109,7 +109,7 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
 static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                            const rose_memory_plan *p)
 {
-    const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
+    const uint64_t size = rose_format_size(rose_compute_format(p->dtype));
     const uint64_t most = round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK);
 
     s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);
@@ -130,7 +130,7 @@ static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *
 static void layout_dense(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                          const rose_memory_plan *p, uint32_t n_table)
 {
-    const uint64_t page = rose_cuda_kv_page_bytes(a, rose_cuda_type_of(p->dtype)) / a->n_layers;
+    const uint64_t page = rose_cuda_kv_page_bytes(a, rose_compute_format(p->dtype)) / a->n_layers;
     s->dense = NULL;
     s->dense_table = NULL;
     s->n_dense = (p->without & ROSE_CUDA_WITHOUT_PAGED) != 0 ? n_table : 0;
