@@ -10,23 +10,13 @@
 
 #include "backend/cpu/sampler.h"
 
-/* The first N_SHORT have all kinds of norms, windows, soft caps and layers without RoPE. If
- * ROSE_TEST_LONG is set, the first N_LONG run: also biases, norms of heads, fused matrices and
- * windows in all layers. To the GPU, the others are like one of these: their RoPE tables differ,
- * which the host makes. They run if a test is named. */
-static const char *const g_families[] = {
-    "families/gemma3-caps",   "families/smollm3",      "families/qwen2",
-    "families/qwen3",         "families/phi3",         "families/mistral",
-    "families/llama",         "families/llama-linear", "families/gemma3",
-    "families/llama-dynamic", "families/phi3-short",
-};
-enum {
-    N_FAMILIES = sizeof g_families / sizeof g_families[0],
-    N_SHORT = 2,
-    N_LONG = 6,
-    N_PROMPT = 42,
-    N_TOKENS = 45
-};
+/* These have all kinds of norms, windows, soft caps and layers without RoPE, and always run. If
+ * ROSE_TEST_LONG is set, all run but those that are to the GPU like another one: their RoPE tables
+ * differ, which the host makes. If a test is named, all may run. */
+static const char *const g_short[] = {"families/gemma3-caps", "families/smollm3"};
+static const char *const g_alike[] = {"families/llama", "families/llama-linear", "families/gemma3",
+                                      "families/llama-dynamic", "families/phi3-short"};
+enum { N_PROMPT = 42, N_TOKENS = 45 };
 
 static rose_model *family_model(const char *name, golden *g)
 {
@@ -384,22 +374,36 @@ static void test_tuned(void **state)
     assert_int_equal(remove(g_tune_dir), 0);
 }
 
+static bool is_in(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, list[i]) == 0) return true;
+    return false;
+}
+
 /* An argument runs the tests whose names match it, of all families: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[N_FAMILIES + 4];
-    const int n = argc > 1 ? N_FAMILIES : getenv("ROSE_TEST_LONG") != NULL ? N_LONG : N_SHORT;
+    struct CMUnitTest tests[GOLDEN_FAMILIES + 4];
+    const golden_list *all = golden_families();
+    size_t n = 0;
     memset(tests, 0, sizeof tests);
-    for (int i = 0; i < n; i++)
-        tests[i] = (struct CMUnitTest){.name = g_families[i],
-                                       .test_func = test_family,
-                                       .initial_state = (void *)(uintptr_t)g_families[i]};
-    tests[n] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
-    tests[n + 1] = (struct CMUnitTest)cmocka_unit_test(test_rules);
-    tests[n + 2] = (struct CMUnitTest)cmocka_unit_test(test_states);
-    tests[n + 3] = (struct CMUnitTest)cmocka_unit_test(test_few_rows);
+    for (uint32_t i = 0; i < all->n; i++) {
+        const char *const name = all->name[i];
+        const bool runs =
+            argc > 1 || (getenv("ROSE_TEST_LONG") != NULL
+                             ? !is_in(name, g_alike, sizeof g_alike / sizeof *g_alike)
+                             : is_in(name, g_short, sizeof g_short / sizeof *g_short));
+        if (runs)
+            tests[n++] = (struct CMUnitTest){
+                .name = name, .test_func = test_family, .initial_state = (void *)(uintptr_t)name};
+    }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_tuned);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_rules);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_states);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_few_rows);
     g_state = fx_seed();
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return _cmocka_run_group_tests("forward", tests, n, NULL, NULL);
 }

@@ -328,15 +328,17 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
 
 /* ---- models ---- */
 
+/* The random model of a golden config. */
 static rose_model *open_config_as(const char *name, rose_dtype dtype, const char *format)
 {
-    char config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
+    char file[128], config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
     rose_random_opts o;
     rose_model *m = NULL;
     rose_err err = {""};
     rose_random_opts_default(&o);
     o.no_weights = strcmp(format, "dummy") == 0;
-    golden_path(config, sizeof config, name);
+    snprintf(file, sizeof file, "tests/golden/%s.config.json", name);
+    golden_path(config, sizeof config, file);
     o.config = config;
     o.dtype = dtype;
     assert_non_null(mkdtemp(dir));
@@ -352,18 +354,12 @@ static rose_model *open_config(const char *name, rose_dtype dtype)
     return open_config_as(name, dtype, "auto");
 }
 
-#define CONFIG(name) "tests/golden/families/" name ".config.json"
-
-static const char *const g_families[] = {
-    CONFIG("llama"),         CONFIG("qwen2"), CONFIG("qwen3"),   CONFIG("gemma3"),
-    CONFIG("llama-dynamic"), CONFIG("phi3"),  CONFIG("smollm3"), CONFIG("mistral")};
-enum { N_FAMILIES = sizeof g_families / sizeof *g_families };
-
 static void test_families(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
         check_model(m, i % 2 == 0 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F16, 1 << 20);
         rose_model_close(m);
     }
@@ -389,7 +385,7 @@ static void test_gpt2(void **state)
 static void test_permuted(void **state)
 {
     (void)state;
-    rose_model *m = open_config(CONFIG("qwen2"), ROSE_F32);
+    rose_model *m = open_config("families/qwen2", ROSE_F32);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.kinds[0].mixer.n_heads;
         m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.kinds[0].mixer.n_kv_heads;
@@ -417,7 +413,7 @@ static void test_blocks(void **state)
     static const rose_dtype types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
     (void)state;
     fx_random r = {fx_seed(), 0};
-    rose_model *m = open_config(CONFIG("gemma3"), ROSE_BF16);
+    rose_model *m = open_config("families/gemma3", ROSE_BF16);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
         to_blocks(&l->m[ROSE_DOWN].w[0], types[i % 4], &r); /* k is 256 */
@@ -483,8 +479,9 @@ static void check_sizes(rose_model *m)
 static void test_sizes(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], ROSE_BF16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], ROSE_BF16);
         check_sizes(m);
         rose_model_close(m);
     }
@@ -505,12 +502,13 @@ static void test_check(void **state)
                                          ROSE_COMPUTE_BF16};
     (void)state;
     rose_err err = {""};
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], ROSE_BF16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], ROSE_BF16);
         if (rose_cuda_check(m, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
         rose_model_close(m);
     }
-    rose_model *m = open_config(CONFIG("llama"), ROSE_BF16);
+    rose_model *m = open_config("families/llama", ROSE_BF16);
     for (int i = 0; i < 4; i++) {
         m->dtype = files[i];
         assert_int_equal(plan_of(m, ROSE_COMPUTE_AUTO).dtype, taken[i]);
@@ -535,10 +533,12 @@ static void test_check(void **state)
 static void test_dummy(void **state)
 {
     static const rose_dtype files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
+    static const char *const names[] = {"families/gemma3", "families/llama-dynamic",
+                                        "families/phi3"};
     (void)state;
     for (int i = 0; i < 3; i++) {
-        rose_model *written = open_config(g_families[i + 3], files[i]);
-        rose_model *dummy = open_config_as(g_families[i + 3], files[i], "dummy");
+        rose_model *written = open_config(names[i], files[i]);
+        rose_model *dummy = open_config_as(names[i], files[i], "dummy");
         rose_cuda want = load(written, ROSE_COMPUTE_BF16, 40 << 10);
         rose_cuda got = load(dummy, ROSE_COMPUTE_BF16, 64 << 10);
         assert_int_equal(got.plan.weights, want.plan.weights);
@@ -555,7 +555,7 @@ static void test_dummy(void **state)
 static void test_small_pool(void **state)
 {
     (void)state;
-    rose_model *m = open_config(CONFIG("qwen3"), ROSE_BF16);
+    rose_model *m = open_config("families/qwen3", ROSE_BF16);
     rose_cuda c = load(m, ROSE_COMPUTE_BF16, 1 << 20);
     rose_err err = {""};
     c.plan.kv = 256;
