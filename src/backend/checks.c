@@ -166,6 +166,14 @@ uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
     return bytes;
 }
 
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
+{
+    uint32_t least = p->pools[0].n_blocks;
+    for (uint32_t i = 1; i < p->n_pools; i++)
+        if (p->pools[i].n_blocks < least) least = p->pools[i].n_blocks;
+    return least;
+}
+
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err)
 {
