@@ -12,9 +12,9 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "bench/engine_args.h"
 #include "bench/results.h"
-#include "tokenizer/unicode.h"
 
 enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000 };
 

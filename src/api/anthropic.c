@@ -418,21 +418,6 @@ static bool take_output_config(rose_api_translation *t, const rose_json *config)
 
 /* ---- the table of fields ---- */
 
-typedef enum effect {
-    COPIED, /* `to` is the field of a chat with the same meaning */
-    TAKEN,  /* by `take`, or where it is NULL by rose_api_anthropic_translate */
-    NONE,   /* accepted: it asks for nothing that this server lacks */
-    HINT,
-    REFUSED
-} effect;
-
-typedef struct row {
-    const char *name;
-    effect effect;
-    const char *to;
-    bool (*take)(rose_api_translation *t, const rose_json *v);
-} row;
-
 /* Tools of servers that this server does not call. */
 static bool take_servers(rose_api_translation *t, const rose_json *v)
 {
@@ -440,66 +425,42 @@ static bool take_servers(rose_api_translation *t, const rose_json *v)
            rose_api_translate_hint(t, "mcp_servers");
 }
 
-static const row rows[] = {
-    {"model", COPIED, "model", NULL},
-    {"max_tokens", COPIED, "max_tokens", NULL},
-    {"stop_sequences", COPIED, "stop", NULL},
-    {"temperature", COPIED, "temperature", NULL},
-    {"top_p", COPIED, "top_p", NULL},
-    {"top_k", COPIED, "top_k", NULL},
-    {"stream", COPIED, "stream", NULL},
-    {"metadata", COPIED, "metadata", NULL},
-    {"service_tier", COPIED, "service_tier", NULL},
-    {"tools", TAKEN, NULL, take_tools},
-    {"tool_choice", TAKEN, NULL, take_tool_choice},
-    {"output_config", TAKEN, NULL, take_output_config},
-    {"output_format", TAKEN, NULL, take_format},
-    {"system", TAKEN, NULL, NULL},
-    {"messages", TAKEN, NULL, NULL},
-    {"thinking", TAKEN, NULL, NULL},
-    {"cache_control", NONE, NULL, NULL}, /* all prompts are cached */
-    {"context_management", HINT, NULL, NULL},
-    {"diagnostics", HINT, NULL, NULL},
-    {"inference_geo", HINT, NULL, NULL},
-    {"speed", HINT, NULL, NULL},
-    {"container", REFUSED, NULL, NULL},
-    {"mcp_servers", TAKEN, NULL, take_servers},
-};
-
-static bool take_field(rose_api_translation *t, const char *key, const rose_json *v)
+/* A container that is an empty list asks for nothing. */
+static bool take_container(rose_api_translation *t, const rose_json *v)
 {
-    const row *r = NULL;
-    if (rose_json_is_null(v)) return true;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && r == NULL; i++) {
-        if (strcmp(key, rows[i].name) == 0) r = &rows[i];
-    }
-    if (r == NULL) return rose_api_translate_other(t, key, v);
-    switch (r->effect) {
-    case COPIED:
-        return rose_api_translate_copy(t, r->to, v);
-    case TAKEN:
-        return r->take == NULL || r->take(t, v);
-    case HINT:
-        return rose_api_translate_hint(t, key);
-    case REFUSED:
-        return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-               rose_api_translate_refuse(t, key, NULL);
-    case NONE:
-        return true;
-    }
-    return true;
+    return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
+           rose_api_translate_refuse(t, "container", NULL);
 }
+
+static const rose_api_translated rows[] = {
+    {"model", .to = "model"},
+    {"max_tokens", .to = "max_tokens"},
+    {"stop_sequences", .to = "stop"},
+    {"temperature", .to = "temperature"},
+    {"top_p", .to = "top_p"},
+    {"top_k", .to = "top_k"},
+    {"stream", .to = "stream"},
+    {"metadata", .to = "metadata"},
+    {"service_tier", .to = "service_tier"},
+    {"tools", .take = take_tools},
+    {"tool_choice", .take = take_tool_choice},
+    {"output_config", .take = take_output_config},
+    {"output_format", .take = take_format},
+    {.name = "system"},
+    {.name = "messages"},
+    {.name = "thinking"},
+    {.name = "cache_control"}, /* all prompts are cached */
+    {"context_management", .hint = true},
+    {"diagnostics", .hint = true},
+    {"inference_geo", .hint = true},
+    {"speed", .hint = true},
+    {"container", .take = take_container},
+    {"mcp_servers", .take = take_servers},
+};
 
 bool rose_api_anthropic_translate(rose_api_translation *t)
 {
-    const char *key;
-    rose_json *v;
-    t->chat = rose_json_pack("{s:[]}", "messages");
-    t->messages = rose_json_get(t->chat, "messages");
-    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
-    rose_json_each (t->body, key, v) {
-        if (!take_field(t, key, v)) return false;
-    }
+    if (!rose_api_translate_fields(t, rows, sizeof rows / sizeof *rows)) return false;
     if (t->generates && rose_json_get(t->chat, "max_tokens") == NULL)
         return rose_api_fail(t->err, 400, "missing_required_parameter", "max_tokens",
                              "field 'max_tokens' is required");

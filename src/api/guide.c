@@ -87,7 +87,8 @@ static rose_status compile_in_turn(rose_api_job *j, rose_grammar_kind kind, bool
     rose_api_workers *w = j->api->workers;
     bool too_costly = false;
     /* Other threads read the text of a turn that runs. */
-    if (!j->compiles) j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
+    if (j->right != ROSE_API_TURN_RUNS)
+        j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
     rose_status st = rose_api_workers_may_compile(w, j);
     if (st != ROSE_OK) return st;
     st = compile(j, kind, schema_order, text, len, &too_costly, err);
@@ -102,7 +103,7 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
 {
     rose_err err = {0};
     rose_grammar_cache *c = cache_of(&j->api->grammars);
-    if (j->short_only) {
+    if (j->phase == ROSE_API_READING_HERE) {
         j->declined = true;
         return false;
     }

@@ -413,8 +413,7 @@ static bool create_choices(const input *in, const rose_api_pooled *d)
     j->choices = calloc(n, sizeof *j->choices);
     if (j->choices == NULL) return rose_api_fail_nomem(&j->err);
     j->n_choices = n;
-    j->n = each;
-    j->score_only = true;
+    j->asked.n = each;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_tokens = (uint32_t)j->prompts.v[i / each].len - (d->ranks ? 1 : 0);
         j->choices[i] = (rose_api_choice){.job = j, .index = i, .prompt_n = n_tokens};
@@ -641,15 +640,13 @@ static double score_of(const rose_api_pooled *d, uint32_t pair)
 
 static void put_head(rose_api_out *o, const rose_api_job *j, const char *members)
 {
-    rose_api_puts(o, "{\"id\":\"");
-    rose_api_puts(o, j->id);
-    rose_api_putf(o, "\",%s\"created\":%lld,\"model\":", members, (long long)j->created);
-    rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
+    rose_api_json(o, "{'id':'%s',%s'created':%lld,'model':%-s", j->id, members,
+                  (long long)j->created, j->api->model_id);
 }
 
 static void put_usage(rose_api_out *o, const rose_api_job *j)
 {
-    rose_api_puts(o, ",\"usage\":");
+    rose_api_json(o, ",'usage':");
     rose_api_usage_json(o, j);
     rose_api_puts(o, "}");
 }
@@ -658,10 +655,9 @@ static void put_embeddings(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
     put_head(o, j, "\"object\":\"list\",");
-    rose_api_puts(o, ",\"data\":[");
+    rose_api_json(o, ",'data':[");
     for (uint32_t i = 0; i < j->n_choices; i++) {
-        rose_api_putf(
-            o, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i > 0 ? "," : "", i);
+        rose_api_json(o, "%s{'object':'embedding','index':%u,'embedding':", i > 0 ? "," : "", i);
         put_embedding(o, d, d->states + (size_t)i * d->n_kept);
         rose_api_puts(o, "}");
     }
@@ -673,10 +669,10 @@ static void put_scores(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
     put_head(o, j, "\"object\":\"list\",");
-    rose_api_puts(o, ",\"data\":[");
+    rose_api_json(o, ",'data':[");
     for (uint32_t i = 0; i < d->n_pairs; i++)
-        rose_api_putf(o, "%s{\"object\":\"score\",\"index\":%u,\"score\":%.9g}", i > 0 ? "," : "",
-                      i, score_of(d, i));
+        rose_api_json(o, "%s{'object':'score','index':%u,'score':%.9g}", i > 0 ? "," : "", i,
+                      score_of(d, i));
     rose_api_puts(o, "]");
     put_usage(o, j);
 }
@@ -707,15 +703,15 @@ static void put_ranks(rose_api_out *o, const rose_api_job *j)
         all[i] = (ranked){score_of(d, i), i};
     qsort(all, d->n_pairs, sizeof *all, by_score);
     put_head(o, j, "");
-    rose_api_puts(o, ",\"results\":[");
+    rose_api_json(o, ",'results':[");
     for (uint32_t i = 0; i < d->top_n; i++) {
-        rose_api_putf(o, "%s{\"index\":%u,", i > 0 ? "," : "", all[i].index);
+        rose_api_json(o, "%s{'index':%u,", i > 0 ? "," : "", all[i].index);
         if (d->documents != NULL) {
-            rose_api_puts(o, "\"document\":{\"text\":");
+            rose_api_json(o, "'document':{'text':");
             rose_api_put_json(o, text_at(d->documents, all[i].index));
             rose_api_puts(o, "},");
         }
-        rose_api_putf(o, "\"relevance_score\":%.9g}", all[i].score);
+        rose_api_json(o, "'relevance_score':%.9g}", all[i].score);
     }
     rose_api_puts(o, "]");
     put_usage(o, j);

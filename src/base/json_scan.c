@@ -36,10 +36,9 @@ static int32_t hex4(const char *p, const char *end)
     int32_t v = 0;
     if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        const char c = p[i], lower = (char)(c | 0x20);
-        const bool digit = c >= '0' && c <= '9';
-        if (!digit && !(lower >= 'a' && lower <= 'f')) return -1;
-        v = v << 4 | (digit ? c - '0' : lower - 'a' + 10);
+        const int digit = rose_hex_digit(p[i]);
+        if (digit < 0) return -1;
+        v = v << 4 | digit;
     }
     return v;
 }
@@ -161,7 +160,7 @@ rose_status rose_json_scan_string(rose_json_scan *s, rose_buf *scratch, const ch
     const bool ends = s->p < s->end;
     if (!ends && !repairs(s)) return rose_json_scan_bad(s, "a string without an end");
     if (ends && *s->p != '"') return rose_json_scan_bad(s, "a control character in a string");
-    if (*len > 0 && rose_utf8_valid_prefix((const uint8_t *)*text, *len) != *len)
+    if (*len > 0 && !rose_utf8_is_valid(*text, *len))
         return rose_json_scan_bad(s, "a string that is not UTF-8");
     s->p += ends;
     return ROSE_OK;

@@ -579,7 +579,7 @@ rose_status rose_batch_file_create(rose_batch_store *s, const char *owner, const
         rose_store_file_free(f);
         return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     }
-    f->name[rose_utf8_valid_prefix((const uint8_t *)f->name, strlen(f->name))] = '\0';
+    f->name[rose_utf8_valid_prefix(f->name, strlen(f->name))] = '\0';
     rose_store_new_id(f->id, "file-");
     snprintf(f->owner, sizeof f->owner, "%s", owner);
     f->bytes = len;

@@ -100,15 +100,11 @@ static bool hex(translation *t, unsigned max, uint32_t *cp)
 {
     unsigned n = 0;
     for (*cp = 0; n < max && t->p < t->end; n++, t->p++) {
-        char c = *t->p;
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        const int d = rose_hex_digit(*t->p);
         if (d < 0) break;
         *cp = *cp << 4 | (uint32_t)d;
     }
-    return n > 0 && *cp <= 0x10FFFF && !(*cp >= 0xD800 && *cp < 0xE000);
+    return n > 0 && rose_utf8_is_char(*cp);
 }
 
 /* Translates an escape for one character: \xHH (only below 0x80, because Oniguruma takes higher

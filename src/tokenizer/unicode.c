@@ -38,15 +38,3 @@ void rose_unicode_init(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, fill);
 }
-
-rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n)
-{
-    rose_status st = ROSE_OK;
-    for (size_t at = 0; at < n && st == ROSE_OK; at++) {
-        const size_t k = rose_utf8_valid_prefix((const uint8_t *)p + at, n - at);
-        st = rose_buf_add(out, p + at, k);
-        at += k;
-        if (st == ROSE_OK && at < n) st = rose_buf_addf(out, "\\x%02x", (unsigned char)p[at]);
-    }
-    return st;
-}

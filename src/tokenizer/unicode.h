@@ -46,8 +46,4 @@ extern uint8_t rose_cp_class[0x110000];
 /* Fills rose_cp_class, once per process. Any thread; cheap if it is done already. */
 void rose_unicode_init(void);
 
-/* Appends p[0..n) to out as well-formed text: each byte that is not part of a character becomes
- * \xNN. Errors: NOMEM. */
-rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n);
-
 #endif
