@@ -28,6 +28,17 @@ static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
            ids_fit(r->seen_ids, r->n_seen, vocab);
 }
 
+rose_batch_seq rose_batch_next(const rose_batch *b, uint32_t *i)
+{
+    rose_batch_seq whole = b->seqs[(*i)++];
+    for (; *i < b->n_seqs; (*i)++) {
+        const rose_batch_seq *q = &b->seqs[*i];
+        if (q->table[0] != whole.table[0] || q->pos != whole.pos + whole.n) break;
+        whole.n += q->n;
+    }
+    return whole;
+}
+
 bool rose_batch_has_rules(const rose_batch *b)
 {
     for (uint32_t i = 0; i < b->n_outputs; i++)
@@ -152,6 +163,14 @@ uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
     for (uint32_t i = 0; i < p->n_pools; i++)
         bytes += p->pools[i].block_bytes;
     return bytes;
+}
+
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
+{
+    uint32_t least = p->pools[0].n_blocks;
+    for (uint32_t i = 1; i < p->n_pools; i++)
+        if (p->pools[i].n_blocks < least) least = p->pools[i].n_blocks;
+    return least;
 }
 
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,

@@ -609,6 +609,27 @@ static void test_outputs(void **state)
     fx_model_free(m);
 }
 
+/* A sequence in several entries of a step has the bits of one that runs alone. */
+static void test_split_sequences(void **state)
+{
+    (void)state;
+    static const rose_compute types[] = {ROSE_COMPUTE_F32, ROSE_COMPUTE_BF16};
+    rose_model *m = fx_model(&g_shape, 3);
+    for (uint32_t i = 0; i < 6; i++) {
+        fx_seq want = fx_seq_make(m, fx_seed() + i, m->arch.max_positions);
+        fx_backend f = fx_open(m, types[i % 2], "auto", 1 + i / 2, 1 + i);
+        fx_run(&f, &want, want.n_tokens, 1);
+        fx_seq_drop(&f, &want);
+        fx_seq got = fx_seq_make(m, fx_seed() + i, want.n_tokens);
+        fx_run_split(m, &f, &got, i * 5, 20, fx_seed() + i);
+        fx_same(m, &want, &got, "in parts");
+        fx_seq_free(&want);
+        fx_seq_free(&got);
+        fx_close(&f);
+    }
+    fx_model_free(m);
+}
+
 /* NaN in the weights: no id is invented, and nothing else suffers. */
 static void test_not_a_number(void **state)
 {
@@ -698,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_from_a_folder),
 
         cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_split_sequences),
         cmocka_unit_test(test_not_a_number),
         cmocka_unit_test(test_bad_batches),
     };

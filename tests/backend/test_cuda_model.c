@@ -477,6 +477,38 @@ static void test_prompt_graphs(void **state)
     }
 }
 
+/* Several rows of one sequence, in one entry or in some, behind contexts on both sides of a split:
+ * the same bits as one row a step. Some are items of decode, some are tiles. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const fx_shape shapes[] = {
+        {"heads of 64", 2, 256, 4, 512, 611, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+        {"heads of 24", 3, 96, 4, 384, 611, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+    };
+    static const uint32_t starts[] = {480, 512, 560, 640};
+    char what[160];
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&shapes[shape], fx_seed() + (uint64_t)shape);
+        for (int t = 0; t < N_TYPES; t++) {
+            fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+            fx_seq want = fx_run_alone(m, &f, 470, 700, 100);
+            for (uint32_t i = 0; i < 12; i++) {
+                fx_seq got = fx_seq_make(m, fx_seed() + 99, 700);
+                fx_run_split(m, &f, &got, starts[i % 4], i % 3 == 0 ? 20 : 16, fx_seed() + i);
+                snprintf(what, sizeof what, "%s, %s, parts from %u on", shapes[shape].name,
+                         rose_compute_name(g_types[t]), starts[i % 4]);
+                compare(m, &want, got, what);
+            }
+            fx_seq_free(&want);
+            fx_close(&f);
+        }
+        fx_model_free(m);
+    }
+}
+
 /* A little of everything: what the sanitizers run, under which a launch takes milliseconds. */
 static void test_little(void **state)
 {
@@ -663,8 +695,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_switches),      cmocka_unit_test(test_little),
         cmocka_unit_test(test_megakernel),    cmocka_unit_test(test_ways),
         cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
-        cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
-        cmocka_unit_test(test_zero_logits),
+        cmocka_unit_test(test_few_rows),      cmocka_unit_test(test_little_single),
+        cmocka_unit_test(test_little_crowds), cmocka_unit_test(test_zero_logits),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

@@ -142,8 +142,8 @@ const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const ros
     if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
         return rank->c->naive ? NULL : smallest(rank->prompts, rank->n_prompts, b->n_tokens);
     if (b->n_tokens != b->n_seqs) return NULL;
-    for (uint32_t i = 0; i < b->n_outputs; i++)
-        if (b->outs[i].row != i) return NULL;
+    for (uint32_t i = 0; i < b->n_outputs;) /* a graph appends K and V in the decode kernel */
+        if (b->outs[i].row != i || rose_batch_next(b, &i).n > 1) return NULL;
     const rose_cuda_graph *g = smallest(rank->graphs, rank->n_graphs, b->n_seqs);
     /* A graph of several blocks of logits leaves only the last block. */
     if (g == NULL || g->n <= rank->scratch.out_block) return g;

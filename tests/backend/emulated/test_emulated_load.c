@@ -286,7 +286,9 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
     check_norm("post2", m, &to->post2, &from->post2, NULL);
     check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.kinds[0].mixer.head_dim, add);
     check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.kinds[0].mixer.head_dim, add);
-    assert_int_equal(to->window, rose_arch_kind(&m->arch, i)->mixer.window);
+    rose_pool_spec pools[ROSE_MAX_POOLS];
+    assert_true(to->pool < rose_arch_pools(&m->arch, pools, NULL));
+    assert_int_equal(pools[to->pool].window, rose_arch_kind(&m->arch, i)->mixer.window);
     assert_int_equal(to->rope, rose_rope_of_kind(&m->arch, m->arch.kind_of[i]));
     assert_true(to->scale == rose_arch_scale(&m->arch, i));
 }
@@ -328,15 +330,17 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
 
 /* ---- models ---- */
 
+/* The random model of a golden config. */
 static rose_model *open_config_as(const char *name, rose_dtype dtype, const char *format)
 {
-    char config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
+    char file[128], config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
     rose_random_opts o;
     rose_model *m = NULL;
     rose_err err = {""};
     rose_random_opts_default(&o);
     o.no_weights = strcmp(format, "dummy") == 0;
-    golden_path(config, sizeof config, name);
+    snprintf(file, sizeof file, "tests/golden/%s.config.json", name);
+    golden_path(config, sizeof config, file);
     o.config = config;
     o.dtype = dtype;
     assert_non_null(mkdtemp(dir));
@@ -352,18 +356,12 @@ static rose_model *open_config(const char *name, rose_dtype dtype)
     return open_config_as(name, dtype, "auto");
 }
 
-#define CONFIG(name) "tests/golden/families/" name ".config.json"
-
-static const char *const g_families[] = {
-    CONFIG("llama"),         CONFIG("qwen2"), CONFIG("qwen3"),   CONFIG("gemma3"),
-    CONFIG("llama-dynamic"), CONFIG("phi3"),  CONFIG("smollm3"), CONFIG("mistral")};
-enum { N_FAMILIES = sizeof g_families / sizeof *g_families };
-
 static void test_families(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], i % 2 == 0 ? ROSE_BF16 : ROSE_F16);
         check_model(m, i % 2 == 0 ? ROSE_COMPUTE_BF16 : ROSE_COMPUTE_F16, 1 << 20);
         rose_model_close(m);
     }
@@ -389,7 +387,7 @@ static void test_gpt2(void **state)
 static void test_permuted(void **state)
 {
     (void)state;
-    rose_model *m = open_config(CONFIG("qwen2"), ROSE_F32);
+    rose_model *m = open_config("families/qwen2", ROSE_F32);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         m->layers[i].m[ROSE_QKV].permuted_heads[0] = m->arch.kinds[0].mixer.n_heads;
         m->layers[i].m[ROSE_QKV].permuted_heads[1] = m->arch.kinds[0].mixer.n_kv_heads;
@@ -417,7 +415,7 @@ static void test_blocks(void **state)
     static const rose_dtype types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
     (void)state;
     fx_random r = {fx_seed(), 0};
-    rose_model *m = open_config(CONFIG("gemma3"), ROSE_BF16);
+    rose_model *m = open_config("families/gemma3", ROSE_BF16);
     for (uint32_t i = 0; i < m->arch.n_layers; i++) {
         rose_layer *l = &m->layers[i];
         to_blocks(&l->m[ROSE_DOWN].w[0], types[i % 4], &r); /* k is 256 */
@@ -473,18 +471,23 @@ static void check_sizes(rose_model *m)
         assert_in_range(p.weights, 2 * values, 2 * values + small);
         assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
         assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
-        assert_int_equal(p.kv, p.pools[0].n_blocks * p.pools[0].block_bytes);
-        assert_int_equal(p.pools[0].block_bytes,
-                         a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
-                             rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
+        uint64_t kv = 0, block = 0;
+        for (uint32_t i = 0; i < p.n_pools; i++) {
+            kv += p.pools[i].n_blocks * p.pools[i].block_bytes;
+            block += p.pools[i].block_bytes;
+        }
+        assert_int_equal(p.kv, kv);
+        assert_int_equal(block, a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
+                                    rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
     }
 }
 
 static void test_sizes(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], ROSE_BF16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], ROSE_BF16);
         check_sizes(m);
         rose_model_close(m);
     }
@@ -505,12 +508,13 @@ static void test_check(void **state)
                                          ROSE_COMPUTE_BF16};
     (void)state;
     rose_err err = {""};
-    for (size_t i = 0; i < N_FAMILIES; i++) {
-        rose_model *m = open_config(g_families[i], ROSE_BF16);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++) {
+        rose_model *m = open_config(all->name[i], ROSE_BF16);
         if (rose_cuda_check(m, &err) != ROSE_OK) fail_msg("%s: %s", m->name, err.msg);
         rose_model_close(m);
     }
-    rose_model *m = open_config(CONFIG("llama"), ROSE_BF16);
+    rose_model *m = open_config("families/llama", ROSE_BF16);
     for (int i = 0; i < 4; i++) {
         m->dtype = files[i];
         assert_int_equal(plan_of(m, ROSE_COMPUTE_AUTO).dtype, taken[i]);
@@ -535,10 +539,12 @@ static void test_check(void **state)
 static void test_dummy(void **state)
 {
     static const rose_dtype files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
+    static const char *const names[] = {"families/gemma3", "families/llama-dynamic",
+                                        "families/phi3"};
     (void)state;
     for (int i = 0; i < 3; i++) {
-        rose_model *written = open_config(g_families[i + 3], files[i]);
-        rose_model *dummy = open_config_as(g_families[i + 3], files[i], "dummy");
+        rose_model *written = open_config(names[i], files[i]);
+        rose_model *dummy = open_config_as(names[i], files[i], "dummy");
         rose_cuda want = load(written, ROSE_COMPUTE_BF16, 40 << 10);
         rose_cuda got = load(dummy, ROSE_COMPUTE_BF16, 64 << 10);
         assert_int_equal(got.plan.weights, want.plan.weights);
@@ -555,7 +561,7 @@ static void test_dummy(void **state)
 static void test_small_pool(void **state)
 {
     (void)state;
-    rose_model *m = open_config(CONFIG("qwen3"), ROSE_BF16);
+    rose_model *m = open_config("families/qwen3", ROSE_BF16);
     rose_cuda c = load(m, ROSE_COMPUTE_BF16, 1 << 20);
     rose_err err = {""};
     c.plan.kv = 256;
