@@ -4,6 +4,7 @@
 #ifndef ROSE_TESTS_GOLDEN_H
 #define ROSE_TESTS_GOLDEN_H
 
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,6 +74,15 @@ typedef struct golden {
 /* Open the vectors of "rose-tiny", "random-f32", "families/llama", ... */
 static inline void golden_open(golden *g, const char *name);
 static inline void golden_close(golden *g);
+
+/* The golden models of all families in order of their names, "families/gemma3", ...: one for each
+ * tests/golden/families/NAME.config.json. The only list of families that tests read. */
+enum { GOLDEN_FAMILIES = 32 };
+typedef struct golden_list {
+    char name[GOLDEN_FAMILIES][48];
+    uint32_t n;
+} golden_list;
+static inline const golden_list *golden_families(void);
 
 /* A path under the repository (ROSE_ROOT, else the current folder) into out[0..cap). */
 static inline void golden_path(char *out, size_t cap, const char *name);

@@ -10,6 +10,25 @@ static inline void golden_path(char *out, size_t cap, const char *name)
     assert_true(n > 0 && (size_t)n < cap);
 }
 
+static inline const golden_list *golden_families(void)
+{
+    static golden_list list;
+    if (list.n > 0) return &list;
+    char path[1024];
+    glob_t found;
+    golden_path(path, sizeof path, "tests/golden/families/*.config.json");
+    if (glob(path, 0, NULL, &found) != 0) fail_msg("no file is like %s", path);
+    assert_true(found.gl_pathc <= GOLDEN_FAMILIES);
+    for (; list.n < found.gl_pathc; list.n++) {
+        const char *const file = strrchr(found.gl_pathv[list.n], '/') + 1;
+        const size_t length = strlen(file) - strlen(".config.json");
+        assert_true(length < sizeof *list.name - strlen("families/"));
+        snprintf(list.name[list.n], sizeof *list.name, "families/%.*s", (int)length, file);
+    }
+    globfree(&found);
+    return &list;
+}
+
 static inline rose_json *golden_get(rose_json *object, const char *key)
 {
     rose_json *value = rose_json_get(object, key);

@@ -7,13 +7,6 @@
 #include "backend/cuda_fixture.h"
 #include "backend/golden_checks.h"
 
-static const char *const g_families[] = {
-    "families/llama",       "families/llama-linear", "families/llama-dynamic", "families/mistral",
-    "families/qwen2",       "families/qwen3",        "families/smollm3",       "families/gemma3",
-    "families/gemma3-caps", "families/phi3",         "families/phi3-short",
-};
-enum { N_FAMILIES = sizeof g_families / sizeof g_families[0] };
-
 /* A model, and how many tokens the tests run. */
 typedef struct family {
     const char *name;
@@ -153,7 +146,7 @@ static fx_seq run_shared(const family *f, fx_backend *b)
     fx_seq from = fx_seq_make(f->m, fx_seed() + 99, f->n_tokens);
     fx_seq s = fx_seq_make(f->m, fx_seed() + 99, f->n_tokens);
     fx_run(b, &from, n, n);
-    memcpy(s.pages, from.pages, n_pages * sizeof *s.pages);
+    memcpy(s.pages, from.pages, sizeof s.pages);
     s.n_pages = n_pages;
     from.n_pages = 0; /* they are the sequence's now */
     memcpy(s.logits, from.logits, n * vocab * sizeof *s.logits);
@@ -239,17 +232,22 @@ int main(int argc, char **argv)
         CMUnitTestFunction test;
     } kinds[] = {{"golden", test_golden}, {"close", test_close}, {"same bits", test_same_bits}};
     enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
-    static char names[N_KINDS * N_FAMILIES][64];
-    struct CMUnitTest tests[N_KINDS * N_FAMILIES];
-    for (size_t i = 0; i < N_KINDS * (size_t)N_FAMILIES; i++) {
-        const char *of = g_families[i % N_FAMILIES];
-        snprintf(names[i], sizeof names[i], "%s: %s", of, kinds[i / N_FAMILIES].name);
+    const golden_list *all = golden_families();
+    const size_t n = N_KINDS * all->n;
+    char(*const names)[64] = golden_alloc(n, sizeof *names);
+    struct CMUnitTest *const tests = golden_alloc(n, sizeof *tests);
+    for (size_t i = 0; i < n; i++) {
+        const char *of = all->name[i % all->n];
+        snprintf(names[i], sizeof names[i], "%s: %s", of, kinds[i / all->n].name);
         tests[i] = (struct CMUnitTest){.name = names[i],
-                                       .test_func = kinds[i / N_FAMILIES].test,
+                                       .test_func = kinds[i / all->n].test,
                                        .initial_state = (void *)(uintptr_t)of};
     }
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = _cmocka_run_group_tests("families", tests, n, NULL, NULL);
+    free(tests);
+    free(names);
+    return failed;
 }

@@ -252,14 +252,9 @@ static void check_family(const char *name)
 static void each_family(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "families/llama",   "families/llama-linear", "families/llama-dynamic",
-        "families/mistral", "families/qwen2",        "families/qwen3",
-        "families/smollm3", "families/gemma3",       "families/gemma3-caps",
-        "families/phi3",    "families/phi3-short",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_family(names[i]);
+    const golden_list *all = golden_families();
+    for (uint32_t i = 0; i < all->n; i++)
+        check_family(all->name[i]);
 }
 
 int main(void)

@@ -4,8 +4,8 @@
     python3 -m venv .venv && .venv/bin/pip install -r tools/golden/requirements.txt
     make && .venv/bin/python tools/golden/make_families.py
 
-For each NAME.config.json, `roseinfer random-model --config` writes a tiny model, which transformers
-runs on the CPU: weights and arithmetic FP32, attention "eager". Writes NAME.json and NAME.f32 (see
+For each NAME.config.json there, written by hand, `roseinfer random-model --config` writes a tiny
+model, which transformers runs on the CPU: weights and arithmetic FP32, attention "eager". Writes NAME.json and NAME.f32 (see
 tests/golden/README.md), rope.json with the inverse frequencies of well-known models, and
 ../states.json with pooled states of two of the models.
 """
@@ -34,78 +34,14 @@ MIN_DIFFERENT = 12  # greedy tokens: a continuation that repeats itself shows li
 MAX_SEEDS = 40
 VOCAB = 320
 
-EOS = {"bos_token_id": VOCAB - 1, "eos_token_id": VOCAB - 1, "pad_token_id": VOCAB - 1}
-
-
-def config(model_type, layers, d_model, heads, kv_heads, head_dim, d_ff, context, **more):
-    return {
-        "model_type": model_type, "hidden_size": d_model, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
-        "intermediate_size": d_ff, "max_position_embeddings": context, "vocab_size": VOCAB,
-        "tie_word_embeddings": False, **EOS, **more,
-    }  # fmt: skip
+# Head sizes 48, 64, 80, 96, 128, 256; groups of 1, 2, 3, 4, 6, 7, 8 heads; old and new spellings of
+# the RoPE fields. Sequences pass every window and every original context.
+MODELS = sorted(f[: -len(".config.json")] for f in os.listdir(FOLDER) if f.endswith(".config.json"))
 
 
 def ramp(n, first, last):
     return [round(first + (last - first) * i / (n - 1), 4) for i in range(n)]
 
-
-PHI3 = config(
-    "phi3", 2, 288, 3, 3, 96, 256, 512, original_max_position_embeddings=64, sliding_window=100,
-    partial_rotary_factor=0.75, rope_theta=10000.0,
-    rope_scaling={"type": "longrope", "short_factor": ramp(36, 1, 2), "long_factor": ramp(36, 1, 24)},
-)  # fmt: skip
-del PHI3["head_dim"]
-
-# Head sizes 48, 64, 80, 96, 128, 256; groups of 1, 2, 3, 4, 6, 7, 8 heads; old and new spellings of
-# the RoPE fields. Sequences pass every window and every original context.
-MODELS = {
-    "llama": config(
-        "llama", 2, 128, 8, 1, 64, 256, 512, rms_norm_eps=1e-5, rope_theta=500000.0,
-        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                      "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
-    ),
-    "llama-linear": config(
-        "llama", 2, 96, 6, 2, 48, 200, 256, attention_bias=True, mlp_bias=True,
-        rope_scaling={"type": "linear", "factor": 2.0},
-    ),
-    "llama-dynamic": config(
-        "llama", 2, 160, 4, 2, 80, 256, 128,
-        rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
-    ),
-    "mistral": config(
-        "mistral", 3, 96, 4, 1, 128, 256, 512, sliding_window=33, hidden_act="silu",
-        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
-    ),
-    "qwen2": config(
-        "qwen2", 3, 128, 7, 1, 64, 256, 64, use_sliding_window=True, sliding_window=48,
-        max_window_layers=1,
-        rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
-    ),
-    "qwen3": config(
-        "qwen3", 2, 128, 6, 1, 128, 256, 512, rope_theta=1000000.0, rope_scaling=None,
-        use_sliding_window=False, sliding_window=None, max_window_layers=28,
-    ),
-    "smollm3": {**config(
-        "smollm3", 4, 96, 4, 2, 96, 256, 512, rope_theta=5000000.0, no_rope_layer_interval=2,
-        use_sliding_window=True, sliding_window=64,
-    ), "tie_word_embeddings": True},
-    "gemma3": config(
-        "gemma3_text", 4, 128, 2, 1, 256, 256, 512, sliding_window=32, query_pre_attn_scalar=200,
-        layer_types=["sliding_attention", "sliding_attention", "full_attention",
-                     "sliding_attention"],
-        rope_parameters={
-            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
-    ),
-    "gemma3-caps": config(
-        "gemma3_text", 2, 80, 4, 4, 80, 160, 512, sliding_window=40, sliding_window_pattern=2,
-        query_pre_attn_scalar=80, rope_theta=1000000.0, rope_local_base_freq=10000.0,
-        attn_logit_softcapping=3.0, final_logit_softcapping=4.0,
-    ),
-    "phi3": PHI3,
-    "phi3-short": PHI3,
-}  # fmt: skip
 
 # dynamic and longrope: the length that fixes the frequencies. All passes are padded to it.
 SERVED = {"llama-dynamic": 384, "phi3": 384, "phi3-short": 64}
@@ -195,8 +131,6 @@ def record(name, folder, seed):
 
 
 def make(program, name):
-    with open(os.path.join(FOLDER, name + ".config.json"), "w", encoding="utf-8") as f:
-        f.write(json.dumps(MODELS[name], indent=1) + "\n")
     for seed in range(1, MAX_SEEDS + 1):
         with tempfile.TemporaryDirectory() as scratch:
             folder = os.path.join(scratch, name)
