@@ -295,7 +295,7 @@ static uint32_t keeps(const model *m, uint32_t p, uint32_t n)
     return m->window[p] != 0 && n > m->window[p] ? n - m->window[p] : 0;
 }
 
-/* Takes a page in each pool for place k, and drops those behind the windows. */
+/* Takes a page in each pool for place k, and drops those before the windows. */
 static bool grow(fix *f, model *m, held *h, uint32_t k)
 {
     for (uint32_t p = 0; p < m->n_pools; p++) {
