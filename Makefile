@@ -87,7 +87,7 @@ isa_flags     = $(if $(FLAGS_$(isa_of)),$(FLAGS_$(isa_of)) $(SAN_ISA))
 # clang 14 takes four minutes of CPU time for this file if it optimises code with ASAN.
 $B/obj/backend/cpu/matmul_avx512bf16.o: CFLAGS += $(if $(filter checked,$(VARIANT)),-O0)
 
-ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched engine api lib
+ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched engine api hub lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
@@ -96,7 +96,7 @@ CLI_OBJ := $(CLI_SRC:src/%.c=$B/obj/%.o)
 BENCH_OBJ := $(patsubst %.c,$B/o/%.o,$(sort $(wildcard bench/*.c)))
 LOAD_OBJ  := $(patsubst %.c,$B/o/%.o,$(sort $(filter-out tests/load/test_%.c,$(wildcard tests/load/*.c))))
 LOAD      := $B/tests/load/load
-TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
+TESTS   := $(sort $(filter-out $(if $(filter 1,$(WITH_CUDA)),,tests/backend/test_cuda_%.c tests/bench/test_cuda_%.c),$(wildcard tests/*/test_*.c)))
 TESTBIN := $(TESTS:tests/%.c=$B/tests/%)
 # Kernels as C++ on an emulated GPU: what tests them where there is none. Their objects serve all variants. ROSE_TEST_LONG=1
 # runs all cases; `.ci/run` does. They come first, because one of them takes longest.
@@ -173,7 +173,7 @@ build/cuda/%.o: src/%.cu
 	$(call say,NVCC $<)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $@.d -c $< -o $@
 
-$B/obj/backend/cuda/%.o $B/tests/backend/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
+$B/obj/backend/cuda/%.o $B/o/bench/%.o $B/tests/backend/test_cuda_% $B/tests/bench/test_cuda_%: CFLAGS += -isystem $(CUDA_HOME)/include \
     $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 $B/obj/backend/cuda/gemm_tuned.o: src/backend/cuda/tuned.txt
 $B/obj/api/page.o: CFLAGS += -include $B/page_hashes.h
@@ -181,9 +181,9 @@ $B/obj/api/page.o: $B/page_hashes.h
 $B/page_hashes.h: src/api/page.html $(wildcard src/api/page*.css src/api/page*.js) tools/page
 	@mkdir -p $(@D)
 	$(Q)sh tools/page $< $B
-$B/obj/backend/cpu/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
-$B/obj/backend/backend.o: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
-$B/obj/backend/backend.o: $B/with-cuda-$(WITH_CUDA)
+$B/o/bench/onednn.o: CFLAGS += -DROSE_DNNL=$(DNNL)
+$B/obj/backend/backend.o $B/o/bench/%.o $B/tests/bench/%: CFLAGS += -DROSE_CUDA=$(WITH_CUDA)
+$B/obj/backend/backend.o $(BENCH_OBJ): $B/with-cuda-$(WITH_CUDA)
 $B/with-cuda-%:
 	@mkdir -p $(@D) && rm -f $B/with-cuda-* && touch $@
 
@@ -266,7 +266,7 @@ $B/tests/%: tests/%.c $B/librose_all.a
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(BENCH_LIBS) \
 	    $B/librose_all.a $(LIBS) -lcmocka
 # The tests of code that is not in the server.
-BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/% $B/tests/backend/test_machine,$(TESTBIN))
+BENCH_TESTS := $(filter $B/tests/bench/% $B/tests/load/%,$(TESTBIN))
 LOAD_TESTS  := $(filter $B/tests/load/%,$(TESTBIN))
 $(BENCH_TESTS): $B/librose_bench.a
 $(BENCH_TESTS): BENCH_LIBS = $B/librose_bench.a
@@ -443,7 +443,7 @@ bench: deps-build
 # (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
 NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
             backend/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
-            model/ggml_blocks.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
+            model/format.c base/gguf_get.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
 NEON_TESTS := test_kernels test_quant
 NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -Itests/backend/neon -pthread
 test-neon:
@@ -459,7 +459,7 @@ test-amx:
 	    build/amx-emulation/tests/backend/test_kernels
 	build/amx-emulation/tests/backend/test_kernels --isa amx
 
-GPU_TESTS := $(filter $B/tests/backend/test_cuda_%,$(TESTBIN))
+GPU_TESTS := $(filter $B/tests/backend/test_cuda_% $B/tests/bench/test_cuda_%,$(TESTBIN))
 test-gpu: $(GPU_TESTS) $(addprefix $B/tests/engine/test_engine_,cpu guide pool) $B/roseinfer $(FAULTS)
 	@python3 tools/run_tests $(GPU_TESTS) $(foreach t,cpu guide pool,"env ROSE_TEST_DEVICE=cuda $B/tests/engine/test_engine_$t") \
 	    "python3 tests/backend/test_cuda_serve.py $B/roseinfer models/rose-tiny $B/tests/backend/faults/libcuda.so.1"

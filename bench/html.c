@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tokenizer/unicode.h"
+#include "base/utf8.h"
 
 void rose_html_raw(rose_html *h, const char *fmt, ...)
 {

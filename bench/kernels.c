@@ -1,17 +1,17 @@
 /* bench/kernels.c - `roseinfer bench kernels` times the GEMMs of a model at many row counts, ours
- * and those of the vendor's library in one run (backend/kernel_bench.h says what is timed). On a
- * CPU it also measures how fast memory and threads are (backend/machine.h). It prints a table or
+ * and those of the vendor's library in one run (kernels_internal.h says what is timed). On a
+ * CPU it also measures how fast memory and threads are (machine.h). It prints a table or
  * JSON. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/kernel_bench.h"
 #include "base/cpuinfo.h"
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/floor.h"
+#include "bench/kernels_internal.h"
+#include "bench/machine.h"
 #include "engine/flags.h"
 
 enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, MAX_REPEATS = 1000 };
@@ -168,16 +168,16 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The sides take turns, so a drift of the machine's speed affects all of them. */
-static rose_status measure(const rose_kernel_bench_ops *ops, rose_kernel_bench *b,
-                           const rose_kernel_shape *s, uint32_t repeats, times *out, rose_err *err)
+static rose_status measure(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
+                           times *out, rose_err *err)
 {
     static double us[ROSE_KERNEL_SIDES][MAX_REPEATS];
     rose_kernel_sides sides;
     *out = (times){0};
-    rose_status st = ops->prepare(b, s, &sides, err);
+    rose_status st = b->prepare(b, s, &sides, err);
     for (uint32_t r = 0; r < repeats && st == ROSE_OK; r++)
         for (int i = 0; i < ROSE_KERNEL_SIDES && st == ROSE_OK; i++)
-            if (sides.has[i]) st = ops->time(b, (rose_kernel_side)i, &us[i][r], err);
+            if (sides.has[i]) st = b->time(b, (rose_kernel_side)i, &us[i][r], err);
     for (int i = 0; i < ROSE_KERNEL_SIDES && st == ROSE_OK; i++) {
         if (!sides.has[i]) continue;
         qsort(us[i], repeats, sizeof us[i][0], by_value);
@@ -247,8 +247,8 @@ static void print_floor(const options *o, const rose_machine *m, double own_us, 
                N_LAYERS, (double)bytes * 1e-6, own_us * 1e-3, floor_us * 1e-3, own_us / floor_us);
 }
 
-static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench *b,
-                       const options *o, const char *dtype, const rose_machine *m)
+static void print_head(const rose_kernel_bench *b, const options *o, const char *dtype,
+                       const rose_machine *m)
 {
     if (o->json) {
         char *machine = NULL;
@@ -256,35 +256,35 @@ static void print_head(const rose_kernel_bench_ops *ops, const rose_kernel_bench
         if (j != NULL) machine = rose_json_dumps(j, ROSE_JSON_REAL_PRECISION(6));
         printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", "
                "\"repeats\": %u, \"rest_ms\": %u, \"machine\": %s,\n\"products\": [",
-               ops->about(b), dtype, o->repeats, o->rest_ms, machine != NULL ? machine : "null");
+               b->about, dtype, o->repeats, o->rest_ms, machine != NULL ? machine : "null");
         free(machine);
         rose_json_decref(j);
         return;
     }
-    printf("%s; roseinfer in %s", ops->about(b), dtype);
+    printf("%s; roseinfer in %s", b->about, dtype);
     if (o->rest_ms > 0) printf("; %u ms of rest before each run", o->rest_ms);
     puts("");
     if (m->n_threads > 0) rose_machine_print(stdout, m);
-    printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", ops->library, "ratio", "TFLOP/s",
-           ops->same ? "  same epilogue  ratio  epilogue" : "");
+    printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", b->library, "ratio", "TFLOP/s",
+           b->same ? "  same epilogue  ratio  epilogue" : "");
 }
 
 /* m describes the CPU; all zero for a GPU. */
-static rose_status run(const rose_kernel_bench_ops *ops, rose_kernel_bench *b, const options *o,
-                       rose_compute dtype, const rose_machine *machine, rose_err *err)
+static rose_status run(rose_kernel_bench *b, const options *o, rose_compute dtype,
+                       const rose_machine *machine, rose_err *err)
 {
     rose_status st = ROSE_OK;
     double row_us = 0;
     uint64_t row_bytes = 0;
     uint32_t printed = 0;
-    print_head(ops, b, o, rose_compute_name(dtype), machine);
+    print_head(b, o, rose_compute_name(dtype), machine);
     for (int i = 0; i < N_MATRICES; i++)
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
             const rose_kernel_shape s = shape_of(o, m, o->rows[j]);
             const uint64_t n_times = m->role == ROSE_N_ROLES ? 1 : N_LAYERS;
             times t;
-            st = measure(ops, b, &s, o->repeats, &t, err);
+            st = measure(b, &s, o->repeats, &t, err);
             if (st != ROSE_OK) break;
             print_one(o, m->name, &s, &t, printed++ == 0);
             if (o->rows[j] != 1) continue;
@@ -319,7 +319,6 @@ int rose_bench_kernels(int argc, char **argv)
                  .max_rows = MAX_ROWS};
     rose_kernel_shape largest[N_MATRICES];
     uint32_t n_largest = 0, most = 0;
-    const rose_kernel_bench_ops *ops;
     rose_kernel_bench *b = NULL;
     rose_machine machine = {0};
     int cpus[ROSE_MAX_CPUS];
@@ -352,18 +351,18 @@ int rose_bench_kernels(int argc, char **argv)
     k.kernel = o.kernel;
     k.n_threads = o.threads;
     k.dtype = compute_of(o.dtype, cuda);
-    rose_status st = cuda ? rose_kernel_bench_cuda(&ops, &err) : rose_kernel_bench_cpu(&ops, &err);
-    if (st == ROSE_OK && !cuda) { /* measured before open(), which may pin this thread */
+    rose_status st = ROSE_OK;
+    if (!cuda) { /* measured before open(), which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
         const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
         /* with threads pinned as the kernels pin them */
         st = rose_machine_measure(&machine, n, cpus, n_cpus, &err);
     }
-    if (st == ROSE_OK) st = ops->open(&b, &k, &err);
-    if (st == ROSE_OK && ops->missing(b) != NULL)
-        fprintf(stderr, "roseinfer: the comparison with %s is missing: %s\n", ops->library,
-                ops->missing(b));
-    if (st == ROSE_OK) st = run(ops, b, &o, k.dtype, &machine, &err);
-    if (b != NULL) ops->close(b);
+    if (st == ROSE_OK) st = (cuda ? rose_kernel_bench_cuda : rose_kernel_bench_cpu)(&b, &k, &err);
+    if (st == ROSE_OK && b->missing.msg[0] != '\0')
+        fprintf(stderr, "roseinfer: the comparison with %s is missing: %s\n", b->library,
+                b->missing.msg);
+    if (st == ROSE_OK) st = run(b, &o, k.dtype, &machine, &err);
+    if (b != NULL) b->close(b);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

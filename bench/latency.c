@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "bench/floor.h"
+#include "bench/machine.h"
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"

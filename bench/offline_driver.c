@@ -17,10 +17,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "tokenizer/unicode.h"
 
 enum { MAX_OUTPUT = 64 << 20, MAX_PATH = 4096 };
 
@@ -46,7 +46,7 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
 {
     uint32_t max_in = 1;
     const size_t len = strlen(d->model);
-    if (rose_utf8_valid_prefix((const uint8_t *)d->model, len) < len)
+    if (!rose_utf8_is_valid(d->model, len))
         return rose_fail(
             err, ROSE_E_INVAL,
             "%s: a script gets the path of its model as JSON, and this path is not UTF-8",

@@ -15,8 +15,8 @@
 #include "base/cpuinfo.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "base/version.h"
-#include "tokenizer/unicode.h"
 
 enum { MAX_SUFFIX = 1000, MAX_PATH = 4096, MAX_RESULTS = 1 << 30 };
 
@@ -142,7 +142,7 @@ rose_json *rose_results_meta(int argc, char **argv)
 char *rose_results_text(char *s)
 {
     for (char *p = s;; p++) {
-        p += rose_utf8_valid_prefix((const uint8_t *)p, strlen(p));
+        p += rose_utf8_valid_prefix(p, strlen(p));
         if (*p == '\0') return s;
         *p = '?';
     }

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/progress.h"
-#include "tokenizer/unicode.h"
+#include "base/utf8.h"
 
 void rose_request_flags_init(rose_request_flags *f)
 {
@@ -59,12 +59,6 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
-static bool is_utf8(const char *s)
-{
-    const size_t n = strlen(s);
-    return rose_utf8_valid_prefix((const uint8_t *)s, n) == n;
-}
-
 /* The first member of `extra` that every request already has, or NULL. If a member were there
  * twice, servers would refuse the request or take either one. */
 static const char *own_key(const rose_json *extra, const rose_request_flags *f)
@@ -99,7 +93,7 @@ rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err)
             return rose_fail(err, ROSE_E_INVAL,
                              "--extra-body: the client itself sets '%s' in every request", key);
     }
-    if (f->model_name != NULL && !is_utf8(f->model_name))
+    if (f->model_name != NULL && !rose_utf8_is_valid(f->model_name, strlen(f->model_name)))
         return rose_fail(err, ROSE_E_INVAL,
                          "--model-name '%s' is not UTF-8: no request can carry it", f->model_name);
     if (strcmp(f->endpoint, "chat") == 0 && strcmp(f->prompt_form, "ids") == 0)

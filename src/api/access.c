@@ -312,7 +312,7 @@ static void put_time(rose_api_out *o)
 
 static void put_text(rose_api_out *o, const char *name, const char *text, size_t len)
 {
-    rose_api_putf(o, ",\"%s\":", name);
+    rose_api_json(o, ",'%s':", name);
     rose_api_put_string(o, text, len);
 }
 
@@ -320,7 +320,7 @@ static void put_text(rose_api_out *o, const char *name, const char *text, size_t
 static void put_ms(rose_api_out *o, const char *name, uint64_t from, uint64_t t)
 {
     if (t != 0 && from != 0 && t >= from)
-        rose_api_putf(o, ",\"%s\":%.3f", name, (double)(t - from) * 1e-6);
+        rose_api_json(o, ",'%s':%.3f", name, (double)(t - from) * 1e-6);
 }
 
 static void put_headers(rose_api_out *o, const rose_http_req *r)
@@ -332,7 +332,7 @@ static void put_headers(rose_api_out *o, const rose_http_req *r)
         put_text(o, "x_request_id", label, strlen(label));
     if (parent != NULL && rose_http_req_header_count(r, "traceparent") == 1 &&
         rose_api_trace_read(&t, parent))
-        rose_api_putf(o, ",\"trace_id\":\"%s\",\"parent_id\":\"%s\"", t.trace_id, t.parent_id);
+        rose_api_json(o, ",'trace_id':'%s','parent_id':'%s'", t.trace_id, t.parent_id);
 }
 
 void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
@@ -343,16 +343,15 @@ void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
     rose_api_out o = {0};
     put_time(&o);
     rose_http_req_client(r, client);
-    rose_api_putf(&o, ",\"client\":\"%s\"", client);
+    rose_api_json(&o, ",'client':'%s'", client);
     if (d->readable) {
         const char *path = rose_http_req_path(r);
         put_text(&o, "method", rose_http_req_method(r), strlen(rose_http_req_method(r)));
         put_text(&o, "path", path, strnlen(path, MAX_PATH));
     }
-    if (d->status != 0) rose_api_putf(&o, ",\"status\":%d", d->status);
-    if (d->gone) rose_api_puts(&o, ",\"client_left\":true");
-    rose_api_putf(&o, ",\"bytes_in\":%" PRIu64 ",\"bytes_out\":%" PRIu64, d->bytes_in,
-                  d->bytes_out);
+    if (d->status != 0) rose_api_json(&o, ",'status':%d", d->status);
+    if (d->gone) rose_api_json(&o, ",'client_left':true");
+    rose_api_json(&o, ",'bytes_in':%" PRIu64 ",'bytes_out':%" PRIu64, d->bytes_in, d->bytes_out);
     put_ms(&o, "receive_ms", arrival, rose_http_req_complete_ns(r));
     put_ms(&o, "first_byte_ms", arrival, d->first_ns);
     put_ms(&o, "duration_ms", arrival, d->end_ns);

@@ -249,7 +249,7 @@ static bool take_messages(rose_api_translation *t)
         return rose_api_fail(t->err, 400, "missing_required_parameter", "messages",
                              "field 'messages' is required");
     if (!rose_json_is_array(messages) || rose_json_count(messages) == 0)
-        return rose_api_translate_wrong(t, "messages", "a list of at least one message");
+        return rose_api_fail_wrong(t->err, "messages", "a list of at least one message");
     for (size_t i = 0; i < rose_json_count(messages); i++) {
         if (!add_turn(t, rose_json_at(messages, i), i)) return false;
     }
@@ -314,7 +314,7 @@ static bool add_typed(rose_api_translation *t, const rose_json *tool, const stru
 static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
     if (!rose_json_is_array(tools))
-        return rose_api_translate_wrong(t, "tools", "a list of objects");
+        return rose_api_fail_wrong(t->err, "tools", "a list of objects");
     for (size_t i = 0; i < rose_json_count(tools); i++) {
         const rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
         const rose_json *name = rose_json_get(tool, "name");
@@ -355,8 +355,8 @@ static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
         return rose_api_translate_set(t, "tool_choice", rose_json_string("required"));
     if (rose_api_json_is(type, "auto") || rose_api_json_is(type, "none"))
         return rose_api_translate_copy(t, "tool_choice", type);
-    return rose_api_translate_wrong(t, "tool_choice",
-                                    "of the type 'auto', 'any', 'none', or 'tool' with a 'name'");
+    return rose_api_fail_wrong(t->err, "tool_choice",
+                               "of the type 'auto', 'any', 'none', or 'tool' with a 'name'");
 }
 
 /* Templates that can think take the variable enable_thinking. */
@@ -369,8 +369,8 @@ static bool take_thinking(rose_api_translation *t)
     const bool off = rose_api_json_is(type, "disabled");
     if (thinking == NULL || rose_json_is_null(thinking)) return true;
     if (!off && !rose_api_json_is(type, "enabled") && !rose_api_json_is(type, "adaptive"))
-        return rose_api_translate_wrong(t, "thinking",
-                                        "of the type 'enabled', 'adaptive' or 'disabled'");
+        return rose_api_fail_wrong(t->err, "thinking",
+                                   "of the type 'enabled', 'adaptive' or 'disabled'");
     if (!t->templated) return off || rose_api_translate_hint(t, "thinking");
     if (budget != NULL && !rose_json_is_null(budget) && !off &&
         !rose_api_translate_hint(t, "thinking.budget_tokens"))
@@ -390,8 +390,8 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
     const rose_json *schema = rose_json_get(format, "schema");
     if (!rose_api_json_is(rose_json_get(format, "type"), "json_schema") ||
         !rose_json_is_object(schema))
-        return rose_api_translate_wrong(t, "output_config.format",
-                                        "of the type 'json_schema', with an object 'schema'");
+        return rose_api_fail_wrong(t->err, "output_config.format",
+                                   "of the type 'json_schema', with an object 'schema'");
     return rose_api_translate_schema(t, schema, NULL, rose_json_true(), NULL);
 }
 
@@ -401,7 +401,7 @@ static bool take_output_config(rose_api_translation *t, const rose_json *config)
     rose_json *v;
     char name[MAX_NAME];
     if (!rose_json_is_object(config))
-        return rose_api_translate_wrong(t, "output_config", "an object");
+        return rose_api_fail_wrong(t->err, "output_config", "an object");
     rose_json_each (config, key, v) {
         bool ok = rose_json_is_null(v);
         snprintf(name, sizeof name, "output_config.%.60s", key);
@@ -418,21 +418,6 @@ static bool take_output_config(rose_api_translation *t, const rose_json *config)
 
 /* ---- the table of fields ---- */
 
-typedef enum effect {
-    COPIED, /* `to` is the field of a chat with the same meaning */
-    TAKEN,  /* by `take`, or where it is NULL by rose_api_anthropic_translate */
-    NONE,   /* accepted: it asks for nothing that this server lacks */
-    HINT,
-    REFUSED
-} effect;
-
-typedef struct row {
-    const char *name;
-    effect effect;
-    const char *to;
-    bool (*take)(rose_api_translation *t, const rose_json *v);
-} row;
-
 /* Tools of servers that this server does not call. */
 static bool take_servers(rose_api_translation *t, const rose_json *v)
 {
@@ -440,66 +425,42 @@ static bool take_servers(rose_api_translation *t, const rose_json *v)
            rose_api_translate_hint(t, "mcp_servers");
 }
 
-static const row rows[] = {
-    {"model", COPIED, "model", NULL},
-    {"max_tokens", COPIED, "max_tokens", NULL},
-    {"stop_sequences", COPIED, "stop", NULL},
-    {"temperature", COPIED, "temperature", NULL},
-    {"top_p", COPIED, "top_p", NULL},
-    {"top_k", COPIED, "top_k", NULL},
-    {"stream", COPIED, "stream", NULL},
-    {"metadata", COPIED, "metadata", NULL},
-    {"service_tier", COPIED, "service_tier", NULL},
-    {"tools", TAKEN, NULL, take_tools},
-    {"tool_choice", TAKEN, NULL, take_tool_choice},
-    {"output_config", TAKEN, NULL, take_output_config},
-    {"output_format", TAKEN, NULL, take_format},
-    {"system", TAKEN, NULL, NULL},
-    {"messages", TAKEN, NULL, NULL},
-    {"thinking", TAKEN, NULL, NULL},
-    {"cache_control", NONE, NULL, NULL}, /* all prompts are cached */
-    {"context_management", HINT, NULL, NULL},
-    {"diagnostics", HINT, NULL, NULL},
-    {"inference_geo", HINT, NULL, NULL},
-    {"speed", HINT, NULL, NULL},
-    {"container", REFUSED, NULL, NULL},
-    {"mcp_servers", TAKEN, NULL, take_servers},
-};
-
-static bool take_field(rose_api_translation *t, const char *key, const rose_json *v)
+/* A container that is an empty list asks for nothing. */
+static bool take_container(rose_api_translation *t, const rose_json *v)
 {
-    const row *r = NULL;
-    if (rose_json_is_null(v)) return true;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows && r == NULL; i++) {
-        if (strcmp(key, rows[i].name) == 0) r = &rows[i];
-    }
-    if (r == NULL) return rose_api_translate_other(t, key, v);
-    switch (r->effect) {
-    case COPIED:
-        return rose_api_translate_copy(t, r->to, v);
-    case TAKEN:
-        return r->take == NULL || r->take(t, v);
-    case HINT:
-        return rose_api_translate_hint(t, key);
-    case REFUSED:
-        return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-               rose_api_translate_refuse(t, key, NULL);
-    case NONE:
-        return true;
-    }
-    return true;
+    return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
+           rose_api_fail_unsupported(t->err, "container", NULL);
 }
+
+static const rose_api_translated rows[] = {
+    {"model", .to = "model"},
+    {"max_tokens", .to = "max_tokens"},
+    {"stop_sequences", .to = "stop"},
+    {"temperature", .to = "temperature"},
+    {"top_p", .to = "top_p"},
+    {"top_k", .to = "top_k"},
+    {"stream", .to = "stream"},
+    {"metadata", .to = "metadata"},
+    {"service_tier", .to = "service_tier"},
+    {"tools", .take = take_tools},
+    {"tool_choice", .take = take_tool_choice},
+    {"output_config", .take = take_output_config},
+    {"output_format", .take = take_format},
+    {.name = "system"},
+    {.name = "messages"},
+    {.name = "thinking"},
+    {.name = "cache_control"}, /* all prompts are cached */
+    {"context_management", .hint = true},
+    {"diagnostics", .hint = true},
+    {"inference_geo", .hint = true},
+    {"speed", .hint = true},
+    {"container", .take = take_container},
+    {"mcp_servers", .take = take_servers},
+};
 
 bool rose_api_anthropic_translate(rose_api_translation *t)
 {
-    const char *key;
-    rose_json *v;
-    t->chat = rose_json_pack("{s:[]}", "messages");
-    t->messages = rose_json_get(t->chat, "messages");
-    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
-    rose_json_each (t->body, key, v) {
-        if (!take_field(t, key, v)) return false;
-    }
+    if (!rose_api_translate_fields(t, rows, sizeof rows / sizeof *rows)) return false;
     if (t->generates && rose_json_get(t->chat, "max_tokens") == NULL)
         return rose_api_fail(t->err, 400, "missing_required_parameter", "max_tokens",
                              "field 'max_tokens' is required");

@@ -41,6 +41,10 @@ typedef struct rose_api_error {
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 bool rose_api_fail_nomem(rose_api_error *e);
+/* "field 'name' must be `wanted`". */
+bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted);
+/* A known field that is not served, because of `why`, or NULL. */
+bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why);
 /* Fills e from a status of the engine. The engine says when to try again; NULL: there is none
  * yet. */
 void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
@@ -405,74 +409,114 @@ typedef struct rose_api_reading {
     uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
 } rose_api_reading;
 
+/* What a job waits for. The thread that has the job sets it. */
+typedef enum rose_api_phase {
+    ROSE_API_READING,      /* a worker reads the body and submits requests to the engine; or the I/O
+                            * thread does, without workers */
+    ROSE_API_READING_HERE, /* the I/O thread does so, but it has no time for many choices */
+    ROSE_API_RUNNING,      /* the engine: the I/O thread takes the events of the choices */
+    ROSE_API_WRITING       /* a worker writes the reply; the engine is done */
+} rose_api_phase;
+
+/* The right to compile a grammar or to render slowly (turns.h). */
+typedef enum rose_api_right {
+    ROSE_API_NO_TURN,
+    ROSE_API_TURN_WAITS,
+    ROSE_API_TURN_RUNS
+} rose_api_right;
+
+/* What the body asks for, as far as the reply depends on it. */
+typedef struct rose_api_asked {
+    bool stream, usage, chunk_usage; /* stream_options.include_usage, .continuous_usage_stats */
+    bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
+    bool ignore_eos;
+    bool plain;             /* chat: without a template, by the rules of chat.c */
+    bool shortened;         /* max_tokens is less than asked: the context ends there */
+    uint32_t n, max_tokens; /* as asked or implied; max_tokens 0: the prompts are only scored */
+    uint32_t n_top, prompt_n_top, min_tokens;
+} rose_api_asked;
+
 struct rose_api_job {
+    /* The request: set when the job is created. */
     rose_api *api;
     rose_api_io *io;
-    rose_http_req *r; /* I/O thread; NULL: replied or gone */
-    atomic_bool gone; /* tells the worker not to bother */
-    bool noticed;     /* set by the I/O thread: this thread has seen the worker's notice */
-    bool timed_out;   /* I/O thread: a time-out was answered before the worker was done */
-    bool notice;      /* the worker pushes the job twice, first with timeout_s alone */
     rose_api_kind kind;
+    bool render;     /* a completion or a chat that is not submitted: the reply has its ids */
+    bool background; /* a line of a batch: others come before it */
     const rose_api_dialect *dialect;
-    bool render;        /* a completion or a chat that is not submitted: the reply has its ids */
-    bool device;        /* the backend computes on a device without the host's CPU, and
-                         * early_wake is on */
-    bool short_only;    /* the job runs on the I/O thread, which has no time for many choices */
-    bool declined;      /* the job was only parsed, and a worker must run it: it has many choices,
-                         * its grammar must be compiled, or its chat template takes long */
-    bool compiles;      /* the job has the right to compile a grammar or to render slowly: its turn
-                         * runs */
-    bool awaits;        /* with declined: the job waits for its turn */
-    rose_api_turn turn; /* its client, and the grammar that it needs */
-    bool back;          /* the worker has handed it back */
-    bool written;       /* a worker writes the reply, after the engine is done, or has written it */
-    bool streaming;     /* params.stream, after a successful submit */
-    bool begun;         /* stream_begin was called */
-    bool waits;         /* in io->waiting */
-    uint32_t n_events;  /* responses: events in the stream so far */
-    bool usage;         /* stream_options.include_usage */
-    bool chunk_usage;   /* stream_options.continuous_usage_stats */
-    rose_api_job *next; /* in the workers' queue */
-    LIST_ENTRY(rose_api_job) wait_link; /* in io->waiting */
-    uint64_t ping_ns;                   /* likewise: when the next sign of life is due */
-    char *body;                         /* owned; NULL after parsing */
-    size_t body_len;
-    rose_api_error err; /* status != 0: the answer */
-    rose_api_out reply; /* the answer, unless it is streamed */
-    uint32_t n_ignored; /* fields of the request that were ignored */
-    rose_api_out note;  /* X-Ignored-Fields as a header line; empty: none */
     char id[48];
     int64_t created;
-    uint32_t n_prompt_tokens;
-    uint32_t n_choices, n_submitted, n_released;
-    uint32_t n, max_tokens; /* as asked or implied */
-    bool shortened;         /* max_tokens is less than asked: the context ends there */
-    uint32_t n_top, prompt_n_top, min_tokens;
-    bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
-    bool score_only;                                         /* max_tokens 0 */
-    bool plain; /* chat: without a template, by the rules of chat.c */
-    bool ignore_eos;
-    char guided_by[64];             /* the field that asks for the grammar; "" = the text is free */
-    rose_api_prompts prompts;       /* owned; kept if the reply shows them */
-    rose_api_extra *extras;         /* owned [n_choices] or NULL */
-    struct rose_api_pooled *pooled; /* owned; NULL: the job generates text */
-    rose_api_store_call *store;     /* owned; NULL but for ROSE_API_STORE */
-    const char *reply_type;         /* of `reply`; NULL: JSON */
-    bool background;                /* a line of a batch: others come before it */
-    double timeout_s;               /* 0 = none, or not yet known */
-    rose_http_timer *timer;         /* I/O thread */
-    double watched_s;               /* likewise: what it was set to */
-    rose_api_choice *choices;       /* owned [n_choices] */
-    uint32_t *stop_mem;             /* owned: the states of all choices */
-    rose_stops stops;
-    rose_api_reading reading;
-    rose_grammar *grammar; /* what the text must obey; owned, until the choices have their guides;
-                            * NULL: the text is free */
-    rose_api_out head;     /* what the dialect has prepared */
-    uint64_t prof_id;      /* of the request, in a profile; 0 = none */
+    uint64_t prof_id;           /* of the request, in a profile; 0 = none */
+    size_t body_len;            /* 0 when WRITING */
+    char *body;                 /* owned; NULL after parsing */
+    rose_api_store_call *store; /* owned; NULL but for ROSE_API_STORE */
+
+    /* Where it is. */
+    rose_api_phase phase;
+    rose_api_job *next;   /* in the workers' queue */
+    rose_api_right right; /* of the worker that has the job, or had it last */
+    rose_api_turn turn;   /* its client, and the grammar that it needs */
+    bool declined;        /* the job was only parsed, and must run again: a worker must run it, or
+                           * it waits for its turn */
+    bool notice;          /* the worker pushes the job twice, first with timeout_s alone */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
+
+    /* What a worker has made of the body. */
+    rose_api_asked asked;
+    double timeout_s;         /* 0 = none, or not yet known */
+    char guided_by[64];       /* the field that asks for the grammar; "" = the text is free */
+    rose_grammar *grammar;    /* what the text must obey; owned, until the choices have their
+                               * guides; NULL: the text is free */
+    rose_api_prompts prompts; /* owned; kept if the reply shows them */
+    uint32_t n_prompt_tokens;
+    rose_api_reading reading;
+    rose_stops stops;
+    uint32_t *stop_mem;       /* owned: the states of all choices */
+    rose_api_choice *choices; /* owned [n_choices] */
+    rose_api_extra *extras;   /* owned [n_choices] or NULL */
+    uint32_t n_choices, n_submitted, n_released;
+    struct rose_api_pooled *pooled; /* owned; NULL: the job generates text */
+    uint32_t n_ignored;             /* fields of the request that were ignored */
+    rose_api_out note;              /* X-Ignored-Fields as a header line; empty: none */
+    rose_api_out head;              /* what the dialect has prepared */
+    bool device;                    /* the backend computes on a device without the host's CPU, and
+                                     * early_wake is on */
+
+    /* The answer. */
+    rose_api_error err;     /* status != 0: the answer */
+    rose_api_out reply;     /* the answer, unless it is streamed */
+    const char *reply_type; /* of `reply`; NULL: JSON */
+    atomic_bool gone;       /* set by the I/O thread: the worker need not bother */
+
+    /* Of the I/O thread alone, whoever has the job. */
+    rose_http_req *r;                   /* NULL: replied or gone */
+    rose_http_timer *timer;             /* the time-out */
+    double watched_s;                   /* what it was set to */
+    bool noticed;                       /* the notice was seen */
+    bool timed_out;                     /* a time-out was answered before the worker was done */
+    bool begun;                         /* the head of the stream is out */
+    bool waits;                         /* in io->waiting */
+    LIST_ENTRY(rose_api_job) wait_link; /* in io->waiting */
+    uint64_t ping_ns;                   /* likewise: when the next sign of life is due */
+    uint32_t n_events;                  /* responses: events in the stream so far */
 };
+
+static inline bool rose_api_generates(const rose_api_job *j)
+{
+    return (j->kind & (ROSE_API_COMPLETION | ROSE_API_CHAT)) != 0;
+}
+
+/* Whether the client has left. relaxed: the answer only saves work. */
+static inline bool rose_api_is_gone(const rose_api_job *j)
+{
+    return atomic_load_explicit(&j->gone, memory_order_relaxed);
+}
+
+/* The plain template ends a reply, and trims it, by rules of its own. */
+static inline bool rose_api_is_plain_chat(const rose_api_job *j)
+{
+    return j->kind == ROSE_API_CHAT && j->asked.plain;
+}
 
 /* errors.c: answers requests that have not begun a stream, counts them, and adds the client's
  * label to the headers. headers: lines, or NULL. */
@@ -602,6 +646,18 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
 
 /* translate.c: what responses.c and anthropic.c share. False and NULL: t->err says why. */
 bool rose_api_translate_set(rose_api_translation *t, const char *key, rose_json *v); /* takes v */
+/* A field of another API's body. With `name` alone it is accepted: it asks for nothing that this
+ * server lacks, or the caller reads it afterwards. */
+typedef struct rose_api_translated {
+    const char *name;
+    const char *to; /* the field of a chat with the same meaning */
+    bool (*take)(rose_api_translation *t, const rose_json *v);
+    const char *why; /* why the field is refused */
+    bool hint;       /* as rose_api_translate_hint */
+} rose_api_translated;
+
+/* Begins t->chat, and takes each field of the body by its row; null is an absent field. */
+bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n);
 /* Copies a field that has the same meaning in a chat. */
 bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
 /* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
@@ -609,9 +665,6 @@ bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose
 bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v);
 /* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
 bool rose_api_translate_hint(rose_api_translation *t, const char *name);
-/* Refuses what would change the answer: name is not supported, because of `why`, or NULL. */
-bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why);
-bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted);
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
 bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text);
 /* Adds a call of a tool. arguments: a string, borrowed. */
@@ -802,6 +855,12 @@ struct rose_api {
     uint32_t n_profiles;
     char *profile_path; /* owned; path of the running recording, NULL = none */
 };
+
+/* NULL while loading. */
+static inline rose_engine *rose_api_engine(const rose_api *a)
+{
+    return atomic_load_explicit(&a->engine, memory_order_acquire); /* pairs with set_engine */
+}
 
 /* page.c */
 void rose_api_get_page(rose_api_io *io, rose_http_req *r);

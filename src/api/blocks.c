@@ -32,11 +32,6 @@ static void put_part(rose_api_out *o, const rose_api_choice *c, const rose_api_p
                         part == NULL ? 0 : part->len);
 }
 
-static void put_text(rose_api_out *o, const char *text)
-{
-    rose_api_put_string(o, text, strlen(text));
-}
-
 /* ---- responses ---- */
 
 /* Returns the part with which the open block begins; NULL: the reply is empty, and so is its only
@@ -69,12 +64,8 @@ static void put_item_id(rose_api_out *o, const rose_api_choice *c, uint32_t k,
                                            [ROSE_API_PART_REASONING] = "rs_",
                                            [ROSE_API_PART_CALL] = "fc_",
                                            [ROSE_API_PART_ARGS] = "fc_"};
-    PUT(o, "\"");
-    rose_api_puts(o, prefixes[part == NULL ? ROSE_API_PART_TEXT : part->kind]);
-    rose_api_puts(o, c->job->id + strlen(c->job->dialect->id));
-    PUT(o, "_");
-    rose_api_put_u64(o, k);
-    PUT(o, "\"");
+    rose_api_json(o, "'%s%s_%u'", prefixes[part == NULL ? ROSE_API_PART_TEXT : part->kind],
+                  c->job->id + strlen(c->job->dialect->id), k);
 }
 
 /* The content of a message or of a reasoning. */
@@ -173,22 +164,21 @@ static void put_item(rose_api_out *o, const rose_api_choice *c, uint32_t k,
                      const rose_api_part *part, const char *status, bool filled)
 {
     const rose_api_part_kind kind = part == NULL ? ROSE_API_PART_TEXT : part->kind;
-    PUT(o, "{\"id\":");
+    rose_api_json(o, "{'id':");
     put_item_id(o, c, k, part);
-    PUT(o, ",\"status\":\"");
-    rose_api_puts(o, status);
+    rose_api_json(o, ",'status':'%s',", status);
     if (kind == ROSE_API_PART_CALL) {
-        rose_api_puts(o, is_custom(c, part) ? "\",\"type\":\"custom_tool_call\",\"call_id\":"
-                                            : "\",\"type\":\"function_call\",\"call_id\":");
-        put_text(o, part->id);
+        rose_api_json(o, "'type':'%s','call_id':%-s",
+                      is_custom(c, part) ? "custom_tool_call" : "function_call", part->id);
         put_name(o, c, part);
         put_what(o, c, part, filled);
         PUT(o, "}");
         return;
     }
-    rose_api_puts(o, kind == ROSE_API_PART_REASONING
-                         ? "\",\"type\":\"reasoning\",\"summary\":[],\"content\":["
-                         : "\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+    if (kind == ROSE_API_PART_REASONING)
+        rose_api_json(o, "'type':'reasoning','summary':[],'content':[");
+    else
+        rose_api_json(o, "'type':'message','role':'assistant','content':[");
     if (filled) put_content(o, c, part, true);
     PUT(o, "]}");
 }
@@ -224,29 +214,19 @@ static void put_output(rose_api_out *o, const rose_api_choice *c)
 
 static void put_response_usage(rose_api_out *o, const rose_api_job *j)
 {
-    const uint64_t in = j->n_prompt_tokens, out = j->choices[0].n_tokens;
-    PUT(o, "{\"input_tokens\":");
-    rose_api_put_u64(o, in);
-    PUT(o, ",\"input_tokens_details\":{\"cached_tokens\":");
-    rose_api_put_u64(o, rose_api_cached_tokens(j));
-    PUT(o, "},\"output_tokens\":");
-    rose_api_put_u64(o, out);
-    PUT(o, ",\"output_tokens_details\":{\"reasoning_tokens\":");
-    rose_api_put_u64(o, j->choices[0].n_reasoning);
-    PUT(o, "},\"total_tokens\":");
-    rose_api_put_u64(o, in + out);
-    PUT(o, "}");
+    const uint32_t in = j->n_prompt_tokens, out = j->choices[0].n_tokens;
+    rose_api_json(o, "{'input_tokens':%u,'input_tokens_details':{'cached_tokens':%llu},", in,
+                  (unsigned long long)rose_api_cached_tokens(j));
+    rose_api_json(o, "'output_tokens':%u,'output_tokens_details':{'reasoning_tokens':%u},", out,
+                  j->choices[0].n_reasoning);
+    rose_api_json(o, "'total_tokens':%llu}", (unsigned long long)in + out);
 }
 
 static void put_response_error(rose_api_out *o, const rose_api_error *e)
 {
     const char *code = e->status == 429 ? "rate_limit_exceeded"
                                         : (e->status >= 500 ? "server_error" : "invalid_prompt");
-    PUT(o, "{\"code\":\"");
-    rose_api_puts(o, code);
-    PUT(o, "\",\"message\":");
-    put_text(o, e->msg);
-    PUT(o, "}");
+    rose_api_json(o, "{'code':'%s','message':%-s}", code, e->msg);
 }
 
 /* ended: the response has its output and its usage. */
@@ -254,24 +234,22 @@ static void put_response(rose_api_out *o, const rose_api_job *j, const char *sta
 {
     const rose_api_choice *c = &j->choices[0];
     const bool failed = j->err.status != 0;
-    PUT(o, "{\"id\":");
-    put_text(o, j->id);
-    rose_api_putf(o, ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":",
+    rose_api_json(o,
+                  "{'id':%-s,'object':'response','created_at':%lld,'status':'%s','error':", j->id,
                   (long long)j->created, status);
     if (failed)
         put_response_error(o, &j->err);
     else
         PUT(o, "null");
-    rose_api_puts(o, ended && !failed && is_cut(c)
-                         ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"
-                         : ",\"incomplete_details\":null");
+    rose_api_json(o, ",'incomplete_details':%s",
+                  ended && !failed && is_cut(c) ? "{\"reason\":\"max_output_tokens\"}" : "null");
     rose_api_put(o, j->head.b.data, j->head.b.len);
-    PUT(o, ",\"output\":");
+    rose_api_json(o, ",'output':");
     if (ended)
         put_output(o, c);
     else
         PUT(o, "[]");
-    PUT(o, ",\"usage\":");
+    rose_api_json(o, ",'usage':");
     if (ended)
         put_response_usage(o, j);
     else
@@ -283,7 +261,7 @@ static void put_response(rose_api_out *o, const rose_api_job *j, const char *sta
 static void echo(rose_api_out *o, const rose_api_params *p, const char *key, const char *absent)
 {
     const rose_json *v = rose_json_get(p->body, key);
-    rose_api_putf(o, ",\"%s\":", key);
+    rose_api_json(o, ",'%s':", key);
     if (v == NULL || rose_json_is_null(v))
         rose_api_puts(o, absent);
     else
@@ -293,8 +271,7 @@ static void echo(rose_api_out *o, const rose_api_params *p, const char *key, con
 /* The fields of the request that its response repeats. */
 static void responses_head(rose_api_out *o, const rose_api_job *j, const rose_api_params *p)
 {
-    PUT(o, ",\"model\":");
-    put_text(o, j->api->model_id);
+    rose_api_json(o, ",'model':%-s", j->api->model_id);
     echo(o, p, "instructions", "null");
     echo(o, p, "max_output_tokens", "null");
     echo(o, p, "max_tool_calls", "null");
@@ -308,9 +285,9 @@ static void responses_head(rose_api_out *o, const rose_api_job *j, const rose_ap
     echo(o, p, "tools", "[]");
     echo(o, p, "top_logprobs", "0");
     echo(o, p, "user", "null");
-    rose_api_putf(o, ",\"temperature\":%g,\"top_p\":%g", p->temperature, p->top_p);
-    PUT(o, ",\"background\":false,\"previous_response_id\":null,\"service_tier\":\"default\","
-           "\"store\":false,\"truncation\":\"disabled\"");
+    rose_api_json(o, ",'temperature':%g,'top_p':%g", p->temperature, p->top_p);
+    rose_api_json(o, ",'background':false,'previous_response_id':null,'service_tier':'default',"
+                     "'store':false,'truncation':'disabled'");
 }
 
 /* Begins an event of the item that is open. with_content: it is about the item's only content. */
@@ -330,7 +307,7 @@ static void put_item_event(rose_api_out *o, const rose_api_choice *c, const char
                            const char *status, bool filled)
 {
     begin_event(o, c->job, type);
-    rose_api_putf(o, ",\"output_index\":%u,\"item\":", c->n_blocks - 1);
+    rose_api_json(o, ",'output_index':%u,'item':", c->n_blocks - 1);
     put_item(o, c, c->n_blocks - 1, open_part(c), status, filled);
     end_event(o);
 }
@@ -487,9 +464,9 @@ static const char messages_ping[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 static void put_message_usage(rose_api_out *o, const rose_api_choice *c)
 {
     const uint32_t cached = c->req != NULL ? rose_request_cached_tokens(c->req) : c->n_cached;
-    rose_api_putf(o,
-                  "{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,"
-                  "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
+    rose_api_json(o,
+                  "{'input_tokens':%u,'cache_creation_input_tokens':0,"
+                  "'cache_read_input_tokens':%u,'output_tokens':%u}",
                   c->prompt_n - cached, cached, c->n_tokens);
 }
 
@@ -497,19 +474,20 @@ static void put_message_usage(rose_api_out *o, const rose_api_choice *c)
 static bool is_own_stop(const rose_api_choice *c)
 {
     const rose_api_job *j = c->job;
-    return c->stop_kind == ROSE_API_STOP_STRING && !(j->plain && c->stop.which == j->stops.n - 1);
+    return c->stop_kind == ROSE_API_STOP_STRING &&
+           !(j->asked.plain && c->stop.which == j->stops.n - 1);
 }
 
 static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 {
     const char *reason = "end_turn";
     if (is_cut(c))
-        reason = c->job->shortened ? "model_context_window_exceeded" : "max_tokens";
+        reason = c->job->asked.shortened ? "model_context_window_exceeded" : "max_tokens";
     else if (rose_api_has_part(c, ROSE_API_PART_CALL))
         reason = "tool_use";
     else if (is_own_stop(c))
         reason = "stop_sequence";
-    rose_api_putf(o, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
+    rose_api_json(o, "'stop_reason':'%s','stop_sequence':", reason);
     if (is_own_stop(c))
         rose_api_put_string(o, c->job->stops.v[c->stop.which].text,
                             c->job->stops.v[c->stop.which].len);
@@ -520,11 +498,8 @@ static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 /* Writes a message up to its content. */
 static void begin_message(rose_api_out *o, const rose_api_job *j)
 {
-    PUT(o, "{\"id\":");
-    put_text(o, j->id);
-    PUT(o, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    put_text(o, j->api->model_id);
-    PUT(o, ",\"content\":[");
+    rose_api_json(o, "{'id':%-s,'type':'message','role':'assistant','model':%-s,'content':[", j->id,
+                  j->api->model_id);
 }
 
 /* Writes the arguments of a call as an object. Arguments that are no object, because the reply was
@@ -538,9 +513,7 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose
     } else if (text.len == 0) {
         PUT(o, "{}");
     } else {
-        PUT(o, "{\"_raw_arguments\":");
-        rose_api_put_string(o, text.data, text.len);
-        PUT(o, "}");
+        rose_api_json(o, "{'_raw_arguments':%-.*s}", (int)text.len, text.data);
     }
     rose_json_decref(input);
     rose_buf_free(&text);
@@ -549,18 +522,16 @@ static void put_tool_input(rose_api_out *o, const rose_api_choice *c, const rose
 static void put_block(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
     if (part->kind == ROSE_API_PART_CALL) {
-        PUT(o, "{\"type\":\"tool_use\",\"id\":");
-        put_text(o, part->id);
-        PUT(o, ",\"name\":");
+        rose_api_json(o, "{'type':'tool_use','id':%-s,'name':", part->id);
         put_part(o, c, part);
-        PUT(o, ",\"input\":");
+        rose_api_json(o, ",'input':");
         put_tool_input(o, c, part);
     } else if (part->kind == ROSE_API_PART_REASONING) {
-        PUT(o, "{\"type\":\"thinking\",\"thinking\":");
+        rose_api_json(o, "{'type':'thinking','thinking':");
         put_part(o, c, part);
-        PUT(o, ",\"signature\":\"\"");
+        rose_api_json(o, ",'signature':''");
     } else {
-        PUT(o, "{\"type\":\"text\",\"text\":");
+        rose_api_json(o, "{'type':'text','text':");
         put_part(o, c, part);
     }
     PUT(o, "}");
@@ -585,21 +556,15 @@ static void messages_whole(rose_api_out *o, const rose_api_job *j)
 static void open_block(rose_api_out *o, rose_api_choice *c, const rose_api_piece *p)
 {
     note_open(c, p);
-    rose_api_putf(o,
-                  "event: content_block_start\ndata: {\"type\":\"content_block_start\","
-                  "\"index\":%u,\"content_block\":",
-                  c->n_blocks - 1);
-    if (p->kind == ROSE_API_PART_CALL) {
-        PUT(o, "{\"type\":\"tool_use\",\"id\":");
-        put_text(o, p->id);
-        PUT(o, ",\"name\":");
-        rose_api_put_string(o, p->text, p->len);
-        PUT(o, ",\"input\":{}}}\n\n");
-    } else if (p->kind == ROSE_API_PART_REASONING) {
-        PUT(o, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n");
-    } else {
-        PUT(o, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
-    }
+    rose_api_json(o, "event: content_block_start\ndata: {'type':'content_block_start',");
+    rose_api_json(o, "'index':%u,'content_block':{", c->n_blocks - 1);
+    if (p->kind == ROSE_API_PART_CALL)
+        rose_api_json(o, "'type':'tool_use','id':%-s,'name':%-.*s,'input':{}}}\n\n", p->id,
+                      (int)p->len, p->text);
+    else if (p->kind == ROSE_API_PART_REASONING)
+        rose_api_json(o, "'type':'thinking','thinking':'','signature':''}}\n\n");
+    else
+        rose_api_json(o, "'type':'text','text':''}}\n\n");
 }
 
 static void put_block_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
@@ -621,9 +586,8 @@ static void close_block(rose_api_out *o, rose_api_choice *c)
 {
     if (!c->block_open) return;
     c->block_open = false;
-    rose_api_putf(o,
-                  "event: content_block_stop\ndata: {\"type\":\"content_block_stop\","
-                  "\"index\":%u}\n\n",
+    rose_api_json(o,
+                  "event: content_block_stop\ndata: {'type':'content_block_stop','index':%u}\n\n",
                   c->n_blocks - 1);
 }
 
@@ -631,9 +595,9 @@ static void messages_event(rose_api_out *o, rose_api_choice *c, bool last)
 {
     rose_api_piece p;
     if (!c->begun) {
-        PUT(o, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
+        rose_api_json(o, "event: message_start\ndata: {'type':'message_start','message':");
         begin_message(o, c->job);
-        PUT(o, "],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
+        rose_api_json(o, "],'stop_reason':null,'stop_sequence':null,'usage':");
         put_message_usage(o, c);
         PUT(o, "}}\n\n");
         PUT(o, messages_ping);
@@ -648,9 +612,9 @@ static void messages_event(rose_api_out *o, rose_api_choice *c, bool last)
     }
     if (!last) return;
     close_block(o, c);
-    PUT(o, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+    rose_api_json(o, "event: message_delta\ndata: {'type':'message_delta','delta':{");
     put_stop_members(o, c);
-    PUT(o, "},\"usage\":");
+    rose_api_json(o, "},'usage':");
     put_message_usage(o, c);
     PUT(o, "}\n\n");
 }
@@ -668,9 +632,7 @@ static void messages_error(rose_api_out *o, const rose_api_error *e)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (types[i].status == e->status) type = types[i].type;
     }
-    rose_api_putf(o, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
-    put_text(o, e->msg);
-    PUT(o, "}}");
+    rose_api_json(o, "{'type':'error','error':{'type':'%s','message':%-s}}", type, e->msg);
 }
 
 static void messages_end(rose_api_out *o, rose_api_job *j)

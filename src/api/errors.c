@@ -4,30 +4,13 @@
 #include <string.h>
 
 #include "api/api_internal.h"
-
-/* Returns the length of the valid UTF-8 character at s; 0 if there is none (NUL-terminated
- * text). */
-static size_t utf8_char(const unsigned char *s)
-{
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xC2 || s[0] > 0xF4) return 0;
-    if ((s[1] & 0xC0) != 0x80) return 0;
-    if (s[0] < 0xE0) return 2;
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)) return 0;
-    if ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)) return 0;
-    if ((s[2] & 0xC0) != 0x80) return 0;
-    if (s[0] < 0xF0) return 3;
-    return (s[3] & 0xC0) == 0x80 ? 4 : 0;
-}
+#include "base/utf8.h"
 
 void rose_api_utf8_clean(char *s)
 {
-    unsigned char *p = (unsigned char *)s;
-    while (*p != '\0') {
-        size_t n = utf8_char(p);
-        if (n == 0) *p = '?';
-        p += n == 0 ? 1 : n;
-    }
+    char *const end = s + strlen(s);
+    while ((s += rose_utf8_valid_prefix(s, (size_t)(end - s))) < end)
+        *s++ = '?';
 }
 
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
@@ -49,6 +32,18 @@ bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *
 bool rose_api_fail_nomem(rose_api_error *e)
 {
     return rose_api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
+}
+
+bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted)
+{
+    return rose_api_fail(e, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+}
+
+bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why)
+{
+    return rose_api_fail(e, 400, "unsupported_field", name,
+                         "field '%.80s' is not supported by this server%s%s", name,
+                         why != NULL ? ": " : "", why != NULL ? why : "");
 }
 
 void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
@@ -83,22 +78,20 @@ static const char *error_type(int status)
     return status >= 500 ? "server_error" : "invalid_request_error";
 }
 
+static void put_or_null(rose_api_out *o, const char *text)
+{
+    if (text != NULL)
+        rose_api_json(o, "%-s", text);
+    else
+        rose_api_puts(o, "null");
+}
+
 void rose_api_error_json(rose_api_out *o, const rose_api_error *e)
 {
-    rose_api_puts(o, "{\"error\":{\"message\":");
-    rose_api_put_string(o, e->msg, strlen(e->msg));
-    rose_api_puts(o, ",\"type\":\"");
-    rose_api_puts(o, error_type(e->status));
-    rose_api_puts(o, "\",\"param\":");
-    if (e->param[0] != '\0')
-        rose_api_put_string(o, e->param, strlen(e->param));
-    else
-        rose_api_puts(o, "null");
-    rose_api_puts(o, ",\"code\":");
-    if (e->code != NULL)
-        rose_api_put_string(o, e->code, strlen(e->code));
-    else
-        rose_api_puts(o, "null");
+    rose_api_json(o, "{'error':{'message':%-s,'type':'%s','param':", e->msg, error_type(e->status));
+    put_or_null(o, e->param[0] != '\0' ? e->param : NULL);
+    rose_api_json(o, ",'code':");
+    put_or_null(o, e->code);
     rose_api_puts(o, "}}");
 }
 
@@ -147,10 +140,7 @@ bool rose_api_label_is_sound(const char *s)
 void rose_api_put_label(rose_api_out *o, const rose_http_req *r)
 {
     const char *label = rose_http_req_header(r, "X-Request-Id");
-    if (label == NULL) return;
-    rose_api_puts(o, "X-Request-Id: ");
-    rose_api_puts(o, label);
-    rose_api_puts(o, "\r\n");
+    if (label != NULL) rose_api_json(o, "X-Request-Id: %s\r\n", label);
 }
 
 void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_error *e)

@@ -24,11 +24,6 @@ static bool wanted(const rose_api_job *j)
     return j->r != NULL && j->err.status == 0;
 }
 
-static const rose_engine *engine_of(const rose_api_job *j)
-{
-    return atomic_load_explicit(&j->api->engine, memory_order_acquire); /* pairs with set_engine */
-}
-
 static void cancel_all(rose_api_job *j)
 {
     for (uint32_t i = 0; i < j->n_submitted; i++) {
@@ -42,7 +37,8 @@ static void cancel_all(rose_api_job *j)
 static rose_http_req *take_req(rose_api_job *j)
 {
     rose_http_req *r = j->r;
-    if (j->back) rose_api_note_job(j); /* else a worker still writes to the job */
+    if (j->phase >= ROSE_API_RUNNING)
+        rose_api_note_job(j); /* else a worker still writes to the job */
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
     j->r = NULL;
@@ -72,8 +68,8 @@ static void lose(rose_api_job *j)
 static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
-    const rose_arch *a = rose_engine_arch(engine_of(j));
-    if (!j->ignore_eos && rose_arch_is_eos(a, id)) return;
+    const rose_arch *a = rose_engine_arch(rose_api_engine(j->api));
+    if (!j->asked.ignore_eos && rose_arch_is_eos(a, id)) return;
     c->stop_kind = ROSE_API_STOP_ID;
     c->stop_id = id;
 }
@@ -110,7 +106,7 @@ static void take_token(rose_api_choice *c, const rose_event *ev)
     size_t n = rose_detok_push(&c->detok, j->api->tok, ev->id, skip, io->piece);
     if (!make_room(c, n)) return;
     if (c->n_tokens <=
-        j->min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
+        j->asked.min_tokens) { /* as in vLLM, a stop string counts if it ends after min_tokens */
         rose_stop_pass(&j->stops, &c->stop, io->piece, n, &io->text.b);
         return;
     }
@@ -139,7 +135,7 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
 
 static void fail_engine(rose_api_job *j)
 {
-    const char *why = rose_engine_failure(engine_of(j));
+    const char *why = rose_engine_failure(rose_api_engine(j->api));
     if (why != NULL)
         rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed: %s", why);
     else
@@ -154,7 +150,7 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
     if (finish == ROSE_FINISH_CANCELLED)
         rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL, NULL);
     else if (finish == ROSE_FINISH_LATE)
-        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
+        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, rose_api_engine(j->api));
     else if (finish == ROSE_FINISH_NO_TOKEN)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
                       "after %u tokens %sallowed_token_ids, bad_words, min_tokens and "
@@ -176,7 +172,7 @@ static void record_parts(const rose_api_job *j, const rose_request_times *t)
     rose_prof_async("parse and tokenize", j->prof_id, j->t_worker, t->submitted);
     rose_prof_async("queue", j->prof_id, t->submitted, t->admitted);
     rose_prof_async("prefill", j->prof_id, t->admitted,
-                    j->score_only ? t->finished : t->first_token);
+                    j->asked.max_tokens == 0 ? t->finished : t->first_token);
     rose_prof_async("decode", j->prof_id, t->first_token, t->finished);
 }
 
@@ -228,7 +224,7 @@ static void deliver(rose_api_choice *c, bool last)
     rose_api_part *part = c->n_parts > 0 ? &c->parts[c->n_parts - 1] : NULL;
     if (last && part != NULL) /* the token that ends the text has no text of its own */
         rose_api_extra_own(c, part->kind == ROSE_API_PART_TEXT ? part : NULL);
-    bool due = j->streaming && is_due(c, last);
+    bool due = j->asked.stream && is_due(c, last);
     if (due && wanted(j) && (c->text.len > c->n_out || last)) put_event(c, last);
 }
 
@@ -265,7 +261,7 @@ static void take_event(rose_api_choice *c, const rose_event *ev)
             flush_text(c, finish);
         else if (c->finish == NULL && last)
             take_failure(c, finish);
-        if (j->score_only && c->finish != NULL) c->t_last_ns = ev->t_ns;
+        if (j->asked.max_tokens == 0 && c->finish != NULL) c->t_last_ns = ev->t_ns;
         if (j->io->text.oom || (c->extra != NULL && rose_api_extra_failed(c))) lose(j);
     }
     if (last) release(c);
@@ -323,7 +319,7 @@ static uint64_t ping_ns(const rose_api *a)
 /* Whether the engine computes the prompt, or will do so after the step that it is busy with. */
 static bool has_begun(const rose_api_job *j)
 {
-    if (rose_engine_has_room(engine_of(j))) return true;
+    if (rose_engine_has_room(rose_api_engine(j->api))) return true;
     for (uint32_t i = 0; i < j->n_submitted; i++) {
         const rose_request *req = j->choices[i].req;
         if (req != NULL && rose_request_has_begun(req)) return true;
@@ -379,7 +375,7 @@ static void on_look(void *arg)
 static void begin_wait(rose_api_job *j)
 {
     const uint64_t ping = ping_ns(j->api), now = rose_now_ns();
-    if (!j->streaming || j->begun || ping == 0 || !wanted(j)) return;
+    if (!j->asked.stream || j->begun || ping == 0 || !wanted(j)) return;
     j->waits = true;
     j->ping_ns = now + ping;
     LIST_INSERT_HEAD(&j->io->waiting, j, wait_link);
@@ -405,7 +401,7 @@ static void end_stream(rose_api_job *j)
 
 static void reply_whole(rose_api_job *j)
 {
-    if (!j->written) j->dialect->whole(&j->reply, j);
+    if (j->phase != ROSE_API_WRITING) j->dialect->whole(&j->reply, j);
     const char *headers = make_headers(j, "");
     if (j->reply.oom || headers == NULL) {
         rose_api_fail_nomem(&j->err);
@@ -436,11 +432,12 @@ static void finish_job(rose_api_job *j)
 {
     rose_api_workers *w = j->api->workers;
     rose_api_count_end(j);
-    j->written = w != NULL && wanted(j) && rose_api_pooled_is_long(j);
-    if (j->written)
-        rose_api_workers_write(w, j);
-    else
+    if (w == NULL || !wanted(j) || !rose_api_pooled_is_long(j)) {
         answer(j);
+        return;
+    }
+    j->phase = ROSE_API_WRITING;
+    rose_api_workers_write(w, j);
 }
 
 static void take_events(rose_api_choice *c)
@@ -461,7 +458,7 @@ static bool pump(rose_api_choice *c)
     take_events(c);
     if (io->out.oom) lose(j);
     /* in a stream that has begun, the text is sent before the error that came with it */
-    else if (j->streaming && io->out.b.len > 0 && (wanted(j) || (j->begun && j->r != NULL)))
+    else if (j->asked.stream && io->out.b.len > 0 && (wanted(j) || (j->begun && j->r != NULL)))
         write_stream(j);
     if (j->n_released < j->n_submitted) return false;
     finish_job(j);
@@ -484,7 +481,7 @@ static void on_timeout(void *arg)
 {
     rose_api_job *j = arg;
     j->timer = NULL;
-    if (j->r != NULL && !j->back) {
+    if (j->r != NULL && j->phase < ROSE_API_RUNNING) {
         time_out_early(j);
     } else if (wanted(j)) {
         rose_api_fail_timeout(&j->err, j->watched_s);
@@ -501,7 +498,7 @@ void rose_api_job_watch(rose_api_job *j, double timeout_s)
         on_timeout(j);
     else if ((j->timer = rose_http_timer_start(j->api->http, j->io->thread,
                                                (uint32_t)(left * 1e3) + 1, on_timeout, j)) == NULL)
-        if (j->back) lose(j); /* else there is another try when it is */
+        if (j->phase >= ROSE_API_RUNNING) lose(j); /* else there is another try when it is */
 }
 
 void rose_api_job_back(rose_api_job *j)
@@ -511,11 +508,11 @@ void rose_api_job_back(rose_api_job *j)
         rose_api_job_watch(j, j->timeout_s);
         return;
     }
-    if (j->written) {
+    if (j->phase == ROSE_API_WRITING) {
         answer(j);
         return;
     }
-    j->back = true;
+    j->phase = ROSE_API_RUNNING;
     rose_api_count_ignored(j);
     if (j->r == NULL) {
         if (j->timed_out) rose_api_fail_timeout(&j->err, j->watched_s);
@@ -547,12 +544,12 @@ void rose_api_job_gone(rose_api_job *j)
     end_wait(j);
     rose_http_timer_cancel(j->timer);
     j->timer = NULL;
-    if (j->back) rose_api_note_job(j);
+    if (j->phase >= ROSE_API_RUNNING) rose_api_note_job(j);
     if (!j->begun) rose_api_count_http(j->io, j->r, 499);
     j->r = NULL;
     /* relaxed: the flag only saves work; the worker's hand-over orders everything else */
     atomic_store_explicit(&j->gone, true, memory_order_relaxed);
-    if (j->back) cancel_all(j);
+    if (j->phase >= ROSE_API_RUNNING) cancel_all(j);
 }
 
 void rose_api_io_on_done(void *arg)
@@ -573,7 +570,7 @@ static uint64_t take_sink(rose_api_io *io)
     while (rose_wakeq_pop(io->sink, &p) == ROSE_OK) {
         rose_api_choice *c = rose_request_user(p);
         n++;
-        if (c->job->back)
+        if (c->job->phase >= ROSE_API_RUNNING)
             pump(c);
         else
             c->pending = true;

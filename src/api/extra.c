@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/api_internal.h"
+#include "base/utf8.h"
 
 void rose_api_extra_free(rose_api_extra *x)
 {
@@ -27,7 +28,7 @@ static void put_name_at(rose_api_choice *c, uint32_t id, unsigned flags)
 {
     rose_api_extra *x = c->extra;
     char number[24];
-    if (c->job->as_ids) {
+    if (c->job->asked.as_ids) {
         snprintf(number, sizeof number, "token_id:%u", id);
         if (rose_buf_add(&x->name, number, strlen(number)) != ROSE_OK) x->tokens.oom = true;
     } else if (rose_decode(c->job->api->tok, &id, 1, flags, &x->name, NULL) == ROSE_E_NOMEM) {
@@ -46,14 +47,6 @@ static void put_logprob(rose_api_out *o, float x)
 {
     if (!(x >= -9999.0f && x <= 0x1p100f)) x = -9999.0f;
     rose_api_putf(o, "%.9g", (double)x);
-}
-
-static uint32_t n_characters(const char *s, size_t len)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
 }
 
 static void comma(rose_api_out *o)
@@ -104,13 +97,13 @@ static void add_completion(rose_api_choice *c, uint32_t id, const rose_logprob *
         rose_api_puts(&x->tops, "null");
     } else {
         put_logprob(&x->values, report[0].logprob);
-        put_top_object(c, report, c->job->n_top);
+        put_top_object(c, report, c->job->asked.n_top);
     }
     x->name.len = 0;
     put_name_at(c, id, report != NULL ? ROSE_DECODE_CONTINUES : 0);
     rose_api_put_string(&x->tokens, x->name.data, x->name.len);
     rose_api_put_u64(&x->offsets, x->offset);
-    x->offset += n_characters(x->name.data, x->name.len);
+    x->offset += (uint32_t)rose_utf8_count(x->name.data, x->name.len);
 }
 
 static void put_chat_token(rose_api_choice *c, const rose_logprob *e)
@@ -120,11 +113,9 @@ static void put_chat_token(rose_api_choice *c, const rose_logprob *e)
     size_t n = 0;
     x->name.len = 0;
     put_name(c, e->id);
-    rose_api_puts(o, "{\"token\":");
-    rose_api_put_string(o, x->name.data, x->name.len);
-    rose_api_puts(o, ",\"logprob\":");
+    rose_api_json(o, "{'token':%-.*s,'logprob':", (int)x->name.len, x->name.data);
     put_logprob(o, e->logprob);
-    rose_api_puts(o, ",\"bytes\":[");
+    rose_api_json(o, ",'bytes':[");
     const char *bytes = rose_tokenizer_token_bytes(c->job->api->tok, e->id, &n);
     for (size_t i = 0; bytes != NULL && i < n; i++)
         rose_api_putf(o, i > 0 ? ",%u" : "%u", (unsigned)(unsigned char)bytes[i]);
@@ -136,8 +127,8 @@ static void add_chat(rose_api_choice *c, const rose_logprob *report)
     rose_api_out *o = &c->extra->tokens;
     comma(o);
     put_chat_token(c, &report[0]);
-    rose_api_puts(o, ",\"top_logprobs\":[");
-    for (uint32_t i = 1; i <= c->job->n_top; i++) {
+    rose_api_json(o, ",'top_logprobs':[");
+    for (uint32_t i = 1; i <= c->job->asked.n_top; i++) {
         if (i > 1) rose_api_puts(o, ",");
         put_chat_token(c, &report[i]);
         rose_api_puts(o, "}");
@@ -149,11 +140,11 @@ void rose_api_extra_token(rose_api_choice *c, uint32_t id)
 {
     rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    if (j->token_ids) {
+    if (j->asked.token_ids) {
         comma(&x->ids);
         rose_api_put_u64(&x->ids, id);
     }
-    if (!j->logprobs) return;
+    if (!j->asked.logprobs) return;
     const rose_logprob *report = rose_request_logprobs(c->req, c->n_tokens - 1);
     if (j->kind == ROSE_API_CHAT)
         add_chat(c, report);
@@ -172,15 +163,14 @@ static void put_prompt_logprobs(rose_api_choice *c, const rose_ids *ids)
     for (uint32_t pos = 1; pos < ids->len; pos++) {
         const rose_logprob *e = rose_request_prompt_logprobs(c->req, pos);
         rose_api_puts(o, ",{");
-        for (uint32_t i = 0; i <= c->job->prompt_n_top; i++) {
+        for (uint32_t i = 0; i <= c->job->asked.prompt_n_top; i++) {
             if (i > 0 && e[i].id == e[0].id) continue;
             x->name.len = 0;
             put_name(c, e[i].id);
-            rose_api_putf(o, "%s\"%u\":{\"logprob\":", i > 0 ? "," : "", e[i].id);
+            rose_api_json(o, "%s'%u':{'logprob':", i > 0 ? "," : "", e[i].id);
             put_logprob(o, e[i].logprob);
-            rose_api_putf(o, ",\"rank\":%u,\"decoded_token\":", e[i].rank);
-            rose_api_put_string(o, x->name.data, x->name.len);
-            rose_api_puts(o, "}");
+            rose_api_json(o, ",'rank':%u,'decoded_token':%-.*s}", e[i].rank, (int)x->name.len,
+                          x->name.data);
         }
         rose_api_puts(o, "}");
     }
@@ -190,13 +180,13 @@ void rose_api_extra_prompt(rose_api_choice *c, rose_api_out *text)
 {
     rose_api_extra *x = c->extra;
     const rose_api_job *j = c->job;
-    const rose_ids *ids = &j->prompts.v[c->index / j->n];
+    const rose_ids *ids = &j->prompts.v[c->index / j->asked.n];
     x->begun = true;
-    if (j->prompt_logprobs) put_prompt_logprobs(c, ids);
-    if (!j->echo) return;
+    if (j->asked.prompt_logprobs) put_prompt_logprobs(c, ids);
+    if (!j->asked.echo) return;
     if (rose_decode(j->api->tok, ids->data, ids->len, 0, &text->b, NULL) == ROSE_E_NOMEM)
         text->oom = true;
-    for (uint32_t pos = 0; j->logprobs && pos < ids->len; pos++)
+    for (uint32_t pos = 0; j->asked.logprobs && pos < ids->len; pos++)
         add_completion(c, ids->data[pos],
                        pos == 0 ? NULL : rose_request_prompt_logprobs(c->req, pos));
 }
@@ -213,7 +203,7 @@ static void put_list(rose_api_out *o, const char *name, const rose_api_out *item
 void rose_api_extra_logprobs(rose_api_out *o, const rose_api_choice *c)
 {
     const rose_api_extra *x = c->extra;
-    if (x == NULL || !c->job->logprobs) {
+    if (x == NULL || !c->job->asked.logprobs) {
         rose_api_puts(o, "null");
     } else if (c->job->kind == ROSE_API_CHAT) {
         put_list(o, "{\"content\":[", &x->tokens);
@@ -261,8 +251,8 @@ void rose_api_extra_list_new(rose_api_out *o, rose_api_choice *c, const rose_api
 static void put_prompt(rose_api_out *o, const rose_api_choice *c)
 {
     const rose_api_job *j = c->job;
-    const rose_ids *ids = &j->prompts.v[c->index / j->n];
-    if (j->token_ids) {
+    const rose_ids *ids = &j->prompts.v[c->index / j->asked.n];
+    if (j->asked.token_ids) {
         rose_api_puts(o, ",\"prompt_token_ids\":[");
         for (size_t i = 0; i < ids->len; i++) {
             if (i > 0) rose_api_puts(o, ",");
@@ -270,14 +260,14 @@ static void put_prompt(rose_api_out *o, const rose_api_choice *c)
         }
         rose_api_puts(o, "]");
     }
-    if (j->prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
+    if (j->asked.prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
 }
 
 void rose_api_extra_members(rose_api_out *o, const rose_api_choice *c, bool first)
 {
     if (c->extra == NULL) return;
     if (first && c->job->kind != ROSE_API_CHAT) put_prompt(o, c);
-    if (c->job->token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
+    if (c->job->asked.token_ids) put_list(o, ",\"token_ids\":[", &c->extra->ids);
 }
 
 void rose_api_extra_chat(rose_api_out *o, const rose_api_choice *c)

@@ -40,7 +40,7 @@ void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats
 /* Builds the vocabulary and the empty cache. With the lock. */
 static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *err)
 {
-    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(a);
     const rose_arch *arch = rose_engine_arch(e);
     const rose_prof_span span = rose_prof_begin("api.vocabulary");
     const rose_status st = rose_grammar_cache_open(out, a->tok, arch->vocab_size, arch->eos_ids,
@@ -87,7 +87,8 @@ static rose_status compile_in_turn(rose_api_job *j, rose_grammar_kind kind, bool
     rose_api_workers *w = j->api->workers;
     bool too_costly = false;
     /* Other threads read the text of a turn that runs. */
-    if (!j->compiles) j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
+    if (j->right != ROSE_API_TURN_RUNS)
+        j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
     rose_status st = rose_api_workers_may_compile(w, j);
     if (st != ROSE_OK) return st;
     st = compile(j, kind, schema_order, text, len, &too_costly, err);
@@ -102,7 +103,7 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
 {
     rose_err err = {0};
     rose_grammar_cache *c = cache_of(&j->api->grammars);
-    if (j->short_only) {
+    if (j->phase == ROSE_API_READING_HERE) {
         j->declined = true;
         return false;
     }
@@ -114,8 +115,7 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     j->declined = st == ROSE_E_EMPTY;
     if (st == ROSE_OK || st == ROSE_E_EMPTY) return st == ROSE_OK;
     if (st == ROSE_E_FULL && err.msg[0] == '\0') {
-        rose_api_fail_status(&j->err, st, NULL,
-                             atomic_load_explicit(&j->api->engine, memory_order_acquire));
+        rose_api_fail_status(&j->err, st, NULL, rose_api_engine(j->api));
         return false;
     }
     if (st == ROSE_E_FULL)

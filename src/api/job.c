@@ -106,12 +106,6 @@ void rose_api_job_free(rose_api_job *j)
     free(j);
 }
 
-/* The plain template ends a reply, and trims it, by rules of its own. */
-static bool is_plain_chat(const rose_api_job *j)
-{
-    return j->kind == ROSE_API_CHAT && j->plain;
-}
-
 static bool load_stops(rose_api_job *j, const rose_api_params *p)
 {
     size_t n = p->stop == NULL ? 0 : rose_json_is_array(p->stop) ? rose_json_count(p->stop) : 1;
@@ -120,47 +114,53 @@ static bool load_stops(rose_api_job *j, const rose_api_params *p)
         const rose_json *s = rose_json_is_array(p->stop) ? rose_json_at(p->stop, i) : p->stop;
         st = rose_stops_add(&j->stops, rose_json_text(s), rose_json_text_len(s));
     }
-    if (is_plain_chat(j) && st == ROSE_OK)
+    if (rose_api_is_plain_chat(j) && st == ROSE_OK)
         st = rose_stops_add(&j->stops, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
     return st == ROSE_OK || rose_api_fail_nomem(&j->err);
 }
 
-/* Checks that the prompt and its output fit the context; *max_tokens becomes what each choice
- * gets. */
-static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api_prompts *prompts,
-                       uint32_t limit, uint32_t *max_tokens)
+static bool refuse_length(rose_api_job *j, const rose_api_params *p, uint64_t prompt, uint64_t want,
+                          uint32_t limit)
 {
-    int64_t asked = p->max_completion_tokens >= 0 ? p->max_completion_tokens : p->max_tokens;
-    uint64_t longest = 0;
-    for (uint32_t i = 0; i < prompts->n; i++) {
-        if (prompts->v[i].len > longest) longest = prompts->v[i].len;
-    }
-    uint64_t want = asked >= 0 ? (uint64_t)asked : 1;
-    if (j->dialect->shortens && longest < limit && want > limit - longest) {
-        want = limit - longest;
-        j->shortened = true;
-    }
-    const char *param = j->kind == ROSE_API_CHAT ? "messages" : "prompt";
-    if (longest < limit && want > 1) /* with one token it would fit */
+    const char *const source = j->kind == ROSE_API_CHAT ? "messages" : "prompt";
+    const char *param = source;
+    if (prompt >= limit && j->dialect->overflow != NULL)
+        return j->dialect->overflow(&j->err, prompt, limit - 1);
+    if (prompt < limit && want > 1) /* with one token it would fit */
         param = p->max_completion_tokens >= 0 ? "max_completion_tokens" : "max_tokens";
-    if (longest >= limit && j->dialect->overflow != NULL)
-        return j->dialect->overflow(&j->err, longest, limit - 1);
-    if (longest + want > limit)
-        return rose_api_fail(
-            &j->err, 400, "context_length_exceeded", param,
-            "This model's maximum context length is %u tokens. However, you requested "
-            "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
-            "length of the %s or completion.",
-            limit, (unsigned long long)(longest + want), (unsigned long long)longest,
-            j->kind == ROSE_API_CHAT ? "messages" : "prompt", (unsigned long long)want,
-            j->kind == ROSE_API_CHAT ? "messages" : "prompt");
-    *max_tokens = (uint32_t)want;
-    if (asked < 0) {
-        const rose_generation *g = &j->api->o.generation;
-        *max_tokens = (g->has & ROSE_GENERATION_MAX_TOKENS) != 0 ? g->max_tokens : limit;
-        if (j->kind != ROSE_API_CHAT) *max_tokens = 16;
+    return rose_api_fail(&j->err, 400, "context_length_exceeded", param,
+                         "This model's maximum context length is %u tokens. However, you requested "
+                         "%llu tokens (%llu in the %s, %llu in the completion). Please reduce the "
+                         "length of the %s or completion.",
+                         limit, (unsigned long long)(prompt + want), (unsigned long long)prompt,
+                         source, (unsigned long long)want, source);
+}
+
+/* The limit of tokens of a request that names none. */
+static uint32_t default_tokens(const rose_api_job *j, uint32_t limit)
+{
+    const rose_generation *g = &j->api->o.generation;
+    if (j->kind != ROSE_API_CHAT) return 16;
+    return (g->has & ROSE_GENERATION_MAX_TOKENS) != 0 ? g->max_tokens : limit;
+}
+
+/* Checks that the longest prompt and its output fit the context of `limit` tokens, and says how
+ * many tokens each choice gets. */
+static bool fit_tokens(rose_api_job *j, const rose_api_params *p, uint32_t limit)
+{
+    const int64_t asked = p->max_completion_tokens >= 0 ? p->max_completion_tokens : p->max_tokens;
+    uint64_t prompt = 0, want = asked >= 0 ? (uint64_t)asked : 1;
+    for (uint32_t i = 0; i < j->prompts.n; i++)
+        if (j->prompts.v[i].len > prompt) prompt = j->prompts.v[i].len;
+    if (j->dialect->shortens && prompt < limit && want > limit - prompt) {
+        want = limit - prompt;
+        j->asked.shortened = true;
     }
-    uint64_t most = limit - longest < *max_tokens ? limit - longest : *max_tokens;
+    if (prompt + want > limit || (prompt >= limit && j->dialect->overflow != NULL))
+        return refuse_length(j, p, prompt, want, limit);
+    j->asked.max_tokens = asked >= 0 ? (uint32_t)want : default_tokens(j, limit);
+    uint64_t most = limit - prompt;
+    if (most > j->asked.max_tokens) most = j->asked.max_tokens;
     if ((uint64_t)p->min_tokens > most) /* as in vLLM */
         return rose_api_fail(&j->err, 400, NULL, "min_tokens",
                              "field 'min_tokens' is %lld, but at most %llu tokens are generated",
@@ -168,25 +168,32 @@ static bool fit_tokens(rose_api_job *j, const rose_api_params *p, const rose_api
     return true;
 }
 
-/* What the reply shows beyond text. */
-static void note_wishes(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u)
+static void note_asked(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u)
 {
-    j->echo = p->echo;
-    j->logprobs = p->n_logprobs >= 0;
-    j->prompt_logprobs = p->prompt_logprobs >= 0;
-    j->token_ids = p->token_ids;
-    j->as_ids = p->as_ids;
-    j->ignore_eos = p->ignore_eos;
-    j->n_top = u->r.n_top;
-    j->prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0;
-    j->min_tokens = u->r.min_tokens;
+    j->asked = (rose_api_asked){
+        .stream = p->stream,
+        .usage = p->include_usage,
+        .chunk_usage = p->continuous_usage,
+        .echo = p->echo,
+        .logprobs = p->n_logprobs >= 0,
+        .prompt_logprobs = p->prompt_logprobs >= 0,
+        .token_ids = p->token_ids,
+        .as_ids = p->as_ids,
+        .ignore_eos = p->ignore_eos,
+        .plain = j->api->o.chat == NULL && p->chat_template == NULL,
+        .n = (uint32_t)p->n,
+        .n_top = u->r.n_top,
+        .prompt_n_top = p->prompt_logprobs > 0 ? (uint32_t)p->prompt_logprobs : 0,
+        .min_tokens = u->r.min_tokens,
+    };
     j->stops.include = p->include_stop;
 }
 
 /* Checks the size of reports before anything of that size is allocated. */
 static bool cap_reports(rose_api_job *j, const rose_api_params *p, const rose_api_rules *u,
-                        uint32_t limit, uint32_t max_tokens)
+                        uint32_t limit)
 {
+    const uint32_t max_tokens = j->asked.max_tokens;
     uint64_t total = 0;
     for (uint32_t i = 0; i < j->prompts.n; i++) {
         uint64_t len = j->prompts.v[i].len, left = limit - len;
@@ -202,7 +209,8 @@ static bool cap_reports(rose_api_job *j, const rose_api_params *p, const rose_ap
 
 static bool create_extras(rose_api_job *j)
 {
-    if (!j->echo && !j->logprobs && !j->prompt_logprobs && !j->token_ids) return true;
+    const rose_api_asked *a = &j->asked;
+    if (!a->echo && !a->logprobs && !a->prompt_logprobs && !a->token_ids) return true;
     j->extras = calloc(j->n_choices, sizeof *j->extras);
     if (j->extras == NULL) return rose_api_fail_nomem(&j->err);
     for (uint32_t i = 0; i < j->n_choices; i++)
@@ -213,7 +221,7 @@ static bool create_extras(rose_api_job *j)
 static bool create_choices(rose_api_job *j, const rose_api_params *p)
 {
     const rose_api_prompts *prompts = &j->prompts;
-    const uint32_t n = j->n;
+    const uint32_t n = j->asked.n;
     uint32_t n_choices = prompts->n * n; /* at most max_n */
     size_t n_states = (size_t)n_choices * j->stops.n;
     j->choices = calloc(n_choices, sizeof *j->choices);
@@ -228,7 +236,7 @@ static bool create_choices(rose_api_job *j, const rose_api_params *p)
         c->prompt_n = (uint32_t)ids->len;
         rose_detok_begin(&c->detok, j->api->tok, ids->data, ids->len, ROSE_DECODE_SKIP_SPECIAL);
         c->stop.state = j->stop_mem + (size_t)i * j->stops.n;
-        c->trim_space = is_plain_chat(j) && !p->continue_final &&
+        c->trim_space = rose_api_is_plain_chat(j) && !p->continue_final &&
                         j->grammar == NULL; /* which may oblige to the space */
         if (!rose_api_calls_create(c)) return rose_api_fail_nomem(&j->err);
     }
@@ -260,8 +268,7 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     if (before + n < ROSE_API_MAX_LIVE)
         return true; /* the sink's capacity must be one more than the number of requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
-    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
-                         atomic_load_explicit(&j->api->engine, memory_order_acquire));
+    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL, rose_api_engine(j->api));
     return false;
 }
 
@@ -278,14 +285,13 @@ static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
     return st == ROSE_OK;
 }
 
-static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules,
-                       uint32_t max_tokens)
+static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules)
 {
     const rose_api_prompts *prompts = &j->prompts;
-    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
-    uint32_t n = (uint32_t)p->n;
-    rose_request_opts o = {.max_tokens = max_tokens,
-                           .score_only = max_tokens == 0,
+    rose_engine *e = rose_api_engine(j->api);
+    const uint32_t n = j->asked.n;
+    rose_request_opts o = {.max_tokens = j->asked.max_tokens,
+                           .score_only = j->asked.max_tokens == 0,
                            .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
@@ -353,19 +359,42 @@ static void give_notice(rose_api_job *j)
     rose_wakeq_signal(j->io->done);
 }
 
-/* text: the rendered messages, or empty if that is still to be done. */
-static bool load_chat(rose_api_job *j, const rose_api_params *p, rose_api_prompts *prompts,
-                      const rose_api_prompt_ctx *c, rose_template_text *text)
+/* What one run of a job needs. It owns all of it but the body. */
+typedef struct run {
+    rose_json *body, *chat, *names; /* chat: its translation, or NULL; names: of its tools */
+    rose_json *tag;                 /* the structural tag that p->structure may point to */
+    rose_chat *own_template;
+    rose_template_text text; /* the rendered messages; empty: they are not rendered yet */
+    rose_api_params p;       /* borrows from all of the above */
+    rose_api_ignored ignored;
+    uint64_t template_ns;
+    rose_api_prompt_ctx c;
+} run;
+
+static void run_free(run *r)
 {
+    rose_template_text_free(&r->text);
+    rose_json_decref(r->tag);
+    rose_json_decref(r->chat);
+    rose_json_decref(r->names);
+    rose_json_decref(r->body);
+    rose_chat_close(r->own_template);
+}
+
+static bool load_chat(rose_api_job *j, run *r)
+{
+    rose_api_prompts *prompts = &j->prompts;
+    const rose_api_prompt_ctx *c = &r->c;
     prompts->v = calloc(1, sizeof *prompts->v);
     if (prompts->v == NULL) return rose_api_fail_nomem(&j->err);
     prompts->n = 1;
-    if (text->bytes == NULL && !rose_api_messages_render(text, p, c, &j->err)) return false;
-    rose_api_tools_prompt(j, text);
-    if (j->dialect->overflow != NULL && !rose_api_may_fit(text->len, c))
-        return j->dialect->overflow(&j->err, text->len / rose_detok_cap(c->tok),
+    if (r->text.bytes == NULL && !rose_api_messages_render(&r->text, &r->p, c, &j->err))
+        return false;
+    rose_api_tools_prompt(j, &r->text);
+    if (j->dialect->overflow != NULL && !rose_api_may_fit(r->text.len, c))
+        return j->dialect->overflow(&j->err, r->text.len / rose_detok_cap(c->tok),
                                     c->max_model_len - 1);
-    if (!rose_api_encode_chat(&prompts->v[0], text, c, &j->err)) return false;
+    if (!rose_api_encode_chat(&prompts->v[0], &r->text, c, &j->err)) return false;
     if (prompts->v[0].len > 0) return true;
     return rose_api_fail(&j->err, 400, NULL, "messages", "the chat template gives an empty prompt");
 }
@@ -381,94 +410,117 @@ static bool note_ignored(rose_api_job *j, const rose_api_ignored *g)
     return true;
 }
 
-static void run_completion(rose_api_job *j, const rose_api_params *p, rose_api_prompt_ctx *c,
-                           rose_template_text *text)
+/* Makes the prompts and the rules of a generation, and checks what depends on their lengths. */
+static bool prepare(rose_api_job *j, run *r, rose_api_rules *rules)
 {
-    rose_api_prompts *prompts = &j->prompts;
-    rose_api_rules rules = {0};
-    uint32_t max_tokens = 0, n = (uint32_t)p->n;
-    c->max_prompts = j->api->o.max_n / n;
-    j->plain = j->api->o.chat == NULL && p->chat_template == NULL;
+    const rose_api_params *p = &r->p;
+    const uint32_t limit = r->c.max_model_len;
     const rose_prof_span span = rose_prof_begin("api.tokenize");
+    r->c.max_prompts = j->api->o.max_n / (uint32_t)p->n;
     j->timeout_s = p->timeout;
     give_notice(j);
     bool ok = in_time(j);
     if (ok && j->kind == ROSE_API_CHAT)
-        ok = load_chat(j, p, prompts, c, text);
+        ok = load_chat(j, r);
     else if (ok)
-        ok = rose_api_prompts_load(prompts, p->prompt, p->add_special_tokens, c, &j->err);
-    ok = ok && rose_api_rules_load(&rules, p, c, &j->err);
+        ok = rose_api_prompts_load(&j->prompts, p->prompt, p->add_special_tokens, &r->c, &j->err);
+    ok = ok && rose_api_rules_load(rules, p, &r->c, &j->err);
     j->t_tokenized = rose_now_ns();
     rose_prof_end(&span);
-    if (!ok || !in_time(j) || !fit_tokens(j, p, prompts, c->max_model_len, &max_tokens)) goto done;
-    if (!cap_reports(j, p, &rules, c->max_model_len, max_tokens)) goto done;
-    j->n = n;
-    note_wishes(j, p, &rules);
-    j->max_tokens = max_tokens;
-    if (j->render) {
-        rose_api_render_run(j, p, c);
-        if (j->err.status == 0) (void)note_ignored(j, c->ignored);
-        goto done;
-    }
-    if (!load_stops(j, p) || !create_choices(j, p)) goto done;
-    if (!note_ignored(j, c->ignored)) goto done;
-    for (uint32_t i = 0; i < prompts->n; i++)
-        j->n_prompt_tokens += (uint32_t)prompts->v[i].len;
-    j->score_only = max_tokens == 0;
-    j->streaming = p->stream;
-    j->usage = p->include_usage;
-    j->chunk_usage = p->continuous_usage;
-    if (!atomic_load_explicit(&j->gone, memory_order_relaxed)) { /* only saves work */
-        const rose_prof_span submit_span = rose_prof_begin("api.submit");
-        submit_all(j, p, &rules, max_tokens);
-        rose_prof_end_with(&submit_span, "choices", j->n_submitted);
-    }
-done:
-    rose_api_rules_free(&rules);
-    if (j->extras == NULL) rose_api_prompts_free(prompts); /* the reply does not show them */
+    if (!ok || !in_time(j)) return false;
+    note_asked(j, p, rules);
+    return fit_tokens(j, p, limit) && cap_reports(j, p, rules, limit);
 }
 
-static void run_text(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
+static void submit(rose_api_job *j, const run *r, const rose_api_rules *rules)
+{
+    if (!load_stops(j, &r->p) || !create_choices(j, &r->p) || !note_ignored(j, &r->ignored)) return;
+    for (uint32_t i = 0; i < j->prompts.n; i++)
+        j->n_prompt_tokens += (uint32_t)j->prompts.v[i].len;
+    if (rose_api_is_gone(j)) return;
+    const rose_prof_span span = rose_prof_begin("api.submit");
+    submit_all(j, &r->p, rules);
+    rose_prof_end_with(&span, "choices", j->n_submitted);
+}
+
+static void run_generation(rose_api_job *j, run *r)
+{
+    rose_api_rules rules = {0};
+    if (prepare(j, r, &rules)) {
+        if (!j->render) {
+            submit(j, r, &rules);
+        } else {
+            rose_api_render_run(j, &r->p, &r->c);
+            if (j->err.status == 0) (void)note_ignored(j, &r->ignored);
+        }
+    }
+    rose_api_rules_free(&rules);
+    if (j->extras == NULL) rose_api_prompts_free(&j->prompts); /* the reply does not show them */
+}
+
+static void run_text(rose_api_job *j, const run *r)
 {
     if ((j->kind & ROSE_API_POOLED) != 0) {
-        if (note_ignored(j, c->ignored)) rose_api_pooled_run(j, p, c);
+        if (note_ignored(j, &r->ignored)) rose_api_pooled_run(j, &r->p, &r->c);
         return;
     }
     if (j->kind == ROSE_API_TOKENIZE)
-        rose_api_tokenize_run(j, p, c);
+        rose_api_tokenize_run(j, &r->p, &r->c);
     else if (j->kind == ROSE_API_DETOKENIZE)
-        rose_api_detokenize_run(j, p, c);
+        rose_api_detokenize_run(j, &r->p, &r->c);
     else if (j->dialect->count != NULL)
-        rose_api_count_run(j, p, c);
+        rose_api_count_run(j, &r->p, &r->c);
     else
-        rose_api_apply_run(j, p, c);
-    if (j->err.status == 0 && !j->declined) (void)note_ignored(j, c->ignored);
+        rose_api_apply_run(j, &r->p, &r->c);
+    if (j->err.status == 0 && !j->declined) (void)note_ignored(j, &r->ignored);
 }
 
-/* Checks the body. If the dialect is not that of a chat, *chat becomes its translation and *names
- * the names of its tools, new references. */
-static bool check_body(rose_api_params *p, rose_json **chat, rose_json **names,
-                       const rose_api_job *j, rose_json *body, const rose_api_schema_opts *o,
-                       rose_api_ignored *g, rose_api_error *err)
+/* Checks the body, after its translation if the dialect is not that of a chat. */
+static bool check_body(rose_api_job *j, run *r)
 {
-    const bool translates = j->dialect->translate != NULL;
-    rose_api_translation t = {.body = body,
+    const rose_api *a = j->api;
+    const rose_api_dialect *d = j->dialect;
+    const rose_api_schema_opts so = {.model_id = a->model_id,
+                                     .model_aliases = &a->o.model_aliases,
+                                     .max_n = a->o.max_n,
+                                     .max_stop = a->o.max_stop,
+                                     .has_template = a->o.chat != NULL,
+                                     .trust_template = a->o.trusted != NULL,
+                                     .generation = a->o.generation};
+    rose_api_ignored *g = &r->ignored;
+    rose_api_translation t = {.body = r->body,
                               .generates = j->kind == ROSE_API_CHAT,
-                              .templated = o->has_template,
+                              .templated = so.has_template,
                               .ignored = g,
-                              .err = err};
-    bool ok = !translates || j->dialect->translate(&t);
-    *chat = t.chat;
-    *names = t.tool_names;
-    bool functions = false;
+                              .err = &j->err};
+    bool functions = false, ok = d->translate == NULL || d->translate(&t);
+    rose_json *chat = d->translate == NULL ? r->body : t.chat;
+    r->chat = t.chat;
+    r->names = t.tool_names;
     if (ok && (j->kind & (ROSE_API_CHAT | ROSE_API_APPLY | ROSE_API_TOKENIZE)) != 0)
-        ok = rose_api_legacy(translates ? t.chat : body, &functions, err);
-    ok = ok && rose_api_schema_check(p, translates ? t.chat : body, j->kind, o, g, err);
-    p->functions = functions;
-    for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && j->dialect->renames != NULL; i++)
-        rose_api_translate_name(g->names[i], sizeof g->names[i], j->dialect->renames);
-    p->body = body;
-    p->tool_names = t.tool_names;
+        ok = rose_api_legacy(chat, &functions, &j->err);
+    ok = ok && rose_api_schema_check(&r->p, chat, j->kind, &so, g, &j->err);
+    r->p.functions = functions;
+    for (uint32_t i = 0; i < g->n && i < ROSE_API_MAX_IGNORED && d->renames != NULL; i++)
+        rose_api_translate_name(g->names[i], sizeof g->names[i], d->renames);
+    r->p.body = r->body;
+    r->p.tool_names = t.tool_names;
+    return ok;
+}
+
+/* Parses and checks the body, and compiles its own template. */
+static bool read_body(rose_api_job *j, run *r)
+{
+    const size_t most = (size_t)j->api->o.max_n * r->c.max_model_len;
+    const rose_prof_span span = rose_prof_begin("api.parse");
+    rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);
+    const bool ok = rose_api_json_load(&r->body, j->body, j->body_len,
+                                       most < MIN_VALUES ? MIN_VALUES : most, &j->err) &&
+                    check_body(j, r) &&
+                    rose_api_own_template(&r->own_template, &r->p, &r->c, &j->err);
+    rose_prof_end_with(&span, "bytes", j->body_len);
+    if (r->own_template != NULL) r->c.chat = r->own_template;
+    if (ok) j->t_parsed = rose_now_ns();
     return ok;
 }
 
@@ -480,82 +532,60 @@ static uint64_t count_choices(const rose_api_params *p)
     return (many ? rose_json_count(p->prompt) : 1) * (uint64_t)p->n;
 }
 
-static void process(rose_api_job *j, rose_encoder *enc)
+/* The jobs of the tokenizer: all but profiles, files and batches. */
+static void run_body(rose_api_job *j, rose_encoder *enc)
 {
-    rose_api *a = j->api;
-    if (atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
-    rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
-    const rose_api_schema_opts so = {.model_id = a->model_id,
-                                     .model_aliases = &a->o.model_aliases,
-                                     .max_n = a->o.max_n,
-                                     .max_stop = a->o.max_stop,
-                                     .has_template = a->o.chat != NULL,
-                                     .trust_template = a->o.trusted != NULL,
-                                     .generation = a->o.generation};
-    rose_api_ignored ignored = {.strict = a->o.strict_fields};
-    uint64_t template_ns = 0;
-    const uint32_t max_len = rose_engine_plan(e)->max_model_len;
-    rose_api_prompt_ctx c = {.enc = enc,
-                             .tok = a->tok,
-                             .vocab_size = rose_engine_arch(e)->vocab_size,
-                             .max_model_len = max_len,
-                             .gone = &j->gone,
-                             .job = j,
-                             .ignored = &ignored,
-                             .api = a,
-                             .chat = a->o.chat,
-                             .template_ns = &template_ns};
-    size_t max_values = (size_t)a->o.max_n * max_len;
-    rose_json *root = NULL, *chat = NULL, *names = NULL, *tag = NULL;
-    rose_chat *own = NULL;
-    rose_template_text text = {0};
-    rose_api_params p;
-    j->t_worker = rose_now_ns();
-    if (j->kind == ROSE_API_PROFILE_START || j->kind == ROSE_API_PROFILE_STOP ||
-        j->kind == ROSE_API_STORE) {
-        if (j->kind == ROSE_API_STORE)
-            rose_api_store_run(j, &ignored);
-        else
-            rose_api_profile_run(j, &ignored);
-        if (j->err.status == 0) (void)note_ignored(j, &ignored);
-        goto done;
-    }
-    if (a->o.early_wake && !j->render &&
-        (j->kind == ROSE_API_COMPLETION || j->kind == ROSE_API_CHAT))
-        j->device = rose_engine_expect(e);
+    const rose_api *a = j->api;
+    rose_engine *e = rose_api_engine(a);
+    run r = {.ignored = {.strict = a->o.strict_fields}};
+    r.c = (rose_api_prompt_ctx){.enc = enc,
+                                .tok = a->tok,
+                                .vocab_size = rose_engine_arch(e)->vocab_size,
+                                .max_model_len = rose_engine_plan(e)->max_model_len,
+                                .gone = &j->gone,
+                                .job = j,
+                                .ignored = &r.ignored,
+                                .api = a,
+                                .chat = a->o.chat,
+                                .template_ns = &r.template_ns};
+    if (a->o.early_wake && !j->render && rose_api_generates(j)) j->device = rose_engine_expect(e);
     const rose_prof_span span = rose_prof_begin("api.job");
-    const rose_prof_span parse_span = rose_prof_begin("api.parse");
-    rose_prof_flow(ROSE_PROF_FLOW_STEP, j->prof_id);
-    const bool sound =
-        rose_api_json_load(&root, j->body, j->body_len,
-                           max_values < MIN_VALUES ? MIN_VALUES : max_values, &j->err) &&
-        check_body(&p, &chat, &names, j, root, &so, &ignored, &j->err) &&
-        rose_api_own_template(&own, &p, &c, &j->err);
-    rose_prof_end_with(&parse_span, "bytes", j->body_len);
-    if (own != NULL) c.chat = own;
-    if (sound) {
-        j->t_parsed = rose_now_ns();
-        j->declined = j->short_only && count_choices(&p) > MAX_SHORT_CHOICES;
-        if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT)
-            run_text(j, &p, &c);
-        else if (!j->declined && rose_api_tools_load(j, &p, &c, &text, &tag) &&
-                 rose_api_guide_load_structure(j, &p.structure))
-            run_completion(j, &p, &c, &text);
+    if (read_body(j, &r)) {
+        j->declined = j->phase == ROSE_API_READING_HERE && count_choices(&r.p) > MAX_SHORT_CHOICES;
+        if (!rose_api_generates(j))
+            run_text(j, &r);
+        else if (!j->declined && rose_api_tools_load(j, &r.p, &r.c, &r.text, &r.tag) &&
+                 rose_api_guide_load_structure(j, &r.p.structure))
+            run_generation(j, &r);
     }
-    j->short_only = false;
-    rose_template_text_free(&text);
-    rose_json_decref(tag);
     if (j->dialect->renames != NULL) {
         if (j->err.status != 0) rose_api_translate_error(&j->err, j->dialect->renames);
         rose_api_translate_name(j->guided_by, sizeof j->guided_by, j->dialect->renames);
     }
-    rose_json_decref(chat);
-    rose_json_decref(names);
-    rose_json_decref(root);
-    rose_chat_close(own);
+    run_free(&r);
     rose_prof_end(&span);
+}
+
+/* Profiles, files and batches. */
+static void run_task(rose_api_job *j)
+{
+    rose_api_ignored ignored = {.strict = j->api->o.strict_fields};
+    if (j->kind == ROSE_API_STORE)
+        rose_api_store_run(j, &ignored);
+    else
+        rose_api_profile_run(j, &ignored);
+    if (j->err.status == 0) (void)note_ignored(j, &ignored);
+}
+
+static void process(rose_api_job *j, rose_encoder *enc)
+{
+    if (rose_api_is_gone(j)) return;
+    j->t_worker = rose_now_ns();
+    if ((j->kind & (ROSE_API_PROFILE_START | ROSE_API_PROFILE_STOP | ROSE_API_STORE)) != 0)
+        run_task(j);
+    else
+        run_body(j, enc);
     if (j->declined) return;
-done:
     free(j->body);
     j->body = NULL; /* body_len stays: worker.c has counted it */
 }

@@ -31,6 +31,47 @@ void rose_api_putf(rose_api_out *o, const char *fmt, ...)
         rose_api_put(o, line, (size_t)n);
 }
 
+/* Writes the argument that p, at a %, describes. Returns where the format goes on. */
+static const char *put_argument(rose_api_out *o, const char *p, va_list *args)
+{
+    const size_t n = strcspn(p, "sdugf") + 1;
+    const bool wide = p[1] == 'l' || p[1] == 'z', sized = memchr(p, '*', n) != NULL;
+    const int digits = p[1] == '.' && !sized ? p[2] - '0' : 6;
+    if (p[n - 1] == 's') {
+        const int given = sized ? va_arg(*args, int) : -1;
+        const char *s = va_arg(*args, const char *);
+        (p[1] == '-' ? rose_api_put_string : rose_api_put)(o, s,
+                                                           given < 0 ? strlen(s) : (size_t)given);
+    } else if (p[n - 1] == 'u') {
+        rose_api_put_u64(o, wide ? va_arg(*args, unsigned long long) : va_arg(*args, unsigned));
+    } else if (p[n - 1] == 'd') {
+        rose_api_putf(o, "%lld", wide ? va_arg(*args, long long) : (long long)va_arg(*args, int));
+    } else if (p[n - 1] == 'g') {
+        rose_api_putf(o, "%.*g", digits, va_arg(*args, double));
+    } else {
+        rose_api_putf(o, "%.*f", digits, va_arg(*args, double));
+    }
+    return p + n;
+}
+
+void rose_api_json(rose_api_out *o, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    for (const char *p = fmt; *p != '\0';) {
+        const size_t plain = strcspn(p, "'%");
+        rose_api_put(o, p, plain);
+        p += plain;
+        if (*p == '\'') {
+            rose_api_put(o, "\"", 1);
+            p++;
+        } else if (*p == '%') {
+            p = put_argument(o, p, &args);
+        }
+    }
+    va_end(args);
+}
+
 void rose_api_put_u64(rose_api_out *o, uint64_t v)
 {
     char digits[20];

@@ -15,6 +15,9 @@ typedef struct rose_api_out {
 void rose_api_put(rose_api_out *o, const char *bytes, size_t len);
 void rose_api_puts(rose_api_out *o, const char *literal);
 void rose_api_putf(rose_api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Writes JSON: a ' of the format becomes a quote, %s is a text as it is, %-s and %-.*s are texts as
+ * JSON strings. Numbers: %d %u %lld %llu %lu %zu, and %g and %f, which may have a precision. */
+void rose_api_json(rose_api_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void rose_api_put_u64(rose_api_out *o, uint64_t v);
 /* Writes a JSON string without its quotes, as rose_json_escape; s is valid UTF-8. */
 void rose_api_put_escaped(rose_api_out *o, const char *s, size_t len);

@@ -63,13 +63,11 @@ static bool merge_kwargs(rose_json **out, const rose_json *ours, const rose_json
 /* False: the job must wait until it may render slowly, or is refused. */
 static bool may_be_slow(rose_api_job *j, rose_api_error *err)
 {
-    if (!j->compiles) j->turn.nth = ROSE_API_LAST_TURN;
+    if (j->right != ROSE_API_TURN_RUNS) j->turn.nth = ROSE_API_LAST_TURN;
     const rose_status st = rose_api_workers_may_compile(j->api->workers, j);
     j->declined = st == ROSE_E_EMPTY;
     *err = (rose_api_error){0};
-    if (st == ROSE_E_FULL)
-        rose_api_fail_status(err, st, NULL,
-                             atomic_load_explicit(&j->api->engine, memory_order_acquire));
+    if (st == ROSE_E_FULL) rose_api_fail_status(err, st, NULL, rose_api_engine(j->api));
     return st == ROSE_OK;
 }
 
@@ -80,7 +78,8 @@ static rose_template_limits first_limits(const rose_api_prompt_ctx *c, uint64_t 
     rose_template_limits limits = {
         .cpu_ms = c->api->o.template_ms, .stop = c->gone, .spent_ns = c->template_ns, .used = used};
     *used = 0;
-    if (!c->job->compiles && c->api->workers != NULL) limits.steps = QUICK_STEPS + c->job->body_len;
+    if (c->job->right != ROSE_API_TURN_RUNS && c->api->workers != NULL)
+        limits.steps = QUICK_STEPS + c->job->body_len;
     return limits;
 }
 

@@ -110,7 +110,7 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
     }
     add_time(&m->e2e, j->t_arrival, c->t_last_ns);
     add_time(&m->queue, t->submitted, t->admitted);
-    add_time(&m->prefill, t->admitted, j->score_only ? c->t_last_ns : c->t_first_ns);
+    add_time(&m->prefill, t->admitted, j->asked.max_tokens == 0 ? c->t_last_ns : c->t_first_ns);
     add_time(&m->decode, c->t_first_ns, c->t_last_ns);
     add_time(&m->inference, t->admitted, c->t_last_ns);
     if (c->n_tokens > 1)
@@ -122,8 +122,8 @@ void rose_api_count_choice(const rose_api_choice *c, const rose_request_times *t
 
 void rose_api_count_job(const rose_api_job *j)
 {
-    rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->n);
-    rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->max_tokens);
+    rose_hist_add(&j->io->metrics->n, &rose_hist_tokens, j->asked.n);
+    rose_hist_add(&j->io->metrics->max_tokens, &rose_hist_tokens, j->asked.max_tokens);
 }
 
 void rose_api_count_ignored(const rose_api_job *j)
@@ -462,7 +462,7 @@ static void put_process(page *p)
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
 {
     page p = {.o = o, .a = a};
-    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(a);
     rose_api_metrics *sum = calloc(1, sizeof *sum);
     if (sum == NULL) {
         o->oom = true;
@@ -566,25 +566,24 @@ static void put_load(rose_api_out *o, const rose_engine *e, unsigned bits)
     const rose_memory_plan *p = rose_engine_plan(e);
     const uint64_t capacity = (uint64_t)s.kv_pages * ROSE_KV_PAGE_TOKENS;
     const uint64_t used = (uint64_t)(s.kv_pages - s.kv_pages_free) * ROSE_KV_PAGE_TOKENS;
-    rose_api_puts(o, "{\"dp_rank\":0");
+    rose_api_json(o, "{'dp_rank':0");
     if ((bits & LOAD_CORE) != 0) {
-        rose_api_putf(o,
-                      ",\"num_running_reqs\":%u,\"num_waiting_reqs\":%u,\"num_total_reqs\":%" PRIu64
-                      ",\"num_used_tokens\":%" PRIu64 ",\"num_total_tokens\":%" PRIu64,
-                      s.running, s.waiting, (uint64_t)s.running + s.waiting, used,
+        rose_api_json(o, ",'num_running_reqs':%u,'num_waiting_reqs':%u,'num_total_reqs':%" PRIu64,
+                      s.running, s.waiting, (uint64_t)s.running + s.waiting);
+        rose_api_json(o, ",'num_used_tokens':%" PRIu64 ",'num_total_tokens':%" PRIu64, used,
                       used + s.waiting_tokens);
-        rose_api_putf(o, ",\"max_total_num_tokens\":%" PRIu64 ",\"token_usage\":%.9g", capacity,
+        rose_api_json(o, ",'max_total_num_tokens':%" PRIu64 ",'token_usage':%.9g", capacity,
                       capacity == 0 ? 0.0 : (double)used / (double)capacity);
         if (s.prefix_queries > 0)
-            rose_api_putf(o, ",\"cache_hit_rate\":%.9g",
+            rose_api_json(o, ",'cache_hit_rate':%.9g",
                           (double)s.prefix_hits / (double)s.prefix_queries);
     }
     if ((bits & LOAD_MEMORY) != 0)
-        rose_api_putf(o,
-                      ",\"memory\":{\"weight_gb\":%.6f,\"kv_cache_gb\":%.6f,\"graph_gb\":%.6f,"
-                      "\"token_capacity\":%" PRIu64 "}",
+        rose_api_json(o,
+                      ",'memory':{'weight_gb':%.6f,'kv_cache_gb':%.6f,'graph_gb':%.6f,"
+                      "'token_capacity':%" PRIu64 "}",
                       gib(p->weights), gib(p->kv), gib(p->graphs), capacity);
-    if ((bits & LOAD_QUEUES) != 0) rose_api_putf(o, ",\"queues\":{\"waiting\":%u}", s.waiting);
+    if ((bits & LOAD_QUEUES) != 0) rose_api_json(o, ",'queues':{'waiting':%u}", s.waiting);
     rose_api_puts(o, "}");
 }
 
@@ -598,9 +597,8 @@ bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *
     if (!read_loads_query(&bits, query, err)) return false;
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S+00:00", &tm);
-    rose_api_putf(o, "{\"timestamp\":\"%s\",\"version\":", when);
-    rose_api_put_string(o, a->version, strlen(a->version));
-    rose_api_puts(o, ",\"dp_rank_count\":1,\"loads\":[");
+    rose_api_json(o, "{'timestamp':'%s','version':%-s,'dp_rank_count':1,'loads':[", when,
+                  a->version);
     put_load(o, e, bits);
     rose_api_puts(o, "]}");
     return true;

@@ -413,8 +413,7 @@ static bool create_choices(const input *in, const rose_api_pooled *d)
     j->choices = calloc(n, sizeof *j->choices);
     if (j->choices == NULL) return rose_api_fail_nomem(&j->err);
     j->n_choices = n;
-    j->n = each;
-    j->score_only = true;
+    j->asked.n = each;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_tokens = (uint32_t)j->prompts.v[i / each].len - (d->ranks ? 1 : 0);
         j->choices[i] = (rose_api_choice){.job = j, .index = i, .prompt_n = n_tokens};
@@ -436,7 +435,7 @@ static bool create_results(const input *in, rose_api_pooled *d)
 void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     const rose_pooling_config *pooling = &c->api->o.pooling;
-    const rose_engine *e = atomic_load_explicit(&c->api->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(c->api);
     /* An embedding leaves room for a token, which is never computed. */
     const input in = {.j = j, .p = p, .c = c, .most = c->max_model_len - 1};
     rose_api_pooled *d = calloc(1, sizeof *d);
@@ -454,7 +453,7 @@ void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_a
         j->kind == ROSE_API_EMBED ? read_embed(&in, d) && load_embed(&in) : load_pairs(&in, d);
     j->t_tokenized = rose_now_ns();
     ok = ok && create_choices(&in, d) && create_results(&in, d);
-    if (!ok || atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
+    if (!ok || rose_api_is_gone(j)) return;
     if (rose_api_pooled_submit(j)) return;
     for (uint32_t i = 0; i < j->n_submitted; i++)
         rose_request_cancel(j->choices[i].req);
@@ -467,7 +466,7 @@ static rose_status submit_one(rose_api_job *j, uint32_t i, rose_err *err)
     /* of the last token of the prompt alone, which is the answer */
     rose_request_rules rules = {.repetition = 1, .prompt_logprobs = true};
     rose_api_pooled *d = j->pooled;
-    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
+    rose_engine *e = rose_api_engine(j->api);
     const rose_ids *ids = &j->prompts.v[d->ranks ? i / 2 : i];
     rose_request_opts o = {.prompt = ids->data,
                            .n_prompt = (uint32_t)ids->len,
@@ -509,8 +508,7 @@ bool rose_api_pooled_submit(rose_api_job *j)
         const rose_status st = submit_one(j, j->n_submitted, &err);
         if (st == ROSE_E_FULL && j->n_submitted > j->n_released) return true; /* later */
         if (st != ROSE_OK) {
-            rose_api_fail_status(&j->err, st, &err,
-                                 atomic_load_explicit(&j->api->engine, memory_order_acquire));
+            rose_api_fail_status(&j->err, st, &err, rose_api_engine(j->api));
             return false;
         }
         j->n_submitted++;
@@ -641,15 +639,13 @@ static double score_of(const rose_api_pooled *d, uint32_t pair)
 
 static void put_head(rose_api_out *o, const rose_api_job *j, const char *members)
 {
-    rose_api_puts(o, "{\"id\":\"");
-    rose_api_puts(o, j->id);
-    rose_api_putf(o, "\",%s\"created\":%lld,\"model\":", members, (long long)j->created);
-    rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
+    rose_api_json(o, "{'id':'%s',%s'created':%lld,'model':%-s", j->id, members,
+                  (long long)j->created, j->api->model_id);
 }
 
 static void put_usage(rose_api_out *o, const rose_api_job *j)
 {
-    rose_api_puts(o, ",\"usage\":");
+    rose_api_json(o, ",'usage':");
     rose_api_usage_json(o, j);
     rose_api_puts(o, "}");
 }
@@ -658,10 +654,9 @@ static void put_embeddings(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
     put_head(o, j, "\"object\":\"list\",");
-    rose_api_puts(o, ",\"data\":[");
+    rose_api_json(o, ",'data':[");
     for (uint32_t i = 0; i < j->n_choices; i++) {
-        rose_api_putf(
-            o, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i > 0 ? "," : "", i);
+        rose_api_json(o, "%s{'object':'embedding','index':%u,'embedding':", i > 0 ? "," : "", i);
         put_embedding(o, d, d->states + (size_t)i * d->n_kept);
         rose_api_puts(o, "}");
     }
@@ -673,10 +668,10 @@ static void put_scores(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
     put_head(o, j, "\"object\":\"list\",");
-    rose_api_puts(o, ",\"data\":[");
+    rose_api_json(o, ",'data':[");
     for (uint32_t i = 0; i < d->n_pairs; i++)
-        rose_api_putf(o, "%s{\"object\":\"score\",\"index\":%u,\"score\":%.9g}", i > 0 ? "," : "",
-                      i, score_of(d, i));
+        rose_api_json(o, "%s{'object':'score','index':%u,'score':%.9g}", i > 0 ? "," : "", i,
+                      score_of(d, i));
     rose_api_puts(o, "]");
     put_usage(o, j);
 }
@@ -707,15 +702,15 @@ static void put_ranks(rose_api_out *o, const rose_api_job *j)
         all[i] = (ranked){score_of(d, i), i};
     qsort(all, d->n_pairs, sizeof *all, by_score);
     put_head(o, j, "");
-    rose_api_puts(o, ",\"results\":[");
+    rose_api_json(o, ",'results':[");
     for (uint32_t i = 0; i < d->top_n; i++) {
-        rose_api_putf(o, "%s{\"index\":%u,", i > 0 ? "," : "", all[i].index);
+        rose_api_json(o, "%s{'index':%u,", i > 0 ? "," : "", all[i].index);
         if (d->documents != NULL) {
-            rose_api_puts(o, "\"document\":{\"text\":");
+            rose_api_json(o, "'document':{'text':");
             rose_api_put_json(o, text_at(d->documents, all[i].index));
             rose_api_puts(o, "},");
         }
-        rose_api_putf(o, "\"relevance_score\":%.9g}", all[i].score);
+        rose_api_json(o, "'relevance_score':%.9g}", all[i].score);
     }
     rose_api_puts(o, "]");
     put_usage(o, j);

@@ -89,9 +89,8 @@ static void start(rose_api_job *j)
         return;
     }
     a->profile_path = path;
-    rose_api_puts(&j->reply, "{\"status\":\"recording\",\"path\":");
-    rose_api_put_string(&j->reply, path, strlen(path));
-    rose_api_putf(&j->reply, ",\"max_events_per_thread\":%u}", a->o.profiler_events);
+    rose_api_json(&j->reply, "{'status':'recording','path':%-s,'max_events_per_thread':%u}", path,
+                  a->o.profiler_events);
 }
 
 static rose_status stop_recording(rose_api *a, rose_prof_result *r, rose_err *err)
@@ -116,15 +115,11 @@ static void stop(rose_api_job *j)
     if (stop_recording(a, &r, &err) != ROSE_OK) {
         rose_api_fail(&j->err, 500, "profile_failed", NULL, "%s", err.msg);
     } else {
-        rose_api_puts(o, "{\"status\":\"ok\",\"path\":");
-        rose_api_put_string(o, a->profile_path, strlen(a->profile_path));
-        rose_api_putf(o, ",\"bytes\":%" PRIu64 ",\"events\":%" PRIu64 ",\"dropped\":%" PRIu64,
+        rose_api_json(o, "{'status':'ok','path':%-s,", a->profile_path);
+        rose_api_json(o, "'bytes':%" PRIu64 ",'events':%" PRIu64 ",'dropped':%" PRIu64,
                       r.file_bytes, r.n_events, r.n_dropped);
-        rose_api_putf(o, ",\"device_events\":%" PRIu64 ",\"threads\":%u,\"duration_s\":%.6f",
-                      r.n_device, r.n_threads, (double)r.duration_ns * 1e-9);
-        rose_api_puts(o, ",\"note\":");
-        rose_api_put_string(o, r.note, strlen(r.note));
-        rose_api_puts(o, "}");
+        rose_api_json(o, ",'device_events':%" PRIu64 ",'threads':%u,'duration_s':%.6f,'note':%-s}",
+                      r.n_device, r.n_threads, (double)r.duration_ns * 1e-9, r.note);
     }
     free(a->profile_path);
     a->profile_path = NULL;

@@ -10,9 +10,9 @@
 uint64_t rose_api_cached_tokens(const rose_api_job *j)
 {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < j->n_choices; i += j->n) {
+    for (uint32_t i = 0; i < j->n_choices; i += j->asked.n) {
         uint32_t least = UINT32_MAX;
-        for (uint32_t k = i; k < i + j->n; k++) {
+        for (uint32_t k = i; k < i + j->asked.n; k++) {
             if (j->choices[k].n_cached < least) least = j->choices[k].n_cached;
         }
         total += least;
@@ -22,12 +22,8 @@ uint64_t rose_api_cached_tokens(const rose_api_job *j)
 
 void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion)
 {
-    rose_api_puts(o, "{\"prompt_tokens\":");
-    rose_api_put_u64(o, prompt);
-    rose_api_puts(o, ",\"completion_tokens\":");
-    rose_api_put_u64(o, completion);
-    rose_api_puts(o, ",\"total_tokens\":");
-    rose_api_put_u64(o, prompt + completion);
+    rose_api_json(o, "{'prompt_tokens':%zu,'completion_tokens':%zu,'total_tokens':%zu",
+                  (size_t)prompt, (size_t)completion, (size_t)(prompt + completion));
 }
 
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
@@ -38,10 +34,10 @@ void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
         reasoning += j->choices[i].n_reasoning;
     }
     rose_api_usage_counts(o, j->n_prompt_tokens, completion);
-    rose_api_putf(o, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
+    rose_api_json(o, ",'prompt_tokens_details':{'cached_tokens':%llu}",
                   (unsigned long long)rose_api_cached_tokens(j));
     if (j->kind == ROSE_API_CHAT)
-        rose_api_putf(o, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}",
+        rose_api_json(o, ",'completion_tokens_details':{'reasoning_tokens':%llu}",
                       (unsigned long long)reasoning);
     rose_api_puts(o, "}");
 }
@@ -56,7 +52,7 @@ static double ms_between(uint64_t a, uint64_t b)
 /* Returns when a choice had its first token, or its scores; 0 before that. */
 static uint64_t prefilled_ns(const rose_api_choice *c)
 {
-    return c->job->score_only ? c->t_last_ns : c->t_first_ns;
+    return c->job->asked.max_tokens == 0 ? c->t_last_ns : c->t_first_ns;
 }
 
 /* Returns the choice whose first token came before that of every other choice; NULL if no choice
@@ -109,15 +105,15 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j)
     uint64_t predicted = 0;
     for (uint32_t i = 0; i < j->n_choices; i++)
         predicted += j->choices[i].n_tokens;
-    rose_api_putf(o, "{\"prompt_n\":%u,\"predicted_n\":%llu", j->n_prompt_tokens,
+    rose_api_json(o, "{'prompt_n':%u,'predicted_n':%llu", j->n_prompt_tokens,
                   (unsigned long long)predicted);
-    rose_api_putf(o, ",\"receive_ms\":%.3f,\"worker_wait_ms\":%.3f,\"parse_ms\":%.3f",
+    rose_api_json(o, ",'receive_ms':%.3f,'worker_wait_ms':%.3f,'parse_ms':%.3f",
                   ms_between(j->t_arrival, j->t_complete), ms_between(j->t_complete, j->t_worker),
                   ms_between(j->t_worker, j->t_parsed));
-    rose_api_putf(o, ",\"tokenize_ms\":%.3f,\"queue_wait_ms\":%.3f,\"prefill_to_first_ms\":%.3f",
+    rose_api_json(o, ",'tokenize_ms':%.3f,'queue_wait_ms':%.3f,'prefill_to_first_ms':%.3f",
                   ms_between(j->t_parsed, j->t_tokenized), ms_between(j->t_tokenized, t_admitted),
                   ms_between(t_admitted, t_prefilled));
-    rose_api_putf(o, ",\"ttft_ms\":%.3f,\"tpot_ms\":%.3f,\"e2e_ms\":%.3f}",
+    rose_api_json(o, ",'ttft_ms':%.3f,'tpot_ms':%.3f,'e2e_ms':%.3f}",
                   ms_between(j->t_arrival, t_first), tpot_ms(j),
                   ms_between(j->t_arrival, last_token_ns(j)));
 }
@@ -140,7 +136,7 @@ void rose_api_server_timing(rose_api_out *o, const rose_api_job *j)
 
 void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c)
 {
-    rose_api_puts(o, ",\"stop_reason\":");
+    rose_api_json(o, ",'stop_reason':");
     if (c->stop_kind == ROSE_API_STOP_STRING) {
         const struct rose_stop *s = &c->job->stops.v[c->stop.which];
         rose_api_put_string(o, s->text, s->len);
@@ -154,16 +150,15 @@ void rose_api_stop_reason(rose_api_out *o, const rose_api_choice *c)
 /* The former form of a reply's call. */
 static void put_function_call(rose_api_out *o, const rose_api_choice *c, const rose_api_part *part)
 {
-    rose_api_puts(o, ",\"function_call\":{\"name\":");
-    rose_api_put_string(o, c->text.data + part->begin, part->len);
-    rose_api_puts(o, ",\"arguments\":");
+    rose_api_json(o, ",'function_call':{'name':%-.*s,'arguments':", (int)part->len,
+                  c->text.data + part->begin);
     rose_api_put_args(o, c, part);
     rose_api_puts(o, "}");
 }
 
 static void put_calls(rose_api_out *o, const rose_api_choice *c)
 {
-    const char *before = ",\"tool_calls\":[{\"id\":\"";
+    const char *before = ",\"tool_calls\":[";
     for (uint32_t i = 0; i < c->n_parts; i++) {
         const rose_api_part *part = &c->parts[i];
         if (part->kind != ROSE_API_PART_CALL) continue;
@@ -171,16 +166,13 @@ static void put_calls(rose_api_out *o, const rose_api_choice *c)
             put_function_call(o, c, part);
             return;
         }
-        rose_api_puts(o, before);
-        rose_api_puts(o, part->id);
-        rose_api_puts(o, "\",\"type\":\"function\",\"function\":{\"name\":");
-        rose_api_put_string(o, c->text.data + part->begin, part->len);
-        rose_api_puts(o, ",\"arguments\":");
+        rose_api_json(o, "%s{'id':'%s','type':'function','function':{'name':%-.*s,'arguments':",
+                      before, part->id, (int)part->len, c->text.data + part->begin);
         rose_api_put_args(o, c, part);
         rose_api_puts(o, "}}");
-        before = ",{\"id\":\"";
+        before = ",";
     }
-    if (before[1] == '{') rose_api_puts(o, "]");
+    if (before[1] == '\0') rose_api_puts(o, "]");
 }
 
 /* A reply without text has the content null, if it has calls or reasoning instead. */
@@ -188,35 +180,33 @@ static void put_message(rose_api_out *o, const rose_api_choice *c)
 {
     const bool thinks = rose_api_has_part(c, ROSE_API_PART_REASONING);
     const bool other = thinks || rose_api_has_part(c, ROSE_API_PART_CALL);
-    rose_api_puts(o, "\"message\":{\"role\":\"assistant\",\"content\":");
+    rose_api_json(o, "'message':{'role':'assistant','content':");
     if (other && !rose_api_has_part(c, ROSE_API_PART_TEXT))
         rose_api_puts(o, "null");
     else
         rose_api_put_parts(o, c, ROSE_API_PART_TEXT);
     if (thinks) {
-        rose_api_puts(o, ",\"reasoning_content\":");
+        rose_api_json(o, ",'reasoning_content':");
         rose_api_put_parts(o, c, ROSE_API_PART_REASONING);
-        rose_api_puts(o, ",\"reasoning\":");
+        rose_api_json(o, ",'reasoning':");
         rose_api_put_parts(o, c, ROSE_API_PART_REASONING);
     }
     put_calls(o, c);
-    rose_api_puts(o, ",\"refusal\":null}");
+    rose_api_json(o, ",'refusal':null}");
 }
 
 static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_choice *c)
 {
-    rose_api_putf(o, "{\"index\":%u,", c->index);
+    rose_api_json(o, "{'index':%u,", c->index);
     if (j->kind == ROSE_API_CHAT) {
         put_message(o, c);
     } else {
-        rose_api_puts(o, "\"text\":");
+        rose_api_json(o, "'text':");
         rose_api_put_parts(o, c, ROSE_API_PART_TEXT);
     }
-    rose_api_puts(o, ",\"logprobs\":");
+    rose_api_json(o, ",'logprobs':");
     rose_api_extra_logprobs(o, c);
-    rose_api_puts(o, ",\"finish_reason\":\"");
-    rose_api_puts(o, c->finish);
-    rose_api_puts(o, "\"");
+    rose_api_json(o, ",'finish_reason':'%s'", c->finish);
     rose_api_stop_reason(o, c);
     rose_api_extra_members(o, c, true);
     rose_api_puts(o, "}");
@@ -224,22 +214,18 @@ static void put_choice(rose_api_out *o, const rose_api_job *j, const rose_api_ch
 
 void rose_api_reply_json(rose_api_out *o, const rose_api_job *j)
 {
-    rose_api_puts(o, "{\"id\":\"");
-    rose_api_puts(o, j->id);
-    rose_api_puts(o, "\",\"object\":\"");
-    rose_api_puts(o, j->kind == ROSE_API_CHAT ? "chat.completion" : "text_completion");
-    rose_api_putf(o, "\",\"created\":%lld,\"model\":", (long long)j->created);
-    rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
-    rose_api_puts(o, ",\"choices\":[");
+    rose_api_json(o, "{'id':'%s','object':'%s','created':%lld,'model':%-s,'choices':[", j->id,
+                  j->kind == ROSE_API_CHAT ? "chat.completion" : "text_completion",
+                  (long long)j->created, j->api->model_id);
     for (uint32_t i = 0; i < j->n_choices; i++) {
         if (i > 0) rose_api_puts(o, ",");
         put_choice(o, j, &j->choices[i]);
     }
     rose_api_puts(o, "]");
     rose_api_extra_chat(o, &j->choices[0]);
-    rose_api_puts(o, ",\"usage\":");
+    rose_api_json(o, ",'usage':");
     rose_api_usage_json(o, j);
-    rose_api_puts(o, ",\"timings\":");
+    rose_api_json(o, ",'timings':");
     rose_api_timings_json(o, j);
     rose_api_puts(o, "}");
 }

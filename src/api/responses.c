@@ -218,7 +218,7 @@ static bool take_input(rose_api_translation *t)
         rose_json *m = rose_api_translate_message(t, "system");
         if (m == NULL || !rose_api_translate_text(t, m, instructions)) return false;
     } else if (instructions != NULL && !rose_json_is_null(instructions)) {
-        return rose_api_translate_wrong(t, "instructions", "a string");
+        return rose_api_fail_wrong(t->err, "instructions", "a string");
     }
     if (input == NULL || rose_json_is_null(input))
         return rose_api_fail(t->err, 400, "missing_required_parameter", "input",
@@ -228,7 +228,7 @@ static bool take_input(rose_api_translation *t)
         return m != NULL && rose_api_translate_text(t, m, input);
     }
     if (!rose_json_is_array(input) || rose_json_count(input) == 0)
-        return rose_api_translate_wrong(t, "input", "a string or a list of at least one item");
+        return rose_api_fail_wrong(t->err, "input", "a string or a list of at least one item");
     for (size_t i = 0; i < rose_json_count(input); i++) {
         if (!add_item(t, rose_json_at(input, i), i)) return false;
     }
@@ -306,7 +306,7 @@ static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
     char where[MAX_NAME];
     if (!rose_json_is_array(tools))
-        return rose_api_translate_wrong(t, "tools", "a list of objects");
+        return rose_api_fail_wrong(t->err, "tools", "a list of objects");
     for (size_t i = 0; i < rose_json_count(tools); i++) {
         const rose_json *tool = rose_json_at(tools, i), *inner = rose_json_get(tool, "tools");
         const rose_json *space = rose_json_get(tool, "name");
@@ -339,7 +339,7 @@ static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
         rose_json_decref(whole);
         return ok;
     }
-    return rose_api_translate_refuse(t, "tool_choice",
+    return rose_api_fail_unsupported(t->err, "tool_choice",
                                      "it must be 'none', 'auto', 'required' or "
                                      "{\"type\": \"function\", \"name\": ...}");
 }
@@ -353,10 +353,10 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
         return rose_api_translate_set(t, "response_format",
                                       rose_json_pack("{s:s}", "type", "json_object"));
     if (!rose_api_json_is(type, "json_schema"))
-        return rose_api_translate_wrong(t, "text.format",
-                                        "of the type 'text', 'json_object' or 'json_schema'");
+        return rose_api_fail_wrong(t->err, "text.format",
+                                   "of the type 'text', 'json_object' or 'json_schema'");
     if (!rose_json_is_object(schema))
-        return rose_api_translate_wrong(t, "text.format.schema", "an object");
+        return rose_api_fail_wrong(t->err, "text.format.schema", "an object");
     return rose_api_translate_schema(t, schema, rose_json_get(format, "name"),
                                      rose_json_get(format, "strict"),
                                      rose_json_get(format, "description"));
@@ -374,7 +374,7 @@ static bool take_text(rose_api_translation *t, const rose_json *text)
 {
     const char *key;
     rose_json *v;
-    if (!rose_json_is_object(text)) return rose_api_translate_wrong(t, "text", "an object");
+    if (!rose_json_is_object(text)) return rose_api_fail_wrong(t->err, "text", "an object");
     rose_json_each (text, key, v) {
         bool ok = rose_json_is_null(v);
         if (!ok && strcmp(key, "format") == 0)
@@ -394,7 +394,7 @@ static bool take_reasoning(rose_api_translation *t, const rose_json *reasoning)
     const char *key;
     rose_json *v;
     if (!rose_json_is_object(reasoning))
-        return rose_api_translate_wrong(t, "reasoning", "an object");
+        return rose_api_fail_wrong(t->err, "reasoning", "an object");
     rose_json_each (reasoning, key, v) {
         bool ok = rose_json_is_null(v) || strcmp(key, "summary") == 0 ||
                   strcmp(key, "generate_summary") == 0;
@@ -419,7 +419,7 @@ static bool take_include(rose_api_translation *t, const rose_json *include)
                                           "reasoning.encrypted_content"};
     const rose_json *top = rose_json_get(t->body, "top_logprobs");
     if (!rose_json_is_array(include))
-        return rose_api_translate_wrong(t, "include", "a list of strings");
+        return rose_api_fail_wrong(t->err, "include", "a list of strings");
     for (size_t i = 0; i < rose_json_count(include); i++) {
         const rose_json *v = rose_json_at(include, i);
         bool known = rose_api_json_is(v, "message.output_text.logprobs");
@@ -455,73 +455,47 @@ static bool take_truncation(rose_api_translation *t, const rose_json *v)
 /* This server answers a request while its client waits. */
 static bool take_background(rose_api_translation *t, const rose_json *v)
 {
-    return rose_json_is_false(v) || rose_api_translate_refuse(t, "background", NULL);
+    return rose_json_is_false(v) || rose_api_fail_unsupported(t->err, "background", NULL);
 }
 
 /* ---- the table of fields ---- */
 
-typedef struct row {
-    const char *name;
-    const char *to; /* the field of a chat with the same meaning, or NULL */
-    bool (*take)(rose_api_translation *t, const rose_json *v);
-    const char *why; /* without `to` and `take`: why the field is refused; NULL: it has no effect */
-} row;
-
 #define STATELESS "this server keeps no responses; send the whole conversation as 'input'"
-static const row rows[] = {
-    {"model", "model", NULL, NULL},
-    {"max_output_tokens", "max_completion_tokens", NULL, NULL},
-    {"temperature", "temperature", NULL, NULL},
-    {"top_p", "top_p", NULL, NULL},
-    {"stream", "stream", NULL, NULL},
-    {"stream_options", "stream_options", NULL, NULL},
-    {"parallel_tool_calls", "parallel_tool_calls", NULL, NULL},
-    {"metadata", "metadata", NULL, NULL},
-    {"user", "user", NULL, NULL},
-    {"safety_identifier", "safety_identifier", NULL, NULL},
-    {"prompt_cache_key", "prompt_cache_key", NULL, NULL},
-    {"service_tier", "service_tier", NULL, NULL},
-    {"store", "store", NULL, NULL},
-    {"tools", NULL, take_tools, NULL},
-    {"tool_choice", NULL, take_tool_choice, NULL},
-    {"text", NULL, take_text, NULL},
-    {"reasoning", NULL, take_reasoning, NULL},
-    {"include", NULL, take_include, NULL},
-    {"truncation", NULL, take_truncation, NULL},
-    {"background", NULL, take_background, NULL},
-    {"input", NULL, NULL, NULL}, /* take_input */
-    {"instructions", NULL, NULL, NULL},
-    {"top_logprobs", NULL, take_top_logprobs, NULL},
-    {"max_tool_calls", NULL, NULL, NULL}, /* of the tools that a server runs itself */
-    {"prompt_cache_retention", NULL, NULL, NULL},
-    {"prompt_cache_options", NULL, NULL, NULL},
-    {"previous_response_id", NULL, NULL, STATELESS},
-    {"conversation", NULL, NULL, STATELESS},
-    {"prompt", NULL, NULL, "it has no stored prompts"},
-    {"moderation", NULL, NULL, "it has no moderation model"},
+static const rose_api_translated rows[] = {
+    {"model", .to = "model"},
+    {"max_output_tokens", .to = "max_completion_tokens"},
+    {"temperature", .to = "temperature"},
+    {"top_p", .to = "top_p"},
+    {"stream", .to = "stream"},
+    {"stream_options", .to = "stream_options"},
+    {"parallel_tool_calls", .to = "parallel_tool_calls"},
+    {"metadata", .to = "metadata"},
+    {"user", .to = "user"},
+    {"safety_identifier", .to = "safety_identifier"},
+    {"prompt_cache_key", .to = "prompt_cache_key"},
+    {"service_tier", .to = "service_tier"},
+    {"store", .to = "store"},
+    {"tools", .take = take_tools},
+    {"tool_choice", .take = take_tool_choice},
+    {"text", .take = take_text},
+    {"reasoning", .take = take_reasoning},
+    {"include", .take = take_include},
+    {"truncation", .take = take_truncation},
+    {"background", .take = take_background},
+    {.name = "input"}, /* take_input */
+    {.name = "instructions"},
+    {"top_logprobs", .take = take_top_logprobs},
+    {.name = "max_tool_calls"}, /* of the tools that a server runs itself */
+    {.name = "prompt_cache_retention"},
+    {.name = "prompt_cache_options"},
+    {"previous_response_id", .why = STATELESS},
+    {"conversation", .why = STATELESS},
+    {"prompt", .why = "it has no stored prompts"},
+    {"moderation", .why = "it has no moderation model"},
 };
-
-static bool take_field(rose_api_translation *t, const char *key, const rose_json *v)
-{
-    if (rose_json_is_null(v)) return true;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(key, rows[i].name) != 0) continue;
-        if (rows[i].to != NULL) return rose_api_translate_copy(t, rows[i].to, v);
-        if (rows[i].take != NULL) return rows[i].take(t, v);
-        return rows[i].why == NULL || rose_api_translate_refuse(t, key, rows[i].why);
-    }
-    return rose_api_translate_other(t, key, v);
-}
 
 bool rose_api_responses_translate(rose_api_translation *t)
 {
-    const char *key;
-    rose_json *v;
-    t->chat = rose_json_pack("{s:[]}", "messages");
-    t->messages = rose_json_get(t->chat, "messages");
-    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
-    rose_json_each (t->body, key, v) {
-        if (!take_field(t, key, v)) return false;
-    }
-    return take_input(t) && rose_api_translate_end(t);
+    return rose_api_translate_fields(t, rows, sizeof rows / sizeof *rows) && take_input(t) &&
+           rose_api_translate_end(t);
 }

@@ -5,12 +5,18 @@
 
 #include "api/api_internal.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 typedef struct route {
     const char *path;
     bool post;
     bool vital; /* answered even at the limit --max-connections */
+    /* One of three: an answer; a JSON reply of a loaded model; a job. */
     void (*run)(rose_api_io *io, rose_http_req *r);
+    void (*get)(rose_api_out *o, const rose_api *a, const rose_engine *e);
+    rose_api_kind kind;
+    const rose_api_dialect *dialect;
+    bool render; /* the reply has the ids of the prompt, and nothing is generated */
 } route;
 
 static void reply_out(rose_api_io *io, rose_http_req *r, int status, const char *headers,
@@ -34,12 +40,6 @@ static void fail(rose_api_io *io, rose_http_req *r, int status, const char *code
     rose_api_reply_error(io, r, &e);
 }
 
-/* NULL while loading. */
-static rose_engine *engine_of(const rose_api *a)
-{
-    return atomic_load_explicit(&a->engine, memory_order_acquire); /* pairs with set_engine */
-}
-
 static bool is_draining(const rose_api *a)
 {
     return atomic_load_explicit(&a->draining, memory_order_relaxed); /* a flag by itself */
@@ -49,7 +49,7 @@ static bool is_draining(const rose_api *a)
  * loads, and llama-server answers 503. */
 static void get_health(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     rose_engine_stats s = {0};
     rose_api_out o = {0};
     if (e != NULL) s = rose_engine_get_stats(e);
@@ -59,10 +59,7 @@ static void get_health(rose_api_io *io, rose_http_req *r)
     rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu", (unsigned long long)s.finished,
                   (unsigned long long)s.cancelled);
     const char *why = e != NULL ? rose_engine_failure(e) : NULL;
-    if (why != NULL) {
-        rose_api_puts(&o, ",\"error\":");
-        rose_api_put_string(&o, why, strlen(why));
-    }
+    if (why != NULL) rose_api_json(&o, ",'error':%-s", why);
     rose_api_puts(&o, "}");
     const bool well = e != NULL && !s.failed;
     reply_out(io, r, well ? 200 : 503, e == NULL ? "Retry-After: 1\r\n" : NULL, &o);
@@ -70,7 +67,7 @@ static void get_health(rose_api_io *io, rose_http_req *r)
 
 static void get_ready(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     const char *state = "ready";
     rose_api_out o = {0};
     if (e == NULL)
@@ -80,18 +77,14 @@ static void get_ready(rose_api_io *io, rose_http_req *r)
     else if (is_draining(io->api))
         state = "draining";
     bool ready = strcmp(state, "ready") == 0;
-    rose_api_puts(&o, "{\"status\":\"");
-    rose_api_puts(&o, state);
-    rose_api_puts(&o, "\"}");
+    rose_api_json(&o, "{'status':'%s'}", state);
     reply_out(io, r, ready ? 200 : 503, ready ? NULL : "Retry-After: 1\r\n", &o);
 }
 
 static void get_version(rose_api_io *io, rose_http_req *r)
 {
     rose_api_out o = {0};
-    rose_api_puts(&o, "{\"version\":");
-    rose_api_put_string(&o, io->api->version, strlen(io->api->version));
-    rose_api_puts(&o, "}");
+    rose_api_json(&o, "{'version':%-s}", io->api->version);
     reply_out(io, r, 200, NULL, &o);
 }
 
@@ -110,14 +103,12 @@ static void get_metrics(rose_api_io *io, rose_http_req *r)
     rose_api_out_free(&o);
 }
 
-static void put_model(rose_api_out *o, const rose_api *a, rose_engine *e, const char *id)
+static void put_model(rose_api_out *o, const rose_api *a, const rose_engine *e, const char *id)
 {
-    rose_api_puts(o, "{\"id\":");
-    rose_api_put_string(o, id, strlen(id));
-    rose_api_putf(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"roseinfer\"",
-                  (long long)a->created);
     const rose_memory_plan *p = rose_engine_plan(e);
-    rose_api_putf(o, ",\"parent\":null,\"max_model_len\":%u,\"dtype\":\"%s\"}", p->max_model_len,
+    rose_api_json(o, "{'id':%-s,'object':'model','created':%lld,'owned_by':'roseinfer',", id,
+                  (long long)a->created);
+    rose_api_json(o, "'parent':null,'max_model_len':%u,'dtype':'%s'}", p->max_model_len,
                   rose_compute_name(p->dtype));
 }
 
@@ -127,30 +118,15 @@ static const char *alias(const rose_api *a, uint32_t i)
     return i < a->o.model_aliases.n ? rose_opt_list_get(&a->o.model_aliases, i) : NULL;
 }
 
-static void get_models(rose_api_io *io, rose_http_req *r)
+static void put_models(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    rose_engine *e = engine_of(io->api);
-    rose_api_out o = {0};
-    if (e == NULL) {
-        fail(io, r, 503, "service_unavailable", "the model is still loading");
-        return;
+    const char *id = a->model_id;
+    rose_api_json(o, "{'object':'list','data':[");
+    for (uint32_t i = 0; id != NULL; id = alias(a, i++)) {
+        if (i > 0) rose_api_puts(o, ",");
+        put_model(o, a, e, id);
     }
-    rose_api_puts(&o, "{\"object\":\"list\",\"data\":[");
-    const char *id = io->api->model_id;
-    for (uint32_t i = 0; id != NULL; id = alias(io->api, i++)) {
-        if (i > 0) rose_api_puts(&o, ",");
-        put_model(&o, io->api, e, id);
-    }
-    rose_api_puts(&o, "]}");
-    reply_out(io, r, 200, NULL, &o);
-}
-
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
+    rose_api_json(o, "]}");
 }
 
 /* Tells whether the percent-encoded text stands for name; a final slash is ignored. */
@@ -159,7 +135,7 @@ static bool path_equals(const char *text, const char *name)
     for (; *text != '\0'; text++, name++) {
         int c = (unsigned char)*text;
         if (c == '%') {
-            int hi = hex_value(text[1]), lo = hi < 0 ? -1 : hex_value(text[2]);
+            int hi = rose_hex_digit(text[1]), lo = hi < 0 ? -1 : rose_hex_digit(text[2]);
             if (lo < 0) return false;
             c = hi * 16 + lo;
             text += 2;
@@ -172,7 +148,7 @@ static bool path_equals(const char *text, const char *name)
 
 static void get_model(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     const char *path = rose_http_req_path(r) + strlen("/v1/models/");
     const char *id = io->api->model_id;
     rose_api_out o = {0};
@@ -195,77 +171,52 @@ static void get_model(rose_api_io *io, rose_http_req *r)
 /* NULL while loading; then the request is answered. */
 static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     if (e == NULL) fail(io, r, 503, "service_unavailable", "the model is still loading");
     return e;
-}
-
-static void put_text(rose_api_out *o, const char *key, const char *value)
-{
-    rose_api_putf(o, "\"%s\":", key);
-    rose_api_put_string(o, value, strlen(value));
 }
 
 /* What /get_model_info and /server_info both tell. */
 static void put_names(rose_api_out *o, const rose_api *a)
 {
-    put_text(o, "served_model_name", a->model_id);
-    if (a->model_path == NULL) return;
-    rose_api_puts(o, ",");
-    put_text(o, "model_path", a->model_path);
-    rose_api_puts(o, ",");
-    put_text(o, "tokenizer_path", a->model_path); /* the model's folder has the tokenizer */
+    rose_api_json(o, "'served_model_name':%-s", a->model_id);
+    if (a->model_path != NULL) /* the model's folder has the tokenizer */
+        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->model_path, a->model_path);
 }
 
 /* In SGLang's form, without what this server does not have. */
-static void get_model_info(rose_api_io *io, rose_http_req *r)
+static void put_model_info(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    rose_engine *e = loaded(io, r);
-    rose_api_out o = {0};
-    if (e == NULL) return;
-    rose_api_puts(&o, "{");
-    put_names(&o, io->api);
-    rose_api_puts(&o, ",");
-    put_text(&o, "model_type", rose_engine_arch(e)->model_type);
-    rose_api_puts(&o, rose_engine_arch(e)->no_text[0] == '\0' ? ",\"is_generation\":true"
-                                                              : ",\"is_generation\":false");
-    rose_api_puts(&o, ",\"has_image_understanding\":false,\"has_audio_understanding\":false}");
-    reply_out(io, r, 200, NULL, &o);
+    const rose_arch *arch = rose_engine_arch(e);
+    rose_api_puts(o, "{");
+    put_names(o, a);
+    rose_api_json(o, ",'model_type':%-s,'is_generation':%s,", arch->model_type,
+                  arch->no_text[0] == '\0' ? "true" : "false");
+    rose_api_json(o, "'has_image_understanding':false,'has_audio_understanding':false}");
 }
 
-/* What a request gets that does not set these fields. */
-static void put_sampling(rose_api_out *o, const rose_generation *g)
+/* Names are SGLang's where it has the value, else vLLM's. The sampling fields are those of a
+ * request that does not set them. */
+static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
+    const rose_memory_plan *plan = rose_engine_plan(e);
+    const rose_generation *g = &a->o.generation;
     const rose_api_params p = rose_api_schema_defaults(g);
-    rose_api_putf(o, "\"default_sampling_params\":{\"temperature\":%g,\"top_p\":%g", p.temperature,
+    rose_api_json(o, "{'version':%-s,", a->version);
+    put_names(o, a);
+    rose_api_json(o, ",'dtype':'%s','context_length':%u,'page_size':%d",
+                  rose_compute_name(plan->dtype), plan->max_model_len, ROSE_KV_PAGE_TOKENS);
+    rose_api_json(o, ",'max_total_num_tokens':%llu,'max_num_seqs':%u",
+                  (unsigned long long)plan->pools[0].n_blocks * ROSE_KV_PAGE_TOKENS,
+                  plan->max_seqs);
+    rose_api_json(o, ",'max_num_batched_tokens':%u,'tp_size':1,'dp_size':1", plan->max_step_tokens);
+    rose_api_json(o, ",'default_sampling_params':{'temperature':%g,'top_p':%g", p.temperature,
                   p.top_p);
-    rose_api_putf(o, ",\"top_k\":%lld,\"min_p\":%g,\"repetition_penalty\":%g", (long long)p.top_k,
+    rose_api_json(o, ",'top_k':%lld,'min_p':%g,'repetition_penalty':%g", (long long)p.top_k,
                   p.min_p, p.repetition);
     if ((g->has & ROSE_GENERATION_MAX_TOKENS) != 0)
-        rose_api_putf(o, ",\"max_tokens\":%u", g->max_tokens);
-    rose_api_puts(o, "}");
-}
-
-/* Names are SGLang's where it has the value, else vLLM's. */
-static void get_server_info(rose_api_io *io, rose_http_req *r)
-{
-    rose_engine *e = loaded(io, r);
-    rose_api_out o = {0};
-    if (e == NULL) return;
-    const rose_memory_plan *p = rose_engine_plan(e);
-    rose_api_puts(&o, "{");
-    put_text(&o, "version", io->api->version);
-    rose_api_puts(&o, ",");
-    put_names(&o, io->api);
-    rose_api_putf(&o, ",\"dtype\":\"%s\",\"context_length\":%u,\"page_size\":%d",
-                  rose_compute_name(p->dtype), p->max_model_len, ROSE_KV_PAGE_TOKENS);
-    rose_api_putf(&o, ",\"max_total_num_tokens\":%llu,\"max_num_seqs\":%u",
-                  (unsigned long long)p->pools[0].n_blocks * ROSE_KV_PAGE_TOKENS, p->max_seqs);
-    rose_api_putf(&o, ",\"max_num_batched_tokens\":%u,\"tp_size\":1,\"dp_size\":1,",
-                  p->max_step_tokens);
-    put_sampling(&o, &io->api->o.generation);
-    rose_api_puts(&o, "}");
-    reply_out(io, r, 200, NULL, &o);
+        rose_api_json(o, ",'max_tokens':%u", g->max_tokens);
+    rose_api_puts(o, "}}");
 }
 
 static void get_loads(rose_api_io *io, rose_http_req *r)
@@ -278,15 +229,6 @@ static void get_loads(rose_api_io *io, rose_http_req *r)
         reply_out(io, r, 200, NULL, &o);
     else
         rose_api_reply_error(io, r, &err);
-}
-
-static void get_tokenizer_info(rose_api_io *io, rose_http_req *r)
-{
-    rose_engine *e = loaded(io, r);
-    rose_api_out o = {0};
-    if (e == NULL) return;
-    rose_api_tokenizer_json(&o, io->api, e);
-    reply_out(io, r, 200, NULL, &o);
 }
 
 /* Requires the content type JSON. A web page of another site cannot send this type without
@@ -313,7 +255,7 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 {
     rose_api *a = io->api;
     if (io->n_jobs >= ROSE_API_MAX_LIVE) {
-        rose_api_fail_status(err, ROSE_E_FULL, NULL, engine_of(a));
+        rose_api_fail_status(err, ROSE_E_FULL, NULL, rose_api_engine(a));
         return false;
     }
     if (io->piece == NULL) io->piece = malloc(rose_detok_cap(a->tok) + 16);
@@ -329,7 +271,7 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, rose_api_error *err)
 {
     rose_api *a = io->api;
-    if (engine_of(a) == NULL)
+    if (rose_api_engine(a) == NULL)
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
     if (is_draining(a))
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
@@ -352,19 +294,18 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
  * worker. 0 = the body has no time-out, or the body is so long that a worker must look for it. */
 static double peek_timeout(const rose_api_job *j)
 {
-    if (j->kind != ROSE_API_COMPLETION && j->kind != ROSE_API_CHAT) return 0;
-    return j->body_len > ROSE_API_MAX_PEEK ? 0
-                                           : rose_api_json_peek(j->body, j->body_len, "timeout");
+    if (!rose_api_generates(j) || j->body_len > ROSE_API_MAX_PEEK) return 0;
+    return rose_api_json_peek(j->body, j->body_len, "timeout");
 }
 
 /* Tells whether a short completion may run on this thread. All other work of the thread waits
  * for it (at worst half a millisecond for 4 KiB). So the jobs get at most a fifth of the time. */
 static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 {
-    const bool chat = j->kind == ROSE_API_CHAT;
-    if (j->kind != ROSE_API_COMPLETION && !chat) return false;
+    if (!rose_api_generates(j)) return false;
     /* A template is a program: its time does not follow from the size of the body. */
-    if (chat && (io->api->o.chat != NULL || io->api->o.trusted != NULL)) return false;
+    if (j->kind == ROSE_API_CHAT && (io->api->o.chat != NULL || io->api->o.trusted != NULL))
+        return false;
     return j->body_len <= io->api->o.inline_bytes && j->t_complete >= io->inline_from_ns;
 }
 
@@ -373,32 +314,33 @@ static bool may_run_here(const rose_api_io *io, const rose_api_job *j)
 static bool run_short(rose_api_io *io, rose_api_job *j)
 {
     const uint64_t begin = rose_now_ns();
-    j->short_only = true;
+    j->phase = ROSE_API_READING_HERE;
     rose_api_job_process(j, io->encoder);
     const bool done = !j->declined;
-    if (done) rose_api_job_back(j); /* j may be gone */
+    if (done)
+        rose_api_job_back(j); /* j may be gone */
+    else
+        j->phase = ROSE_API_READING;
     const uint64_t end = rose_now_ns();
     io->inline_from_ns = end + 4 * (end - begin);
     return done;
 }
 
-/* render: the reply has the ids of the prompt, and nothing is generated. */
-static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, const rose_api_dialect *d,
-                  bool render)
+static void start(rose_api_io *io, rose_http_req *r, const route *rt)
 {
     rose_api *a = io->api;
     rose_api_error err;
     rose_api_job *j;
-    if (!may_start(io, r, kind, &err)) {
+    if (!may_start(io, r, rt->kind, &err)) {
         rose_api_reply_error(io, r, &err);
         return;
     }
-    if ((j = rose_api_job_create(io, r, kind, d)) == NULL) {
+    if ((j = rose_api_job_create(io, r, rt->kind, rt->dialect)) == NULL) {
         rose_api_fail_nomem(&err);
         rose_api_reply_error(io, r, &err);
         return;
     }
-    j->render = render;
+    j->render = rt->render;
     rose_http_req_set_user(r, j);
     const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
     if (!a->o.async_admit) {
@@ -409,138 +351,54 @@ static void start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, const r
     } else if (!rose_api_workers_push(a->workers, j)) {
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
-        rose_api_fail_status(&err, ROSE_E_FULL, NULL, engine_of(a));
+        rose_api_fail_status(&err, ROSE_E_FULL, NULL, rose_api_engine(a));
         rose_api_reply_error(io, r, &err);
     } else {
         rose_api_job_watch(j, timeout_s);
     }
 }
 
-static void start_job(rose_api_io *io, rose_http_req *r, rose_api_kind kind)
-{
-    start(io, r, kind, &rose_api_dialect_completion, false);
-}
+#define JOB(kind_, dialect_)                                                                       \
+    .post = true, .kind = ROSE_API_##kind_, .dialect = &rose_api_dialect_##dialect_
+/* These paths take GET, too. */
+#define STORE .kind = ROSE_API_STORE, .dialect = &rose_api_dialect_completion
 
-static void post_render(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_COMPLETION, &rose_api_dialect_completion, true);
-}
-
-static void post_chat_render(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_CHAT, &rose_api_dialect_chat, true);
-}
-
-static void post_completions(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_COMPLETION);
-}
-
-static void post_chat(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_CHAT, &rose_api_dialect_chat, false);
-}
-
-static void post_responses(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_CHAT, &rose_api_dialect_responses, false);
-}
-
-static void post_input_tokens(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_APPLY, &rose_api_dialect_responses, false);
-}
-
-static void post_messages(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_CHAT, &rose_api_dialect_messages, false);
-}
-
-static void post_count_tokens(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_APPLY, &rose_api_dialect_messages, false);
-}
-
-static void post_embeddings(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_EMBED, &rose_api_dialect_embed, false);
-}
-
-static void post_rerank(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_RERANK, &rose_api_dialect_rerank, false);
-}
-
-static void post_score(rose_api_io *io, rose_http_req *r)
-{
-    start(io, r, ROSE_API_SCORE, &rose_api_dialect_score, false);
-}
-
-static void post_tokenize(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_TOKENIZE);
-}
-
-static void post_detokenize(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_DETOKENIZE);
-}
-
-static void post_apply(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_APPLY);
-}
-
-static void post_start_profile(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_PROFILE_START);
-}
-
-static void post_stop_profile(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_PROFILE_STOP);
-}
-
-static void on_store(rose_api_io *io, rose_http_req *r)
-{
-    start_job(io, r, ROSE_API_STORE);
-}
-
+/* A path that ends in a slash is a prefix. */
 static const route routes[] = {
-    {"/", false, false, rose_api_get_page},
-    {"/v1/completions", true, false, post_completions},
-    {"/v1/chat/completions", true, false, post_chat},
-    {"/v1/responses", true, false, post_responses},
-    {"/v1/responses/input_tokens", true, false, post_input_tokens},
-    {"/v1/messages", true, false, post_messages},
-    {"/v1/messages/count_tokens", true, false, post_count_tokens},
-    {"/v1/completions/render", true, false, post_render},
-    {"/v1/chat/completions/render", true, false, post_chat_render},
-    {"/v1/embeddings", true, false, post_embeddings},
-    {"/v1/rerank", true, false, post_rerank},
-    {"/v2/rerank", true, false, post_rerank},
-    {"/rerank", true, false, post_rerank},
-    {"/v1/score", true, false, post_score},
-    {"/score", true, false, post_score},
-    {"/v1/models", false, false, get_models},
-    {"/v1/models/", false, false, get_model}, /* a prefix */
-    {"/v1/files", false, false, on_store},
-    {"/v1/files/", false, false, on_store}, /* a prefix, as the next but one */
-    {"/v1/batches", false, false, on_store},
-    {"/v1/batches/", false, false, on_store},
-    {"/tokenize", true, false, post_tokenize},
-    {"/detokenize", true, false, post_detokenize},
-    {"/apply-template", true, false, post_apply},
-    {"/tokenizer_info", false, false, get_tokenizer_info},
-    {"/get_model_info", false, false, get_model_info},
-    {"/server_info", false, false, get_server_info},
-    {"/v1/loads", false, false, get_loads},
-    {"/health", false, true, get_health},
-    {"/ready", false, true, get_ready},
-    {"/version", false, false, get_version},
-    {"/metrics", false, true, get_metrics},
-    {"/start_profile", true, false, post_start_profile},
-    {"/stop_profile", true, false, post_stop_profile},
+    {"/", .run = rose_api_get_page},
+    {"/v1/completions", JOB(COMPLETION, completion)},
+    {"/v1/chat/completions", JOB(CHAT, chat)},
+    {"/v1/responses", JOB(CHAT, responses)},
+    {"/v1/responses/input_tokens", JOB(APPLY, responses)},
+    {"/v1/messages", JOB(CHAT, messages)},
+    {"/v1/messages/count_tokens", JOB(APPLY, messages)},
+    {"/v1/completions/render", JOB(COMPLETION, completion), .render = true},
+    {"/v1/chat/completions/render", JOB(CHAT, chat), .render = true},
+    {"/v1/embeddings", JOB(EMBED, embed)},
+    {"/v1/rerank", JOB(RERANK, rerank)},
+    {"/v2/rerank", JOB(RERANK, rerank)},
+    {"/rerank", JOB(RERANK, rerank)},
+    {"/v1/score", JOB(SCORE, score)},
+    {"/score", JOB(SCORE, score)},
+    {"/v1/models", .get = put_models},
+    {"/v1/models/", .run = get_model},
+    {"/v1/files", STORE},
+    {"/v1/files/", STORE},
+    {"/v1/batches", STORE},
+    {"/v1/batches/", STORE},
+    {"/tokenize", JOB(TOKENIZE, completion)},
+    {"/detokenize", JOB(DETOKENIZE, completion)},
+    {"/apply-template", JOB(APPLY, completion)},
+    {"/tokenizer_info", .get = rose_api_tokenizer_json},
+    {"/get_model_info", .get = put_model_info},
+    {"/server_info", .get = put_server_info},
+    {"/v1/loads", .run = get_loads},
+    {"/health", .vital = true, .run = get_health},
+    {"/ready", .vital = true, .run = get_ready},
+    {"/version", .run = get_version},
+    {"/metrics", .vital = true, .run = get_metrics},
+    {"/start_profile", JOB(PROFILE_START, completion)},
+    {"/stop_profile", JOB(PROFILE_STOP, completion)},
 };
 
 /* Finds the route of a path. A final slash is ignored, because a base URL may have one. */
@@ -620,7 +478,7 @@ const rose_api_dialect *rose_api_route_dialect(const char *path)
 /* A method that a path takes besides GET or POST; NULL: none. */
 static const char *further_method(const route *rt)
 {
-    if (rt->run != on_store) return NULL;
+    if (rt->kind != ROSE_API_STORE) return NULL;
     return strcmp(rt->path, "/v1/files/") == 0 ? "DELETE" : "POST";
 }
 
@@ -716,6 +574,8 @@ void rose_api_on_request(void *arg, rose_http_req *r)
     const char *label = rose_http_req_header(r, "X-Request-Id");
     const route *rt = find_route(path);
     rose_api_io *io = &a->io[rose_http_req_thread(r)];
+    rose_engine *engine;
+    rose_api_out o = {0};
     rose_api_error e;
     if (rt != NULL && rt->run == rose_api_get_page && !a->o.web) rt = NULL;
     if (asks_about_server(method, path)) {
@@ -730,8 +590,13 @@ void rose_api_on_request(void *arg, rose_http_req *r)
                       "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",
                       ROSE_API_MAX_LABEL);
         rose_api_reply_error(io, r, &e);
-    } else {
+    } else if (rt->run != NULL) {
         rt->run(io, r);
+    } else if (rt->get == NULL) {
+        start(io, r, rt);
+    } else if ((engine = loaded(io, r)) != NULL) {
+        rt->get(&o, a, engine);
+        reply_out(io, r, 200, NULL, &o);
     }
 }
 

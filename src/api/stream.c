@@ -14,13 +14,8 @@ static const char *chunk_object(const rose_api_job *j)
 static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_params *p)
 {
     (void)p;
-    rose_api_puts(head, "data: {\"id\":\"");
-    rose_api_puts(head, j->id);
-    rose_api_puts(head, "\",\"object\":\"");
-    rose_api_puts(head, chunk_object(j));
-    rose_api_putf(head, "\",\"created\":%lld,\"model\":", (long long)j->created);
-    rose_api_put_string(head, j->api->model_id, strlen(j->api->model_id));
-    rose_api_puts(head, ",\"choices\":[");
+    rose_api_json(head, "data: {'id':'%s','object':'%s','created':%lld,'model':%-s,'choices':[",
+                  j->id, chunk_object(j), (long long)j->created, j->api->model_id);
 }
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
@@ -28,30 +23,20 @@ static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_p
 /* A piece of a call: first its id and name, then the text of its arguments. */
 static void put_call(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
 {
+    const bool begins = p->kind == ROSE_API_PART_CALL;
+    const int len = (int)p->len;
     if (c->job->reading.functions) {
-        PUT(o, "\"function_call\":{");
-        if (p->kind == ROSE_API_PART_CALL) {
-            PUT(o, "\"name\":");
-            rose_api_put_string(o, p->text, p->len);
-            PUT(o, ",");
-        }
-        PUT(o, "\"arguments\":");
-        rose_api_put_string(o, p->text, p->kind == ROSE_API_PART_CALL ? 0 : p->len);
-        PUT(o, "}");
+        rose_api_json(o, "'function_call':{");
+        if (begins) rose_api_json(o, "'name':%-.*s,", len, p->text);
+        rose_api_json(o, "'arguments':%-.*s}", begins ? 0 : len, p->text);
         return;
     }
-    PUT(o, "\"tool_calls\":[{\"index\":");
-    rose_api_put_u64(o, p->call);
-    PUT(o, ",");
-    if (p->kind == ROSE_API_PART_CALL) {
-        rose_api_putf(o, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", p->id);
-        rose_api_put_string(o, p->text, p->len);
-        PUT(o, ",\"arguments\":\"\"}}]");
-    } else {
-        PUT(o, "\"function\":{\"arguments\":");
-        rose_api_put_string(o, p->text, p->len);
-        PUT(o, "}}]");
-    }
+    rose_api_json(o, "'tool_calls':[{'index':%u,", p->call);
+    if (begins)
+        rose_api_json(o, "'id':'%s','type':'function','function':{'name':%-.*s,'arguments':''}}]",
+                      p->id, len, p->text);
+    else
+        rose_api_json(o, "'function':{'arguments':%-.*s}}]", len, p->text);
 }
 
 static void put_delta(rose_api_out *o, const rose_api_choice *c, const rose_api_piece *p)
@@ -105,11 +90,11 @@ static void chunk_fast(rose_api_out *o, const rose_api_choice *c, const rose_api
         PUT(o, "}]");
         rose_api_extra_chat(o, c);
     }
-    if (j->chunk_usage) {
+    if (j->asked.chunk_usage) {
         PUT(o, ",\"usage\":");
         rose_api_usage_counts(o, c->prompt_n, c->n_tokens);
         PUT(o, "}");
-    } else if (j->usage) {
+    } else if (j->asked.usage) {
         PUT(o, ",\"usage\":null");
     }
 }
@@ -154,7 +139,7 @@ static bool fill_choice(rose_json *t, const rose_api_choice *c, const rose_api_p
 /* The usage of a choice so far, as in vLLM: its own prompt tokens and its own output tokens. */
 static rose_json *chunk_usage(const rose_api_choice *c)
 {
-    if (!c->job->chunk_usage) return rose_json_null();
+    if (!c->job->asked.chunk_usage) return rose_json_null();
     return rose_json_pack("{sI sI sI}", "prompt_tokens", (int64_t)c->prompt_n, "completion_tokens",
                           (int64_t)c->n_tokens, "total_tokens",
                           (int64_t)c->prompt_n + (int64_t)c->n_tokens);
@@ -169,7 +154,7 @@ static bool fill_chunk(rose_json *root, const rose_api_choice *c, rose_json *cho
               set(root, "created", rose_json_integer(j->created)) &&
               set(root, "model", rose_json_string(j->api->model_id)) &&
               rose_json_set(root, "choices", choices) == 0 &&
-              (!j->usage || set(root, "usage", chunk_usage(c)));
+              (!j->asked.usage || set(root, "usage", chunk_usage(c)));
     rose_json_decref(choices);
     return ok;
 }
@@ -202,7 +187,7 @@ static void chunk_generic(rose_api_out *o, const rose_api_choice *c, const rose_
 /* Tells whether the chunk with this finish is the last one of the stream. */
 static bool ends_stream(const rose_api_job *j, const char *finish)
 {
-    return finish != NULL && !j->usage && j->n_released == j->n_choices;
+    return finish != NULL && !j->asked.usage && j->n_released == j->n_choices;
 }
 
 static void put_timings(rose_api_out *o, const rose_api_job *j)
@@ -244,7 +229,7 @@ static void put_end(rose_api_out *o, rose_api_job *j)
         PUT(o, "data: ");
         rose_api_error_json(o, &j->err);
         PUT(o, "\n\n");
-    } else if (j->usage) {
+    } else if (j->asked.usage) {
         rose_api_put(o, j->head.b.data, j->head.b.len);
         PUT(o, "],\"usage\":");
         rose_api_usage_json(o, j);

@@ -18,9 +18,9 @@ static void put_ids(rose_api_out *o, const rose_ids *ids)
 
 static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
 {
-    rose_api_putf(o, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", ids->len, max_model_len);
+    rose_api_json(o, "{'count':%zu,'max_model_len':%u,'tokens':", ids->len, max_model_len);
     put_ids(o, ids);
-    rose_api_puts(o, ",\"token_strs\":null}");
+    rose_api_json(o, ",'token_strs':null}");
 }
 
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
@@ -66,7 +66,7 @@ void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_ap
 {
     rose_template_text text = {0};
     if (rose_api_messages_render(&text, p, c, &j->err)) {
-        rose_api_puts(&j->reply, "{\"prompt\":");
+        rose_api_json(&j->reply, "{'prompt':");
         rose_api_put_string(&j->reply, text.bytes, text.len);
         rose_api_puts(&j->reply, "}");
     }
@@ -85,7 +85,7 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
     } else if (rose_api_ids_load(&ids, p->tokens, "tokens", c->vocab_size, &j->err)) {
         rose_status st = rose_decode(c->tok, ids.data, ids.len, 0, &text, &err);
         if (st == ROSE_OK) {
-            rose_api_puts(&j->reply, "{\"prompt\":");
+            rose_api_json(&j->reply, "{'prompt':");
             rose_api_put_string(&j->reply, text.data, text.len);
             rose_api_puts(&j->reply, "}");
         } else {
@@ -108,26 +108,27 @@ static void put_float(rose_api_out *o, const char *key, double v)
         const float back = strtof(text, NULL);
         if (!(back < (float)v) && !(back > (float)v)) break;
     }
-    rose_api_putf(o, ",\"%s\":%s", key, text);
+    rose_api_json(o, ",'%s':%s", key, text);
 }
 
 /* A number, or null where it is below 0, which means absent. */
 static void put_count(rose_api_out *o, const char *key, int64_t v)
 {
+    rose_api_json(o, ",'%s':", key);
     if (v < 0)
-        rose_api_putf(o, ",\"%s\":null", key);
+        rose_api_puts(o, "null");
     else
-        rose_api_putf(o, ",\"%s\":%lld", key, (long long)v);
+        rose_api_put_u64(o, (uint64_t)v);
 }
 
-static void put_bool(rose_api_out *o, const char *key, bool v)
+static const char *bool_text(bool v)
 {
-    rose_api_putf(o, ",\"%s\":%s", key, v ? "true" : "false");
+    return v ? "true" : "false";
 }
 
 static void put_member(rose_api_out *o, const char *key, const rose_json *v)
 {
-    rose_api_putf(o, ",\"%s\":", key);
+    rose_api_json(o, ",'%s':", key);
     rose_api_put_json(o, v);
 }
 
@@ -137,12 +138,12 @@ static void put_stops(rose_api_out *o, const rose_api_job *j, const rose_api_par
     const size_t n = p->stop == NULL               ? 0
                      : rose_json_is_array(p->stop) ? rose_json_count(p->stop)
                                                    : 1;
-    rose_api_puts(o, ",\"stop\":[");
+    rose_api_json(o, ",'stop':[");
     for (size_t i = 0; i < n; i++) {
         if (i > 0) rose_api_puts(o, ",");
         rose_api_put_json(o, rose_json_is_array(p->stop) ? rose_json_at(p->stop, i) : p->stop);
     }
-    if (j->kind == ROSE_API_CHAT && j->plain) {
+    if (rose_api_is_plain_chat(j)) {
         if (n > 0) rose_api_puts(o, ",");
         rose_api_put_string(o, ROSE_API_CHAT_STOP, sizeof ROSE_API_CHAT_STOP - 1);
     }
@@ -159,10 +160,10 @@ static void put_structure(rose_api_out *o, const rose_api_structure *s)
                                         [ROSE_GRAMMAR_EBNF] = "grammar",
                                         [ROSE_GRAMMAR_TAG] = "structural_tag"};
     if (!s->any) {
-        rose_api_puts(o, ",\"structured_outputs\":null");
+        rose_api_json(o, ",'structured_outputs':null");
         return;
     }
-    rose_api_putf(o, ",\"structured_outputs\":{\"%s\":", names[s->kind]);
+    rose_api_json(o, ",'structured_outputs':{'%s':", names[s->kind]);
     if (s->kind == ROSE_GRAMMAR_JSON_OBJECT)
         rose_api_puts(o, "true");
     else
@@ -174,24 +175,24 @@ static void put_structure(rose_api_out *o, const rose_api_structure *s)
 static void put_sampling(rose_api_out *o, const rose_api_job *j, const rose_api_params *p,
                          uint32_t max_tokens)
 {
-    rose_api_putf(o, "{\"n\":%lld", (long long)p->n);
+    rose_api_json(o, "{'n':%lld", (long long)p->n);
     put_float(o, "temperature", p->temperature);
     put_float(o, "top_p", p->top_p);
-    rose_api_putf(o, ",\"top_k\":%lld", (long long)p->top_k);
+    rose_api_json(o, ",'top_k':%lld", (long long)p->top_k);
     put_float(o, "min_p", p->min_p);
     put_float(o, "presence_penalty", p->presence);
     put_float(o, "frequency_penalty", p->frequency);
     put_float(o, "repetition_penalty", p->repetition);
+    rose_api_json(o, ",'seed':");
     if (p->has_seed)
-        rose_api_putf(o, ",\"seed\":%lld", (long long)p->seed);
+        rose_api_json(o, "%lld", (long long)p->seed);
     else
-        rose_api_puts(o, ",\"seed\":null");
-    rose_api_putf(o, ",\"max_tokens\":%u,\"min_tokens\":%lld", max_tokens,
-                  (long long)p->min_tokens);
+        rose_api_puts(o, "null");
+    rose_api_json(o, ",'max_tokens':%u,'min_tokens':%lld", max_tokens, (long long)p->min_tokens);
     put_count(o, "logprobs", p->n_logprobs);
     put_count(o, "prompt_logprobs", p->prompt_logprobs);
-    put_bool(o, "ignore_eos", p->ignore_eos);
-    put_bool(o, "include_stop_str_in_output", p->include_stop);
+    rose_api_json(o, ",'ignore_eos':%s,'include_stop_str_in_output':%s", bool_text(p->ignore_eos),
+                  bool_text(p->include_stop));
     put_stops(o, j, p);
     put_member(o, "stop_token_ids", p->stop_token_ids);
     put_member(o, "logit_bias", p->logit_bias);
@@ -205,16 +206,14 @@ static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_
                          const rose_ids *ids, uint32_t max_model_len)
 {
     const uint32_t left = max_model_len - (uint32_t)ids->len; /* fit_tokens has checked it */
-    rose_api_putf(o, "{\"request_id\":\"%s\",\"token_ids\":", j->id);
+    rose_api_json(o, "{'request_id':'%s','token_ids':", j->id);
     put_ids(o, ids);
-    rose_api_puts(o, ",\"sampling_params\":");
-    put_sampling(o, j, p, j->max_tokens < left ? j->max_tokens : left);
-    rose_api_puts(o, ",\"model\":");
-    rose_api_put_string(o, j->api->model_id, strlen(j->api->model_id));
-    put_bool(o, "stream", p->stream);
+    rose_api_json(o, ",'sampling_params':");
+    put_sampling(o, j, p, j->asked.max_tokens < left ? j->asked.max_tokens : left);
+    rose_api_json(o, ",'model':%-s,'stream':%s", j->api->model_id, bool_text(p->stream));
     put_member(o, "stream_options", p->stream_options);
     put_member(o, "cache_salt", p->cache_salt);
-    rose_api_putf(o, ",\"priority\":%lld}", (long long)p->priority);
+    rose_api_json(o, ",'priority':%lld}", (long long)p->priority);
 }
 
 void rose_api_render_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
@@ -242,10 +241,8 @@ static void put_end_token(rose_api_out *o, const rose_api *a, const rose_arch *a
     if (arch->n_eos == 0) return;
     const rose_status st = rose_decode(a->tok, arch->eos_ids, 1, 0, &text, &err);
     if (st == ROSE_E_NOMEM) o->oom = true;
-    if (st == ROSE_OK && text.len > 0) {
-        rose_api_putf(o, "%s\"eos_token\":", comma);
-        rose_api_put_string(o, text.data, text.len);
-    }
+    if (st == ROSE_OK && text.len > 0)
+        rose_api_json(o, "%s'eos_token':%-.*s", comma, (int)text.len, text.data);
     rose_buf_free(&text);
 }
 
@@ -256,13 +253,12 @@ void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engi
     size_t len;
     rose_api_puts(o, "{");
     if (class[0] != '\0') {
-        rose_api_puts(o, "\"tokenizer_class\":");
-        rose_api_put_string(o, class, strlen(class));
+        rose_api_json(o, "'tokenizer_class':%-s", class);
         comma = ",";
     }
     rose_json_each (tokens, key, v) {
-        rose_api_putf(o, "%s\"%s\":", comma, key);
-        rose_api_put_string(o, rose_json_text(v), rose_json_text_len(v));
+        rose_api_json(o, "%s'%s':", comma, key);
+        rose_api_put_json(o, v);
         comma = ",";
     }
     if (rose_json_get(tokens, "eos_token") == NULL) {
@@ -271,7 +267,7 @@ void rose_api_tokenizer_json(rose_api_out *o, const rose_api *a, const rose_engi
     }
     if (a->o.chat != NULL) {
         const char *text = rose_chat_text(a->o.chat, &len);
-        rose_api_putf(o, "%s\"chat_template\":", comma);
+        rose_api_json(o, "%s'chat_template':", comma);
         rose_api_put_string(o, text, len);
     }
     rose_api_puts(o, "}");

@@ -44,23 +44,38 @@ bool rose_api_translate_other(rose_api_translation *t, const char *name, const r
     return rose_api_unknown_field(t->ignored, name, t->err);
 }
 
-bool rose_api_translate_hint(rose_api_translation *t, const char *name)
+static bool take_field(rose_api_translation *t, const rose_api_translated *row, const char *key,
+                       const rose_json *v)
 {
-    if (t->ignored->strict) return rose_api_translate_refuse(t, name, NULL);
-    rose_api_ignored_add(t->ignored, name);
+    if (row->to != NULL) return rose_api_translate_copy(t, row->to, v);
+    if (row->take != NULL) return row->take(t, v);
+    if (row->hint) return rose_api_translate_hint(t, key);
+    return row->why == NULL || rose_api_fail_unsupported(t->err, key, row->why);
+}
+
+bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n)
+{
+    const char *key;
+    rose_json *v;
+    t->chat = rose_json_pack("{s:[]}", "messages");
+    t->messages = rose_json_get(t->chat, "messages");
+    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
+    rose_json_each (t->body, key, v) {
+        size_t i = 0;
+        if (rose_json_is_null(v)) continue;
+        while (i < n && strcmp(key, rows[i].name) != 0)
+            i++;
+        if (!(i < n ? take_field(t, &rows[i], key, v) : rose_api_translate_other(t, key, v)))
+            return false;
+    }
     return true;
 }
 
-bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why)
+bool rose_api_translate_hint(rose_api_translation *t, const char *name)
 {
-    return rose_api_fail(t->err, 400, "unsupported_field", name,
-                         "field '%.80s' is not supported by this server%s%s", name,
-                         why != NULL ? ": " : "", why != NULL ? why : "");
-}
-
-bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted)
-{
-    return rose_api_fail(t->err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+    if (t->ignored->strict) return rose_api_fail_unsupported(t->err, name, NULL);
+    rose_api_ignored_add(t->ignored, name);
+    return true;
 }
 
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role)

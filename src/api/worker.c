@@ -33,7 +33,7 @@ struct rose_api_workers {
 /* A reply that a worker writes can take as long as a long body. */
 static bool is_long(const rose_api_job *j)
 {
-    return j->body_len >= LONG_BODY || j->written;
+    return j->body_len >= LONG_BODY || j->phase == ROSE_API_WRITING;
 }
 
 static rose_api_job *job_of(rose_api_turn *x)
@@ -65,7 +65,7 @@ static rose_api_job *pick(rose_api_workers *w)
     rose_api_turn *turn = rose_api_turns_next(&w->turns, w->n_long == w->max_long);
     rose_api_job *j = turn != NULL ? job_of(turn) : pick_other(w);
     if (j == NULL) return NULL;
-    j->compiles = turn != NULL;
+    j->right = turn != NULL ? ROSE_API_TURN_RUNS : ROSE_API_NO_TURN;
     w->n_jobs--;
     if (is_long(j)) {
         w->long_bytes -= j->body_len;
@@ -89,21 +89,22 @@ static rose_api_job *take(rose_api_workers *w, bool was_long)
 
 rose_status rose_api_workers_may_compile(rose_api_workers *w, rose_api_job *j)
 {
-    if (w == NULL || j->compiles) return ROSE_OK;
+    if (w == NULL || j->right == ROSE_API_TURN_RUNS) return ROSE_OK;
     j->turn.is_long = is_long(j);
     j->turn.gone = &j->gone;
     pthread_mutex_lock(&w->lock);
     const rose_status st = rose_api_turns_ask(&w->turns, &j->turn);
     pthread_mutex_unlock(&w->lock);
-    j->compiles = st == ROSE_OK;
-    j->awaits = st == ROSE_E_EMPTY;
+    j->right = st == ROSE_OK        ? ROSE_API_TURN_RUNS
+               : st == ROSE_E_EMPTY ? ROSE_API_TURN_WAITS
+                                    : ROSE_API_NO_TURN;
     return st;
 }
 
 void rose_api_workers_compiled(rose_api_workers *w, rose_api_job *j)
 {
-    if (w == NULL || !j->compiles) return;
-    j->compiles = false;
+    if (w == NULL || j->right != ROSE_API_TURN_RUNS) return;
+    j->right = ROSE_API_NO_TURN;
     pthread_mutex_lock(&w->lock);
     rose_api_turns_end(&w->turns, &j->turn);
     pthread_cond_signal(&w->more);
@@ -115,7 +116,7 @@ bool rose_api_workers_idle(void *job)
     rose_api_job *j = job;
     rose_api_workers *w = j->api->workers;
     /* relaxed: only saves work */
-    if (w == NULL || !atomic_load_explicit(&j->gone, memory_order_relaxed)) return false;
+    if (w == NULL || !rose_api_is_gone(j)) return false;
     pthread_mutex_lock(&w->lock);
     const bool wanted = rose_api_turns_wanted(&w->turns, &j->turn);
     pthread_mutex_unlock(&w->lock);
@@ -138,11 +139,10 @@ static void put_back(rose_api_workers *w, rose_api_job *j)
     w->n_long -= is_long(j);
     if (is_long(j)) w->long_bytes += j->body_len;
     w->n_jobs++;
-    if (j->awaits)
+    if (j->right == ROSE_API_TURN_WAITS)
         rose_api_turns_wait(&w->turns, &j->turn);
     else
         put_first(w, j);
-    j->awaits = false;
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -168,7 +168,7 @@ static void *worker_main(void *arg)
         was_long = is_long(j);
         rose_api_io *io = j->io;
         /* Jobs exist only after set_engine, so the tokenizer is there. */
-        if (j->written)
+        if (j->phase == ROSE_API_WRITING)
             j->dialect->whole(&j->reply, j);
         else if (enc == NULL && rose_encoder_create(&enc, w->api->tok, &err) != ROSE_OK)
             rose_api_fail_nomem(&j->err);

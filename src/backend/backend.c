@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/kernel_bench.h"
 #include "base/log.h"
 
 const char *rose_compute_name(rose_compute c)
@@ -60,13 +59,6 @@ bool rose_backend_gpu_name(char *out, size_t cap)
 {
     if (cap > 0) out[0] = '\0';
     return false;
-}
-
-rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
-{
-    const rose_backend_ops *ops;
-    *out = NULL;
-    return rose_backend_cuda(&ops, 0, err);
 }
 #endif
 

@@ -59,10 +59,10 @@ const char *rose_compute_name(rose_compute c);
 /* Which CUDA kernel computes the attention of prompts. */
 typedef enum rose_prefill {
     ROSE_PREFILL_AUTO,  /* flash */
-    ROSE_PREFILL_FLASH, /* our tensor-core kernel over paged KV */
+    ROSE_PREFILL_FLASH, /* tensor cores over paged KV: wgmma where GPU and shape allow it */
     ROSE_PREFILL_NAIVE, /* a plain kernel to compare with; its bits differ from the others', and
                            depend on whether a row is computed alone */
-    ROSE_PREFILL_AUTO2  /* equals auto until there is a second flash kernel; the log says so */
+    ROSE_PREFILL_AUTO2  /* CUDA: flash by mma.sync alone, to the same bits; the CPU takes AUTO */
 } rose_prefill;
 
 /* "auto", "flash", "naive", "auto2": as --prefill-backend spells them. */
@@ -219,7 +219,9 @@ typedef struct rose_output_rules {
 } rose_output_rules;
 
 /* A sequence of a step: neighbouring rows of the batch at neighbouring positions. Earlier steps
- * have already written the K and V of earlier positions to its pages. */
+ * have already written the K and V of earlier positions to its pages. The next entry may continue
+ * it: the same tables, from the next position on. Both are then one sequence, with the bits of one
+ * entry that has all rows. */
 typedef struct rose_batch_seq {
     uint32_t first, n; /* rows first .. first + n - 1, at least one */
     uint32_t pos;      /* of the first row */
@@ -256,6 +258,8 @@ typedef struct rose_batch {
     float *logits; /* NULL, or [n_outputs][vocab_size] host memory that gets the raw logits */
 } rose_batch;
 
+/* The sequence from entry *i on, with the rows of all entries that continue it; *i moves on. */
+rose_batch_seq rose_batch_next(const rose_batch *b, uint32_t *i);
 /* Whether an output has rules, or a sum. */
 bool rose_batch_has_rules(const rose_batch *b);
 bool rose_batch_has_sums(const rose_batch *b);

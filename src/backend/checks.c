@@ -28,6 +28,17 @@ static bool rules_fit(const rose_output_rules *r, uint32_t vocab)
            ids_fit(r->seen_ids, r->n_seen, vocab);
 }
 
+rose_batch_seq rose_batch_next(const rose_batch *b, uint32_t *i)
+{
+    rose_batch_seq whole = b->seqs[(*i)++];
+    for (; *i < b->n_seqs; (*i)++) {
+        const rose_batch_seq *q = &b->seqs[*i];
+        if (q->table[0] != whole.table[0] || q->pos != whole.pos + whole.n) break;
+        whole.n += q->n;
+    }
+    return whole;
+}
+
 bool rose_batch_has_rules(const rose_batch *b)
 {
     for (uint32_t i = 0; i < b->n_outputs; i++)
@@ -66,8 +77,9 @@ static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p
                                   uint32_t first, rose_err *err)
 {
     const rose_batch_seq *s = &b->seqs[i];
-    if (s->first != first || s->n == 0 || s->n > b->n_tokens - first || s->pos > p->max_model_len ||
-        s->n > p->max_model_len - s->pos || s->adapter != 0)
+    const bool gap = i > 0 && s->table[0] == s[-1].table[0] && s->pos != s[-1].pos + s[-1].n;
+    if (gap || s->first != first || s->n == 0 || s->n > b->n_tokens - first ||
+        s->pos > p->max_model_len || s->n > p->max_model_len - s->pos || s->adapter != 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "step: sequence %u has %u rows from row %u, position %u, adapter %u", i,
                          s->n, s->first, s->pos, s->adapter);
@@ -106,6 +118,31 @@ rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan
 
 /* ---- the plan ---- */
 
+rose_status rose_backend_check_opts(const rose_backend_opts *o, const rose_arch *a,
+                                    rose_memory_plan *p, rose_err *err)
+{
+    enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20 };
+    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
+        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
+                         MAX_SEQS);
+    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
+                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
+    if (o->max_model_len > a->max_positions)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
+                         "the option out",
+                         o->max_model_len, a->max_positions, a->max_positions);
+    if (o->max_model_len == 1)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "max-model-len 1 has no room for a prompt and a token: at least 2");
+    p->max_seqs = o->max_seqs;
+    p->max_step_tokens = o->max_step_tokens;
+    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
+    return ROSE_OK;
+}
+
 uint64_t rose_backend_context_pages(const rose_memory_plan *p)
 {
     return ((uint64_t)p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
@@ -127,6 +164,14 @@ uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
     for (uint32_t i = 0; i < p->n_pools; i++)
         bytes += p->pools[i].block_bytes;
     return bytes;
+}
+
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
+{
+    uint32_t least = p->pools[0].n_blocks;
+    for (uint32_t i = 1; i < p->n_pools; i++)
+        if (p->pools[i].n_blocks < least) least = p->pools[i].n_blocks;
+    return least;
 }
 
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,

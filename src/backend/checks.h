@@ -1,5 +1,5 @@
-/* backend/checks.h - code that all backends share: the check of a batch against the plan, and
- * the number of KV pages. For backends only. Threads: any, no state. */
+/* backend/checks.h - code that all backends share: the checks of options and of a batch
+ * against the plan, and the number of KV pages. For backends only. Threads: any, no state. */
 #ifndef ROSE_BACKEND_CHECKS_H
 #define ROSE_BACKEND_CHECKS_H
 
@@ -11,6 +11,10 @@
  * INVAL, and which part of the batch is wrong. Token path: no allocation. */
 rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan *p, uint32_t vocab,
                                      uint32_t n_before, rose_err *err);
+
+/* Checks the limits of a step and of a context, and puts them into the plan. Errors: INVAL. */
+rose_status rose_backend_check_opts(const rose_backend_opts *o, const rose_arch *a,
+                                    rose_memory_plan *p, rose_err *err);
 
 /* Pages that hold one sequence of the longest context; max_model_len must be set. */
 uint64_t rose_backend_context_pages(const rose_memory_plan *p);
@@ -28,6 +32,8 @@ void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_m
 
 /* A block of each pool together. */
 uint64_t rose_backend_page_bytes(const rose_memory_plan *p);
+/* Blocks of the smallest pool. */
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p);
 
 /* Fills the numbers of blocks and p->kv; max_model_len and the pools must be set. default_pages is
  * used if the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len

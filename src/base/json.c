@@ -146,7 +146,7 @@ rose_json *rose_json_checked_string(const char *s, size_t len)
 
 rose_json *rose_json_stringn(const char *s, size_t len)
 {
-    if (s == NULL || rose_utf8_valid_prefix((const uint8_t *)s, len) != len) return NULL;
+    if (s == NULL || !rose_utf8_is_valid(s, len)) return NULL;
     return rose_json_checked_string(s, len);
 }
 

@@ -275,11 +275,24 @@ rose_status rose_json_scan_skip(rose_json_scan *s);
 /* The members of an object and the elements of a list:
  *     rose_status st = rose_json_scan_open(s, '{');
  *     for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) ...
- * A member's name and colon are the caller's to read (rose_json_scan_key). */
+ * A member's name and colon are the caller's to read (rose_json_scan_key), or:
+ *     rose_status st = ROSE_OK;
+ *     for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);) st = value... */
 rose_status rose_json_scan_open(rose_json_scan *s, char bracket);
 bool rose_json_scan_more(rose_json_scan *s, char bracket, bool *first, rose_status *st);
 rose_status rose_json_scan_key(rose_json_scan *s, rose_buf *scratch, const char **text,
                                size_t *len);
+
+/* Steps to the next member's value, from the object's bracket on. False: at the object's end, or
+ * *st says what is wrong. A name may point to scratch. */
+typedef struct rose_json_member {
+    const char *name;
+    size_t len;
+    bool begun; /* the bracket was read */
+} rose_json_member;
+bool rose_json_scan_member(rose_json_scan *s, rose_buf *scratch, rose_json_member *m,
+                           rose_status *st);
+bool rose_json_member_is(const rose_json_member *m, const char *name);
 
 /* ---- writing ---- */
 
@@ -295,5 +308,12 @@ int rose_json_dumpf(const rose_json *v, FILE *file, unsigned flags); /* 0, or -1
 /* Appends the inside of a JSON string: \" \\ \b \f \n \r \t and \u00XX (upper case) for other
  * bytes below 0x20; all other bytes as they are. s is well-formed UTF-8. */
 rose_status rose_json_escape(rose_buf *out, const char *s, size_t len);
+/* The same with digits in lower case, as Python writes them; s: any bytes. */
+rose_status rose_json_escape_lower(rose_buf *out, const char *s, size_t len);
+enum { ROSE_JSON_BYTE_CAP = 6, ROSE_JSON_CODE_CAP = 12 };
+/* The same for one byte: itself, or its escape of 2 or 6 bytes. Returns the length; adds no NUL. */
+unsigned rose_json_escape_byte(char out[ROSE_JSON_BYTE_CAP], char byte);
+/* Writes a character as \uXXXX, or as two of them from U+10000 on, in lower case. Likewise. */
+unsigned rose_json_escape_code(char out[ROSE_JSON_CODE_CAP], uint32_t cp);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json_internal.h"
+#include "base/utf8.h"
 
 static const rose_json_limits g_defaults = {2048, SIZE_MAX, SIZE_MAX};
 
@@ -202,7 +203,7 @@ static void fill_error(const reader *r, rose_json_error *e)
     e->position = at - s->begin < INT_MAX ? (int)(at - s->begin) + 1 : INT_MAX;
     for (const char *p = s->begin; p < at; p++) {
         e->line += *p == '\n';
-        e->column = *p == '\n' ? 1 : e->column + ((*p & 0xC0) != 0x80);
+        e->column = *p == '\n' ? 1 : e->column + !rose_utf8_is_inner(*p);
     }
     if (s->what == NULL)
         strcpy(e->text, "out of memory");

@@ -36,10 +36,9 @@ static int32_t hex4(const char *p, const char *end)
     int32_t v = 0;
     if (end - p < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        const char c = p[i], lower = (char)(c | 0x20);
-        const bool digit = c >= '0' && c <= '9';
-        if (!digit && !(lower >= 'a' && lower <= 'f')) return -1;
-        v = v << 4 | (digit ? c - '0' : lower - 'a' + 10);
+        const int digit = rose_hex_digit(p[i]);
+        if (digit < 0) return -1;
+        v = v << 4 | digit;
     }
     return v;
 }
@@ -161,7 +160,7 @@ rose_status rose_json_scan_string(rose_json_scan *s, rose_buf *scratch, const ch
     const bool ends = s->p < s->end;
     if (!ends && !repairs(s)) return rose_json_scan_bad(s, "a string without an end");
     if (ends && *s->p != '"') return rose_json_scan_bad(s, "a control character in a string");
-    if (*len > 0 && rose_utf8_valid_prefix((const uint8_t *)*text, *len) != *len)
+    if (*len > 0 && !rose_utf8_is_valid(*text, *len))
         return rose_json_scan_bad(s, "a string that is not UTF-8");
     s->p += ends;
     return ROSE_OK;
@@ -283,4 +282,20 @@ rose_status rose_json_scan_key(rose_json_scan *s, rose_buf *scratch, const char 
     rose_status st = rose_json_scan_string(s, scratch, text, len);
     if (st != ROSE_OK) return st;
     return rose_json_scan_take(s, ':') ? ROSE_OK : rose_json_scan_bad(s, "a colon is missing");
+}
+
+bool rose_json_scan_member(rose_json_scan *s, rose_buf *scratch, rose_json_member *m,
+                           rose_status *st)
+{
+    bool first = !m->begun;
+    if (first && *st == ROSE_OK) *st = rose_json_scan_open(s, '{');
+    m->begun = true;
+    if (!rose_json_scan_more(s, '}', &first, st)) return false;
+    *st = rose_json_scan_key(s, scratch, &m->name, &m->len);
+    return *st == ROSE_OK;
+}
+
+bool rose_json_member_is(const rose_json_member *m, const char *name)
+{
+    return m->len == strlen(name) && memcmp(m->name, name, m->len) == 0;
 }

@@ -17,24 +17,62 @@ static const char escape_of[256] = {
     [0x16] = 'u',  [0x17] = 'u', [0x18] = 'u', [0x19] = 'u', [0x1A] = 'u', [0x1B] = 'u',
     [0x1C] = 'u',  [0x1D] = 'u', [0x1E] = 'u', [0x1F] = 'u'};
 
-static rose_status put_escape(rose_buf *out, unsigned char byte)
+static const char upper[] = "0123456789ABCDEF", lower[] = "0123456789abcdef";
+
+/* \uXXXX */
+static unsigned put_unit(char *out, uint32_t unit, const char *hex)
 {
-    static const char hex[] = "0123456789ABCDEF";
-    const char seq[6] = {'\\', escape_of[byte], '0', '0', hex[byte >> 4], hex[byte & 15]};
-    return rose_buf_add(out, seq, seq[1] == 'u' ? 6 : 2);
+    out[0] = '\\';
+    out[1] = 'u';
+    for (unsigned i = 0; i < 4; i++)
+        out[2 + i] = hex[unit >> (12 - 4 * i) & 15];
+    return 6;
+}
+
+static unsigned put_byte(char *out, unsigned char byte, const char *hex)
+{
+    const char letter = escape_of[byte];
+    if (letter == 'u') return put_unit(out, byte, hex);
+    out[0] = letter == 0 ? (char)byte : '\\';
+    if (letter != 0) out[1] = letter;
+    return letter == 0 ? 1 : 2;
+}
+
+unsigned rose_json_escape_byte(char out[ROSE_JSON_BYTE_CAP], char byte)
+{
+    return put_byte(out, (unsigned char)byte, lower);
+}
+
+unsigned rose_json_escape_code(char out[ROSE_JSON_CODE_CAP], uint32_t cp)
+{
+    if (cp < 0x10000) return put_unit(out, cp, lower);
+    put_unit(out, 0xD800 + ((cp - 0x10000) >> 10), lower);
+    return 6 + put_unit(out + 6, 0xDC00 + (cp & 0x3FF), lower);
+}
+
+static rose_status escape(rose_buf *out, const char *s, size_t len, const char *hex)
+{
+    char seq[ROSE_JSON_BYTE_CAP];
+    size_t begin = 0;
+    rose_status st = ROSE_OK;
+    for (size_t i = 0; i < len && st == ROSE_OK; i++) {
+        const unsigned char byte = (unsigned char)s[i];
+        if (escape_of[byte] == 0) continue;
+        st = rose_buf_add(out, s + begin, i - begin);
+        if (st == ROSE_OK) st = rose_buf_add(out, seq, put_byte(seq, byte, hex));
+        begin = i + 1;
+    }
+    return st == ROSE_OK && len > begin ? rose_buf_add(out, s + begin, len - begin) : st;
 }
 
 rose_status rose_json_escape(rose_buf *out, const char *s, size_t len)
 {
-    size_t begin = 0;
-    rose_status st = ROSE_OK;
-    for (size_t i = 0; i < len && st == ROSE_OK; i++) {
-        if (escape_of[(unsigned char)s[i]] == 0) continue;
-        st = rose_buf_add(out, s + begin, i - begin);
-        if (st == ROSE_OK) st = put_escape(out, (unsigned char)s[i]);
-        begin = i + 1;
-    }
-    return st == ROSE_OK && len > begin ? rose_buf_add(out, s + begin, len - begin) : st;
+    return escape(out, s, len, upper);
+}
+
+rose_status rose_json_escape_lower(rose_buf *out, const char *s, size_t len)
+{
+    return escape(out, s, len, lower);
 }
 
 void rose_json_format_real(char out[ROSE_JSON_NUMBER_CAP], double d, int precision)

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/opts_file.h"
+#include "base/utf8.h"
 
 /* The reader. at .. end is the rest of the current line, without its line end. */
 typedef struct yaml {
@@ -56,36 +57,19 @@ static bool line_is_over(yaml *y)
            (*y->at == '#' && (y->at > from || y->at[-1] == ' ' || y->at[-1] == '\t'));
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Appends the code point of the n hexadecimal digits that come next. */
 static rose_status hex_escape(yaml *y, int n)
 {
     uint32_t v = 0;
     for (int i = 0; i < n; i++) {
-        const int d = y->at < y->end ? hex_digit(*y->at) : -1;
+        const int d = y->at < y->end ? rose_hex_digit(*y->at) : -1;
         if (d < 0) return fail(y, "an escape in a string lacks hexadecimal digits");
         v = v * 16 + (uint32_t)d;
         y->at++;
     }
-    if (v == 0 || v > 0x10ffff || (v >= 0xd800 && v < 0xe000))
-        return fail(y, "an escape in a string is no character");
+    if (v == 0 || !rose_utf8_is_char(v)) return fail(y, "an escape in a string is no character");
     char utf8[4];
-    size_t len = 0;
-    if (v < 0x80) {
-        utf8[len++] = (char)v;
-    } else {
-        const int more = v < 0x800 ? 1 : v < 0x10000 ? 2 : 3;
-        static const uint8_t first[] = {0, 0xc0, 0xe0, 0xf0};
-        utf8[len++] = (char)(first[more] | (v >> (6 * more)));
-        for (int i = more - 1; i >= 0; i--)
-            utf8[len++] = (char)(0x80 | ((v >> (6 * i)) & 0x3f));
-    }
+    const unsigned len = rose_utf8_encode(v, utf8);
     return rose_buf_add(&y->text, utf8, len) == ROSE_OK ? ROSE_OK : no_memory(y);
 }
 

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n)
+size_t rose_utf8_valid_prefix(const char *p, size_t n)
 {
-    const uint8_t *q = p, *end = p + n;
+    const uint8_t *const from = (const uint8_t *)p, *const end = from + n, *q = from;
     while (q < end) {
         uint64_t word;
         while (end - q >= 8 && (memcpy(&word, q, 8), (word & 0x8080808080808080u) == 0))
@@ -16,29 +16,27 @@ size_t rose_utf8_valid_prefix(const uint8_t *p, size_t n)
         if (k == 0) break;
         q += k;
     }
-    return (size_t)(q - p);
+    return (size_t)(q - from);
 }
 
 unsigned rose_utf8_encode(uint32_t cp, char *out)
 {
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
+    static const uint8_t first[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    const unsigned n = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    for (unsigned i = n - 1; i > 0; i--, cp >>= 6)
+        out[i] = (char)(0x80 | (cp & 0x3F));
+    out[0] = (char)(first[n] | cp);
+    return n;
+}
+
+rose_status rose_utf8_escape(rose_buf *out, const char *p, size_t n)
+{
+    rose_status st = ROSE_OK;
+    for (size_t at = 0; at < n && st == ROSE_OK; at++) {
+        const size_t k = rose_utf8_valid_prefix(p + at, n - at);
+        st = rose_buf_add(out, p + at, k);
+        at += k;
+        if (st == ROSE_OK && at < n) st = rose_buf_addf(out, "\\x%02x", (unsigned char)p[at]);
     }
-    if (cp < 0x800) {
-        out[0] = (char)(0xC0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3F));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xE0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3F));
-        out[2] = (char)(0x80 | (cp & 0x3F));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3F));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3F));
-    out[3] = (char)(0x80 | (cp & 0x3F));
-    return 4;
+    return st;
 }

@@ -7,27 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
+#include "base/utf8.h"
 #include "chat/chat_internal.h"
 
 /* ---- text ---- */
 
 void rose_python_escape(rose_buf *out, const char *bytes, size_t n, bool *oom)
 {
-    static const char *const named[32] = {
-        ['\b'] = "\\b", ['\t'] = "\\t", ['\n'] = "\\n", ['\f'] = "\\f", ['\r'] = "\\r"};
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char c = (unsigned char)bytes[i];
-        rose_status st;
-        if (c == '"' || c == '\\')
-            st = rose_buf_addf(out, "\\%c", c);
-        else if (c >= 32)
-            st = rose_buf_add(out, &bytes[i], 1);
-        else if (named[c] != NULL)
-            st = rose_buf_add(out, named[c], 2);
-        else
-            st = rose_buf_addf(out, "\\u%04x", c);
-        if (st != ROSE_OK) *oom = true;
-    }
+    if (rose_json_escape_lower(out, bytes, n) != ROSE_OK) *oom = true;
 }
 
 static bool is_digit(char c)
@@ -40,12 +28,10 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* The value of a digit up to base 16; 16 for every other byte. */
+/* The value of a digit up to base 16; a huge one for every other byte. */
 static uint32_t digit_value(char c)
 {
-    if (is_digit(c)) return (uint32_t)(c - '0');
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10) : 16;
+    return (uint32_t)rose_hex_digit(c);
 }
 
 /* ---- strings ---- */
@@ -81,25 +67,19 @@ static void put(rose_python_string *s, rose_buf *out, const char *bytes, size_t 
 /* A surrogate without its other half becomes U+FFFD. */
 static void put_code(rose_python_string *s, rose_buf *out)
 {
-    const uint32_t high = s->high, c = s->code;
-    const bool low = c >= 0xdc00 && c < 0xe000;
-    char text[16];
-    if (!(low && high != 0)) put(s, out, "", 0);
-    s->high = 0;
+    char text[ROSE_JSON_CODE_CAP];
+    uint32_t c = s->code;
+    if (s->high != 0 && c >= 0xdc00 && c < 0xe000) {
+        c = 0x10000 + ((s->high - 0xd800) << 10) + (c - 0xdc00);
+        s->high = 0;
+    }
+    put(s, out, "", 0); /* a first half that waits */
     if (c >= 0xd800 && c < 0xdc00) {
         s->high = c;
         return;
     }
-    if (low && high != 0)
-        snprintf(text, sizeof text, "\\u%04x\\u%04x", high, c);
-    else if (c > 0x10ffff || low)
-        snprintf(text, sizeof text, "\\ufffd");
-    else if (c < 0x10000)
-        snprintf(text, sizeof text, "\\u%04x", c);
-    else
-        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
-                 0xdc00 + ((c - 0x10000) & 0x3ff));
-    if (out != NULL && rose_buf_add(out, text, strlen(text)) != ROSE_OK) s->oom = true;
+    const unsigned n = rose_json_escape_code(text, rose_utf8_is_char(c) ? c : 0xfffd);
+    if (out != NULL && rose_buf_add(out, text, n) != ROSE_OK) s->oom = true;
 }
 
 static rose_python_took end_string(rose_python_string *s, rose_buf *out, rose_python_took took)

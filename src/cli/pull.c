@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/opts.h"
 #include "cli/cli.h"
+#include "hub/hub.h"
 
 /* The texts that a rose_hub borrows. */
 typedef struct places {
@@ -135,25 +136,6 @@ static rose_status find_places(places *p, rose_hub *h, const char *url, const ch
     h->endpoint = p->endpoint.data;
     if (st == ROSE_OK) st = find_certificates(h, err);
     return st == ROSE_OK ? find_token(p, &h->token, token_file, err) : st;
-}
-
-bool rose_hub_parse(rose_hub *h, const char *text)
-{
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    const size_t org = strspn(text, allowed);
-    if (org == 0 || text[0] == '.' || text[org] != '/') return false;
-    const char *name = text + org + 1, *quant = name + strspn(name, allowed);
-    const size_t n = (size_t)(quant - text);
-    if (quant == name || name[0] == '.' || n >= sizeof h->name) return false;
-    if (strstr(text, "..") != NULL || strstr(text, "--") != NULL) return false;
-    if (*quant != '\0' && *quant++ != ':') return false;
-    const size_t k = strspn(quant, allowed);
-    if (quant[k] != '\0' || k >= sizeof h->quant || (k == 0 && quant[-1] == ':')) return false;
-    memcpy(h->name, text, n);
-    h->name[n] = '\0';
-    memcpy(h->quant, quant, k + 1);
-    return true;
 }
 
 /* A path on this machine comes first. So does a mistyped path: its first folder is there. */

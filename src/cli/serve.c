@@ -30,9 +30,9 @@
 #include "base/procstat.h"
 #include "base/progress.h"
 #include "base/stall.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "cli/cli.h"
-#include "tokenizer/unicode.h"
 
 /* CUT_MS: after a second signal, the time in which open connections close, sockets of files are
  * removed, and the access log gets its last lines. */
@@ -243,7 +243,7 @@ static rose_status model_id_of(const rose_serve_flags *f, const rose_model *m, r
     const char *id = names->n > 0 ? rose_opt_list_get(names, 0) : m->name;
     for (uint32_t i = 0; i < names->n; i++) {
         const char *name = rose_opt_list_get(names, i);
-        if (rose_utf8_valid_prefix((const uint8_t *)name, strlen(name)) < strlen(name))
+        if (!rose_utf8_is_valid(name, strlen(name)))
             return rose_fail(err, ROSE_E_INVAL, "--served-model-name '%s' is not UTF-8", name);
     }
     return escape_path(out, id, err);

@@ -73,34 +73,12 @@ bool rose_gr_chars_has(const gr_chars *c, uint32_t cp)
     return false;
 }
 
-size_t rose_gr_utf8(uint32_t cp, uint8_t out[4])
-{
-    if (cp < 0x80) {
-        out[0] = (uint8_t)cp;
-        return 1;
-    }
-    size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, cp >>= 6)
-        out[i] = (uint8_t)(0x80 | (cp & 0x3f));
-    out[0] = (uint8_t)(cp | (n == 2 ? 0xc0u : n == 3 ? 0xe0u : 0xf0u));
-    return n;
-}
-
 uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len)
 {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     const uint8_t *p = (const uint8_t *)s;
-    uint32_t cp = p[0];
-    *len = cp < 0x80 ? 1 : cp < 0xc0 ? 0 : cp < 0xe0 ? 2 : cp < 0xf0 ? 3 : cp < 0xf8 ? 4 : 0;
-    if (*len == 1) return cp;
-    bool good = *len > 0 && *len <= n;
-    cp &= 0x7fu >> *len;
-    for (size_t i = 1; good && i < *len; i++) {
-        good = (p[i] & 0xc0) == 0x80;
-        cp = cp << 6 | (p[i] & 0x3f);
-    }
-    if (!good || cp < least[*len] || cp > 0x10ffff || (cp >= 0xd800 && cp <= 0xdfff))
-        rose_gr_fail(b, ROSE_E_INVAL, "the text is not valid UTF-8");
+    uint32_t cp;
+    *len = rose_utf8_decode(p, p + n, &cp);
+    if (*len == 0) rose_gr_fail(b, ROSE_E_INVAL, "the text is not valid UTF-8");
     return cp;
 }
 
@@ -118,8 +96,8 @@ typedef struct spans {
 static void add_span(gr_build *b, spans *out, uint32_t lo, uint32_t hi)
 {
     byte_span s;
-    s.n = rose_gr_utf8(lo, s.lo);
-    rose_gr_utf8(hi, s.hi);
+    s.n = rose_utf8_encode(lo, (char *)s.lo);
+    rose_utf8_encode(hi, (char *)s.hi);
     out->v = rose_gr_grown(b, out->v, out->n, &out->cap, sizeof *out->v);
     out->v[out->n++] = s;
 }

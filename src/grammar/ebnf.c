@@ -137,11 +137,10 @@ static uint32_t hex(gr_source *e, unsigned min, unsigned max)
 {
     uint32_t v = 0;
     unsigned n = 0;
-    for (; n < max && e->at < e->n && rose_gr_hex(e->s[e->at]) >= 0; n++, e->at++)
-        v = v << 4 | (uint32_t)rose_gr_hex(e->s[e->at]);
+    for (; n < max && e->at < e->n && rose_hex_digit(e->s[e->at]) >= 0; n++, e->at++)
+        v = v << 4 | (uint32_t)rose_hex_digit(e->s[e->at]);
     if (n < min) rose_gr_source_refuse(e, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
-    if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
-        rose_gr_source_refuse(e, ROSE_E_INVAL, "an escape is no character");
+    if (!rose_utf8_is_char(v)) rose_gr_source_refuse(e, ROSE_E_INVAL, "an escape is no character");
     return v;
 }
 
@@ -172,10 +171,10 @@ uint32_t rose_gr_source_char(gr_source *e, char end)
 static gr_node read_literal(gr_source *e)
 {
     gr_list l = {0};
-    uint8_t bytes[4];
+    char bytes[4];
     while (e->at >= e->n || e->s[e->at] != '"') {
         uint32_t c = rose_gr_source_char(e, '"');
-        rose_gr_push(e->b, &l, rose_gr_bytes(e->b, bytes, rose_gr_utf8(c, bytes)));
+        rose_gr_push(e->b, &l, rose_gr_bytes(e->b, bytes, rose_utf8_encode(c, bytes)));
     }
     e->at++;
     return rose_gr_seq(e->b, l.v, l.n);

@@ -15,6 +15,7 @@
 #include <setjmp.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "grammar/grammar.h"
 
 #define GR_NONE      UINT32_MAX
@@ -227,7 +228,6 @@ void rose_gr_chars_normal(gr_chars *c); /* sorts, joins, drops surrogates */
 void rose_gr_chars_invert(gr_build *b, gr_chars *c);
 bool rose_gr_chars_has(const gr_chars *c, uint32_t cp);
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
-size_t rose_gr_utf8(uint32_t cp, uint8_t out[4]);
 /* Decodes one character of s[0..n), n > 0; invalid UTF-8 fails the build. */
 uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
 
@@ -263,14 +263,6 @@ gr_node rose_gr_space(gr_build *b); /* up to max_space characters */
 gr_node rose_gr_members(gr_build *b, const char *open, gr_node member, const char *close,
                         uint32_t min, uint32_t max);
 gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
-
-/* The value of a hexadecimal digit, or -1. */
-static inline int rose_gr_hex(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 /* Reads the decimal digits at the start of s[0..n) and returns how many there are. fits: the number
  * is at most GR_MAX_COUNT; otherwise *v is GR_MAX_COUNT. */

@@ -151,24 +151,9 @@ gr_node rose_gr_any_value(gr_build *b)
 /* s[0..n), UTF-8, as the inside of a JSON string; without quotes. */
 gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n)
 {
-    static const char named[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt",
-                      hex[] = "0123456789abcdef";
-    char *out = rose_gr_take(b, 6 * n + 1);
+    char *out = rose_gr_take(b, ROSE_JSON_BYTE_CAP * n + 1);
     size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint8_t c = (uint8_t)s[i];
-        const char *at = c == 0 ? NULL : strchr(named, c);
-        if (at != NULL) {
-            out[k++] = '\\';
-            out[k++] = letter[at - named];
-        } else if (c < 0x20) {
-            memcpy(out + k, "\\u00", 4);
-            out[k + 4] = hex[c >> 4];
-            out[k + 5] = hex[c & 15];
-            k += 6;
-        } else {
-            out[k++] = (char)c;
-        }
-    }
+    for (size_t i = 0; i < n; i++)
+        k += rose_json_escape_byte(out + k, s[i]);
     return (gr_word){out, k};
 }

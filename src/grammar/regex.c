@@ -83,7 +83,7 @@ static uint32_t hex(reader *r, unsigned n)
 {
     uint32_t v = 0;
     for (unsigned i = 0; i < n; i++) {
-        int d = more(r) ? rose_gr_hex(r->s[r->at]) : -1;
+        int d = more(r) ? rose_hex_digit(r->s[r->at]) : -1;
         if (d < 0) refuse(r, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
         v = v << 4 | (uint32_t)d;
         r->at++;

@@ -153,9 +153,9 @@ static size_t unescape(const char *from, size_t n, char *to)
 {
     size_t k = 0, w = 0;
     for (size_t i = 0; i < n; i++) {
-        bool coded = from[i] == '%' && i + 2 < n && rose_gr_hex(from[i + 1]) >= 0 &&
-                     rose_gr_hex(from[i + 2]) >= 0;
-        int byte = coded ? rose_gr_hex(from[i + 1]) * 16 + rose_gr_hex(from[i + 2]) : from[i];
+        bool coded = from[i] == '%' && i + 2 < n && rose_hex_digit(from[i + 1]) >= 0 &&
+                     rose_hex_digit(from[i + 2]) >= 0;
+        int byte = coded ? rose_hex_digit(from[i + 1]) * 16 + rose_hex_digit(from[i + 2]) : from[i];
         to[k++] = (char)byte;
         if (coded) i += 2;
     }

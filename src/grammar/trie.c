@@ -82,17 +82,11 @@ static rose_status make_trie(const rose_vocab_trie *v, gr_trie *t, const uint32_
 /* The characters of a safe token; 0 if it is none. */
 static uint32_t safe_chars(const uint8_t *p, uint32_t n)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < n; count++) {
-        uint8_t c = p[i];
-        uint32_t len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-        if (len == 0 || len > n - i || c < 0x20 || c == '"' || c == '\\') return 0;
-        for (uint32_t k = 1; k < len; k++)
-            if ((p[i + k] & 0xc0) != 0x80) return 0;
-        if ((c == 0xe0 && p[i + 1] < 0xa0) || (c == 0xed && p[i + 1] > 0x9f) ||
-            (c == 0xf0 && p[i + 1] < 0x90) || (c == 0xf4 && p[i + 1] > 0x8f))
-            return 0;
-        i += len;
+    uint32_t count = 0, cp;
+    for (const uint8_t *end = p + n; p < end; count++) {
+        const unsigned len = rose_utf8_decode(p, end, &cp);
+        if (len == 0 || cp < 0x20 || cp == '"' || cp == '\\') return 0;
+        p += len;
     }
     return count;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "http/http_internal.h"
 
 /* ---- memory ---- */
@@ -44,14 +45,6 @@ static size_t take_body(rose_http_conn *c, const char *data, size_t len, uint64_
 
 /* ---- framing ---- */
 
-static int hex_value(char ch)
-{
-    if (ch >= '0' && ch <= '9') return ch - '0';
-    if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
-    if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
-    return -1;
-}
-
 /* The size line is complete. */
 static void begin_chunk(rose_http_conn *c)
 {
@@ -64,7 +57,7 @@ static void begin_chunk(rose_http_conn *c)
 /* One byte of framing. False: malformed. */
 static bool chunk_byte(rose_http_conn *c, char ch)
 {
-    int digit = hex_value(ch);
+    int digit = rose_hex_digit(ch);
     switch (c->chunk) {
     case CHUNK_SIZE_FIRST:
         if (digit < 0) return false;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/utf8.h"
 #include "model/random_internal.h"
 
 #define END_OF_TEXT "<|endoftext|>"
@@ -18,30 +19,18 @@ static bool is_plain_byte(unsigned b)
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
 }
 
-static void put_utf8(char out[4], unsigned cp) /* cp < 0x800 */
-{
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        out[1] = '\0';
-    } else {
-        out[0] = (char)(0xC0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3F));
-        out[2] = '\0';
-    }
-}
-
 static int add_byte_tokens(rose_json *vocab)
 {
     char text[4];
     int id = 0, bad = 0;
     for (unsigned b = 0; b < 256; b++) {
         if (!is_plain_byte(b)) continue;
-        put_utf8(text, b);
-        bad |= rose_json_set_new(vocab, text, rose_json_integer(id++));
+        const unsigned len = rose_utf8_encode(b, text);
+        bad |= rose_json_setn_new(vocab, text, len, rose_json_integer(id++));
     }
     for (unsigned cp = 0x100; id < 256; cp++) {
-        put_utf8(text, cp);
-        bad |= rose_json_set_new(vocab, text, rose_json_integer(id++));
+        const unsigned len = rose_utf8_encode(cp, text);
+        bad |= rose_json_setn_new(vocab, text, len, rose_json_integer(id++));
     }
     return bad;
 }

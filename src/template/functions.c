@@ -102,7 +102,7 @@ FUNCTION(strftime_now)
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     size_t n = strftime(out, sizeof out, format, &tm);
 #pragma GCC diagnostic pop
-    if (!rose_tpl_utf8_ok(out, n)) rose_tpl_fail(t, "the date is not UTF-8");
+    if (!rose_utf8_is_valid(out, n)) rose_tpl_fail(t, "the date is not UTF-8");
     rose_tpl_put(&b, out, n, rose_tpl_text_mark(t, arg[0].u.str, 0, arg[0].u.str->n));
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }

@@ -156,7 +156,7 @@ static bool final_sigma(const tpl_text *x, size_t at)
     while (i > 0) {
         do
             i--;
-        while (((uint8_t)x->s[i] & 0xC0) == 0x80);
+        while (rose_utf8_is_inner(x->s[i]));
         if (is_ignorable(rose_tpl_char(x, i))) continue;
         before = is_cased(rose_tpl_char(x, i));
         break;

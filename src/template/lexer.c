@@ -236,14 +236,11 @@ static uint32_t read_code(lexer *l, size_t *at, size_t end, size_t n, uint32_t b
     uint32_t code = 0;
     size_t i = 0;
     for (; i < n && *at < end; i++, (*at)++) {
-        char c = l->s[*at];
-        uint32_t d = is_digit(c)                          ? (uint32_t)(c - '0')
-                     : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint32_t)((c | 32) - 'a' + 10)
-                                                          : 99;
+        const uint32_t d = (uint32_t)rose_hex_digit(l->s[*at]); /* huge, if it is no digit */
         if (d >= base) break;
         code = code * base + d;
     }
-    if ((base == 16 && i < n) || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+    if ((base == 16 && i < n) || !rose_utf8_is_char(code))
         rose_tpl_fail_with(l->t, ROSE_E_FORMAT, "a string has a bad escape sequence");
     return code;
 }
@@ -430,7 +427,7 @@ tpl_token *rose_tpl_lex(rose_tpl *t, const char *text, size_t n)
 {
     lexer l = {.t = t, .line_start = true};
     t->line = 1;
-    if (!rose_tpl_utf8_ok(text, n)) rose_tpl_fail_with(t, ROSE_E_FORMAT, "is not UTF-8");
+    if (!rose_utf8_is_valid(text, n)) rose_tpl_fail_with(t, ROSE_E_FORMAT, "is not UTF-8");
     normalize(&l, text, n);
     lex_root(&l);
     add(&l, T_EOF);

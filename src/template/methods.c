@@ -121,7 +121,7 @@ static size_t space_before(const tpl_text *x, size_t at, bool spaces)
 {
     while (at > 0) {
         size_t p = at - 1;
-        while (((uint8_t)x->s[p] & 0xC0) == 0x80)
+        while (rose_utf8_is_inner(x->s[p]))
             p--;
         if (rose_tpl_is_space(rose_tpl_char(x, p)) != spaces) break;
         at = p;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "template/template.h"
 
 typedef struct tpl_value tpl_value;
@@ -321,8 +322,7 @@ size_t rose_tpl_offset(rose_tpl *t, const tpl_text *x,
                        size_t chars); /* byte offset of that character */
 size_t rose_tpl_find(rose_tpl *t, const tpl_text *x, size_t from,
                      const tpl_text *what); /* SIZE_MAX: nowhere */
-bool rose_tpl_utf8_ok(const char *s, size_t n);
-bool rose_tpl_is_space(uint32_t code); /* as Python's str.isspace */
+bool rose_tpl_is_space(uint32_t code);      /* as Python's str.isspace */
 const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *chars, int sides);
 enum { TPL_LEFT = 1, TPL_RIGHT = 2 };
 

@@ -75,13 +75,7 @@ void rose_tpl_put_text(tpl_buf *b, const tpl_text *x)
 void rose_tpl_put_char(tpl_buf *b, uint32_t c, uint8_t mark)
 {
     char s[4];
-    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const uint8_t lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    for (size_t i = n; i-- > 1;) {
-        s[i] = (char)(0x80 | (c & 0x3F));
-        c >>= 6;
-    }
-    s[0] = (char)(lead[n] | c);
+    const size_t n = rose_utf8_encode(c, s);
     rose_tpl_put(b, s, n, mark);
 }
 
@@ -138,28 +132,20 @@ bool rose_tpl_text_is(const tpl_text *a, const char *s)
 
 size_t rose_tpl_char_len(const tpl_text *x, size_t at)
 {
-    uint8_t c = (uint8_t)x->s[at];
-    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    return rose_utf8_len(x->s[at]);
 }
 
 uint32_t rose_tpl_char(const tpl_text *x, size_t at)
 {
-    size_t n = rose_tpl_char_len(x, at);
-    uint32_t c = (uint8_t)x->s[at];
-    if (n == 1) return c;
-    c &= 0x7Fu >> n;
-    for (size_t i = 1; i < n; i++)
-        c = c << 6 | ((uint8_t)x->s[at + i] & 0x3Fu);
+    uint32_t c;
+    (void)rose_utf8_decode_valid((const uint8_t *)x->s + at, &c);
     return c;
 }
 
 size_t rose_tpl_chars(rose_tpl *t, const tpl_text *x)
 {
-    size_t n = 0;
     rose_tpl_read(t, x->n);
-    for (size_t i = 0; i < x->n; i++)
-        n += ((uint8_t)x->s[i] & 0xC0) != 0x80;
-    return n;
+    return rose_utf8_count(x->s, x->n);
 }
 
 size_t rose_tpl_offset(rose_tpl *t, const tpl_text *x, size_t chars)
@@ -184,30 +170,6 @@ size_t rose_tpl_find(rose_tpl *t, const tpl_text *x, size_t from, const tpl_text
     const size_t end = p == NULL ? x->n : (size_t)(p - x->s);
     rose_tpl_work(t, (end - from) * (what->n == 1 ? 1 : 4) + (uint64_t)what->n * 16);
     return p == NULL ? SIZE_MAX : end;
-}
-
-/* The smallest code of a sequence of n bytes: a longer form than needed is not sound. */
-static bool char_ok(const uint8_t *s, size_t n, size_t left)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    uint32_t c = s[0] & (0x7Fu >> n);
-    if (n > left) return false;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80) return false;
-        c = c << 6 | (s[i] & 0x3Fu);
-    }
-    return c >= least[n] && c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
-}
-
-bool rose_tpl_utf8_ok(const char *text, size_t n)
-{
-    const uint8_t *s = (const uint8_t *)text;
-    for (size_t i = 0; i < n;) {
-        size_t len = s[i] < 0x80 ? 1 : s[i] < 0xE0 ? 2 : s[i] < 0xF0 ? 3 : 4;
-        if (len > 1 && (s[i] < 0xC2 || s[i] > 0xF4 || !char_ok(s + i, len, n - i))) return false;
-        i += len;
-    }
-    return true;
 }
 
 bool rose_tpl_is_space(uint32_t c)
@@ -238,7 +200,7 @@ const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *c
     }
     while ((sides & TPL_RIGHT) && to > from) {
         size_t at = to - 1;
-        while (((uint8_t)x->s[at] & 0xC0) == 0x80)
+        while (rose_utf8_is_inner(x->s[at]))
             at--;
         if (!is_stripped(t, x, at, chars)) break;
         to = at;

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/json.h"
+
 typedef struct dump {
     tpl_buf b;
     bool ascii, sort;
@@ -14,36 +16,20 @@ typedef struct dump {
     size_t level;
 } dump;
 
-static void put_unicode(tpl_buf *b, uint32_t c, uint8_t mark)
-{
-    char text[16];
-    rose_tpl_step(b->t, 1);
-    if (c >= 0x10000)
-        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10),
-                 0xDC00 + (c & 0x3FF));
-    else
-        snprintf(text, sizeof text, "\\u%04x", c);
-    rose_tpl_puts(b, text, mark);
-}
-
 static void put_char(dump *d, const tpl_text *x, size_t at, size_t n)
 {
-    static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-    uint32_t c = rose_tpl_char(x, at);
-    uint8_t mark = rose_tpl_text_mark(d->b.t, x, at, at + n);
-    const char *p = c < 0x80 && c != 0 ? strchr(from, (int)c) : NULL;
-    if (p != NULL) {
-        rose_tpl_puts(&d->b, "\\", mark);
-        rose_tpl_put(&d->b, &to[p - from], 1, mark);
-    } else if (c < 0x20 || (d->ascii && c > 0x7E)) {
-        /* Python leaves DEL as it is. */
-        if (c == 0x7F)
-            rose_tpl_put_part(&d->b, x, at, at + n);
-        else
-            put_unicode(&d->b, c, mark);
-    } else {
+    char text[ROSE_JSON_CODE_CAP];
+    const uint32_t c = rose_tpl_char(x, at);
+    unsigned len = 1;
+    if (c < 0x80)
+        len = rose_json_escape_byte(text, x->s[at]);
+    else if (d->ascii)
+        len = rose_json_escape_code(text, c);
+    if (len > 2) rose_tpl_step(d->b.t, 1);
+    if (len > 1)
+        rose_tpl_put(&d->b, text, len, rose_tpl_text_mark(d->b.t, x, at, at + n));
+    else
         rose_tpl_put_part(&d->b, x, at, at + n);
-    }
 }
 
 static void put_string(dump *d, const tpl_text *x)

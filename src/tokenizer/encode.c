@@ -110,7 +110,7 @@ static rose_status encode_text(rose_encoder *e, const char *text, size_t n)
 {
     rose_status st = ROSE_OK;
     while (n > 0 && st == ROSE_OK) {
-        size_t k = rose_utf8_valid_prefix((const uint8_t *)text, n);
+        size_t k = rose_utf8_valid_prefix(text, n);
         if (k > 0) {
             st = cut_added(e, &e->t->raw_set, text, k, marks_at(e, text), encode_gap);
         } else {

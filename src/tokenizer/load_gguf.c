@@ -43,7 +43,7 @@ static rose_status read_tokens(gguf_tokens *k)
     size_t at = 0;
     rose_gguf_str text;
     for (size_t i = 0; i < k->n && rose_gguf_next_string(texts, &at, &text); i++) {
-        if (rose_utf8_valid_prefix((const uint8_t *)text.s, text.n) != text.n)
+        if (!rose_utf8_is_valid(text.s, text.n))
             return rose_fail(k->err, ROSE_E_FORMAT,
                              "%s: tokenizer.ggml.tokens: token %zu is not "
                              "UTF-8",

@@ -33,7 +33,7 @@ static rose_status nomem(const piece_set *s)
 static rose_status check_piece(const piece_set *s, size_t i)
 {
     const rose_piece_spec *p = &s->pieces[i];
-    if (rose_utf8_valid_prefix((const uint8_t *)p->text, p->len) != p->len)
+    if (!rose_utf8_is_valid(p->text, p->len))
         return rose_fail(s->err, ROSE_E_FORMAT, "%s: piece %zu is not UTF-8", s->where, i);
     if (p->type < ROSE_PIECE_NORMAL || p->type > ROSE_PIECE_BYTE)
         return rose_fail(s->err, ROSE_E_FORMAT, "%s: piece %zu has the unknown type %d", s->where,
@@ -102,7 +102,7 @@ static rose_status add_merges_of(piece_set *s, uint32_t id)
     const rose_piece_spec *p = &s->pieces[id];
     rose_vocab *v = &s->t->vocab;
     for (size_t at = 1; at < p->len; at++) {
-        if ((p->text[at] & 0xC0) == 0x80) continue; /* within a character */
+        if (rose_utf8_is_inner(p->text[at])) continue;
         const uint32_t left = normal_piece(s, p->text, at);
         if (left == ROSE_NO_ID) continue;
         const uint32_t right = normal_piece(s, p->text + at, p->len - at);

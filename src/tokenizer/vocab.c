@@ -275,18 +275,11 @@ rose_status rose_vocab_finish_bytes(rose_vocab *v, rose_err *err)
     return ROSE_OK;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The byte that <0xXX> names, or -1. */
 static int named_byte(const char *text, size_t len)
 {
     if (len != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
-    const int hi = hex_digit(text[3]), lo = hex_digit(text[4]);
+    const int hi = rose_hex_digit(text[3]), lo = rose_hex_digit(text[4]);
     return hi < 0 || lo < 0 ? -1 : hi << 4 | lo;
 }
 

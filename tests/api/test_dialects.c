@@ -769,7 +769,7 @@ static void bench_begin(bench *b, const rose_api_dialect *d, const char *id)
                           .kind = ROSE_API_CHAT,
                           .dialect = d,
                           .n_choices = 1,
-                          .n = 1,
+                          .asked = {.n = 1},
                           .choices = &b->c};
     snprintf(b->j.id, sizeof b->j.id, "%s", id);
     b->c = (rose_api_choice){.job = &b->j, .prompt_n = 3, .n_tokens = 7};
@@ -885,7 +885,7 @@ static void logprobs_of_parts(void **state)
     bench b;
     (void)state;
     bench_begin(&b, d, "resp_1");
-    b.j.logprobs = true;
+    b.j.asked.logprobs = true;
     b.c.extra = &x;
     for (size_t i = 0; i < N_PIECES; i++) {
         rose_api_putf(&x.tokens, "%s{\"token\":\"%u\"}", i > 0 ? "," : "", (unsigned)i);

@@ -216,6 +216,12 @@ static at_step at_divide(const at_problem *p, rose_cuda_attend *a, const rose_cu
     assert_true(units != NULL && folds != NULL && poison != NULL);
     rose_attend_cutting c = rose_attend_cut_by(&l, items, n, a->window, unit, units, folds);
     assert_true(c.n_units <= l.max_units && c.n_folds == n);
+    for (uint32_t i = 0; i < c.n_units; i++) { /* rows of a sequence are written together */
+        uint32_t j = units[i].item;
+        while (j > 0 && items[j - 1].table == items[j].table)
+            j--;
+        assert_int_equal(units[i].written, items[j].pos);
+    }
     units[c.n_units++].item = ROSE_ATTEND_NONE; /* padding */
     for (size_t i = 0; i < l.bytes / 4; i++)
         poison[i] = NAN;

@@ -139,8 +139,8 @@ static seq *make(const game *g, const fx_backend *f, uint32_t latest)
             q->ids[j] = fx_below(&r, g->shape->vocab);
         for (uint32_t j = 0; j * ROSE_KV_PAGE_TOKENS < q->n_prompt + g->n_out; j++) {
             const bool own = i == 0 || j >= g->shared / ROSE_KV_PAGE_TOKENS;
-            assert_true(n_pages < f->n_free);
-            q->pages[j] = own ? f->free_pages[n_pages++] : seqs[0].pages[j];
+            assert_true(n_pages < f->n_free[0]);
+            q->pages[j] = own ? f->free_pages[0][n_pages++] : seqs[0].pages[j];
         }
     }
     return seqs;
@@ -285,7 +285,7 @@ static void test_no_id(void **state)
     const uint32_t page = 3;
     assert_int_equal(one(&f, 5, 0, &page, &t), ROSE_OK);
     result(&f, t);
-    uint32_t *sampled = fx_cuda(&f)->scratch.sampled;
+    uint32_t *sampled = fx_cuda(&f)->ranks[0].scratch.sampled;
     assert_int_equal(cudaMemset(sampled, 0xff, sizeof *sampled), cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_int_equal(one(&f, ROSE_TOKEN_OUTPUT, 1, &page, &t), ROSE_OK);

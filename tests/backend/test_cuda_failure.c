@@ -206,7 +206,7 @@ static rose_status breaking_step(void *ctx, const rose_batch *b, uint64_t *ticke
 static void fault(rose_cuda *c)
 {
     c->use_graphs = false;
-    c->scratch.x = (float *)(uintptr_t)4096;
+    c->ranks[0].scratch.x = (float *)(uintptr_t)4096;
 }
 
 /* The stream waits for a word that nobody writes. */
@@ -221,7 +221,8 @@ static void stall(rose_cuda *c)
     CHECK(entry != NULL && found == cudaDriverEntryPointSuccess);
     wait_value *wait = NULL;
     memcpy(&wait, &entry, sizeof wait);
-    CHECK(wait(c->stream, (unsigned long long)(uintptr_t)c->scratch.rules, 0x12345678, 1) == 0);
+    CHECK(wait(c->ranks[0].stream, (unsigned long long)(uintptr_t)c->ranks[0].scratch.rules,
+               0x12345678, 1) == 0);
 }
 
 typedef struct client {

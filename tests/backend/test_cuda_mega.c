@@ -115,7 +115,7 @@ static fx_seq run_single(const rose_model *m, rose_compute dtype, bool eager, ui
 {
     fx_backend f = fx_open(m, dtype, NULL, 0, 1);
     fx_seq s = fx_seq_make(m, fx_seed() + 7, n);
-    assert_non_null(fx_cuda(&f)->fast);
+    assert_non_null(fx_cuda(&f)->ranks[0].fast);
     fx_cuda(&f)->use_graphs = !eager;
     fx_run(&f, &s, n, 1);
     fx_close(&f);

@@ -320,7 +320,7 @@ static void check_blocks(const rose_model *m)
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
-    assert_true(fx_cuda(&f)->scratch.out_block < N);
+    assert_true(fx_cuda(&f)->ranks[0].scratch.out_block < N);
     for (uint32_t i = 0; i < N; i++) {
         s[i] = fx_seq_make(m, fx_seed() + i, 1);
         parts[i] = (fx_part){&s[i], 1, FX_ALL};
@@ -330,7 +330,7 @@ static void check_blocks(const rose_model *m)
         outs[i] = (rose_batch_out){.row = i, .pos = 1};
     }
     fx_step(&f, parts, N);
-    assert_non_null(rose_cuda_graph_for(fx_cuda(&f), &b));
+    assert_non_null(rose_cuda_graph_for(&fx_cuda(&f)->ranks[0], &b));
     assert_int_equal(f.ops->step(f.cpu, &b, &ticket, &err), ROSE_OK);
     assert_int_equal(f.ops->collect(f.cpu, ticket, &result, &err), ROSE_OK);
     for (uint32_t i = 0; i < N; i++) {
@@ -456,7 +456,7 @@ static void test_prompt_graphs(void **state)
             fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
             rose_cuda *c = fx_cuda(&f);
             const bool out = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) != 0;
-            assert_int_equal(c->n_prompts, out ? 0 : ROSE_CUDA_MAX_PROMPTS);
+            assert_int_equal(c->ranks[0].n_prompts, out ? 0 : ROSE_CUDA_MAX_PROMPTS);
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
                 c->use_graphs = false;
                 fx_seq want = run_prompt(m, &f, lengths[i], 700);
@@ -471,6 +471,38 @@ static void test_prompt_graphs(void **state)
                 }
                 fx_seq_free(&want);
             }
+            fx_close(&f);
+        }
+        fx_model_free(m);
+    }
+}
+
+/* Several rows of one sequence, in one entry or in some, after contexts on both sides of a split:
+ * the same bits as one row a step. Some are items of decode, some are tiles. */
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const fx_shape shapes[] = {
+        {"heads of 64", 2, 256, 4, 512, 611, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+        {"heads of 24", 3, 96, 4, 384, 611, 700, ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false,
+         false},
+    };
+    static const uint32_t starts[] = {480, 512, 560, 640};
+    char what[160];
+    for (int shape = 0; shape < 2; shape++) {
+        rose_model *m = fx_model(&shapes[shape], fx_seed() + (uint64_t)shape);
+        for (int t = 0; t < N_TYPES; t++) {
+            fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
+            fx_seq want = fx_run_alone(m, &f, 470, 700, 100);
+            for (uint32_t i = 0; i < 12; i++) {
+                fx_seq got = fx_seq_make(m, fx_seed() + 99, 700);
+                fx_run_split(m, &f, &got, starts[i % 4], i % 3 == 0 ? 20 : 16, fx_seed() + i);
+                snprintf(what, sizeof what, "%s, %s, parts from %u on", shapes[shape].name,
+                         rose_compute_name(g_types[t]), starts[i % 4]);
+                compare(m, &want, got, what);
+            }
+            fx_seq_free(&want);
             fx_close(&f);
         }
         fx_model_free(m);
@@ -663,8 +695,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_switches),      cmocka_unit_test(test_little),
         cmocka_unit_test(test_megakernel),    cmocka_unit_test(test_ways),
         cmocka_unit_test(test_many_words),    cmocka_unit_test(test_prompt_graphs),
-        cmocka_unit_test(test_little_single), cmocka_unit_test(test_little_crowds),
-        cmocka_unit_test(test_zero_logits),
+        cmocka_unit_test(test_few_rows),      cmocka_unit_test(test_little_single),
+        cmocka_unit_test(test_little_crowds), cmocka_unit_test(test_zero_logits),
     };
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     if (!fx_use_gpu()) return 77;

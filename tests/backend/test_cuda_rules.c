@@ -133,12 +133,13 @@ static void set_logits(rose_cuda *c, const float *x, uint32_t rows)
             if (k > key[r]) key[r] = k;
         }
     }
-    assert_int_equal(cudaMemcpy2D(c->scratch.logits, c->scratch.ld_logits * sizeof *x, x,
-                                  vocab * sizeof *x, vocab * sizeof *x, rows,
-                                  cudaMemcpyHostToDevice),
+    assert_int_equal(cudaMemcpy2D(c->ranks[0].scratch.logits,
+                                  c->ranks[0].scratch.ld_logits * sizeof *x, x, vocab * sizeof *x,
+                                  vocab * sizeof *x, rows, cudaMemcpyHostToDevice),
                      cudaSuccess);
-    assert_int_equal(cudaMemcpy(c->scratch.key, key, rows * sizeof *key, cudaMemcpyHostToDevice),
-                     cudaSuccess);
+    assert_int_equal(
+        cudaMemcpy(c->ranks[0].scratch.key, key, rows * sizeof *key, cudaMemcpyHostToDevice),
+        cudaSuccess);
 }
 
 static void run_rules(rose_cuda *c, uint32_t rows)
@@ -150,13 +151,14 @@ static void run_rules(rose_cuda *c, uint32_t rows)
         slot->ids[i] = i % c->arch.vocab_size; /* what the first pass has chosen */
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
-    assert_int_equal(cudaMemcpy(c->header, &slot->ids, sizeof slot->ids, cudaMemcpyHostToDevice),
-                     cudaSuccess);
+    assert_int_equal(
+        cudaMemcpy(c->ranks[0].header, &slot->ids, sizeof slot->ids, cudaMemcpyHostToDevice),
+        cudaSuccess);
     /* A copy from pageable memory returns when that may change, not when the device has it, and
-     * c->stream does not wait for it. */
+     * the stream does not wait for it. */
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-    assert_int_equal(rose_cuda_rules_run(c, &step, 0, rows), cudaSuccess);
-    assert_int_equal(rose_cuda_finish(c), cudaSuccess);
+    assert_int_equal(rose_cuda_rules_run(&c->ranks[0], &step, 0, rows), cudaSuccess);
+    assert_int_equal(rose_cuda_finish(&c->ranks[0]), cudaSuccess);
     rose_cuda_rules_deliver(slot);
 }
 
@@ -167,13 +169,15 @@ static void check_changed(rose_cuda *c, const float *x, uint32_t rows)
     uint32_t n = 0;
     for (uint32_t i = 0; i < rows; i++)
         n += changes(&g_wish[i]);
-    if (n > c->scratch.n_changed) return; /* only the last part is there */
+    if (n > c->ranks[0].scratch.n_changed) return; /* only the last part is there */
     for (uint32_t i = 0, at = 0; i < rows; i++) {
         if (!changes(&g_wish[i])) continue;
         apply_naively(&g_wish[i].set, x + (size_t)i * vocab, vocab, want);
-        assert_int_equal(cudaMemcpy(got, c->scratch.changed + (size_t)at++ * c->scratch.ld_logits,
-                                    vocab * sizeof *got, cudaMemcpyDeviceToHost),
-                         cudaSuccess);
+        assert_int_equal(
+            cudaMemcpy(got,
+                       c->ranks[0].scratch.changed + (size_t)at++ * c->ranks[0].scratch.ld_logits,
+                       vocab * sizeof *got, cudaMemcpyDeviceToHost),
+            cudaSuccess);
         for (uint32_t j = 0; j < vocab; j++)
             if (memcmp(&want[j], &got[j], sizeof *got) != 0 && !(isnan(want[j]) && isnan(got[j])))
                 fail_msg("output %u, logit %u: %.9g, not %.9g", i, j, (double)got[j],
@@ -230,7 +234,7 @@ static void on_own_logits(const fx_shape *shape, int rounds, uint64_t staging)
     float *x = calloc((size_t)FX_MAX_SEQS * vocab, sizeof *x);
     uint32_t n = 0, n_other = 0;
     assert_non_null(x);
-    if (staging > 0) c->scratch.rules_bytes = staging;
+    if (staging > 0) c->ranks[0].scratch.rules_bytes = staging;
     for (int round = 0; round < rounds; round++) {
         const bool masks = round % 4 == 3;
         const uint32_t rows = masks ? crowds[round / 4 % 5] : 1 + rnd(80);
@@ -322,8 +326,9 @@ static void test_long_lists(void **state)
         g_outs[0].params = (rose_sampling){.top_p = 1};
         set_logits(c, x, 1);
         run_rules(c, 1);
-        assert_int_equal(cudaMemcpy(y, c->scratch.changed, sizeof y, cudaMemcpyDeviceToHost),
-                         cudaSuccess);
+        assert_int_equal(
+            cudaMemcpy(y, c->ranks[0].scratch.changed, sizeof y, cudaMemcpyDeviceToHost),
+            cudaSuccess);
         assert_memory_equal(y, want, sizeof y);
     }
     fx_close(&f);
@@ -426,13 +431,14 @@ static void test_steps(void **state)
             memcpy(before, g_wish, sizeof before);
             for (int way = 0; way < 3; way++) { /* again, eager, eager in small parts */
                 c->use_graphs = way == 0;
-                c->scratch.rules_bytes = way == 2 ? 1 << 12 : rose_cuda_rules_bytes(MAX_VOCAB);
+                c->ranks[0].scratch.rules_bytes =
+                    way == 2 ? 1 << 12 : rose_cuda_rules_bytes(MAX_VOCAB);
                 run_whole(&f, w);
                 assert_memory_equal(ids, w->ids, sizeof ids);
                 assert_memory_equal(before, g_wish, sizeof before);
             }
             c->use_graphs = true;
-            c->scratch.rules_bytes = rose_cuda_rules_bytes(MAX_VOCAB);
+            c->ranks[0].scratch.rules_bytes = rose_cuda_rules_bytes(MAX_VOCAB);
             free(w->logits);
             free(w);
         }

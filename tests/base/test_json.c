@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 static rose_status parse(const char *text, size_t n, unsigned flags)
 {
@@ -383,6 +384,49 @@ static void writing(void **state)
     assert_null(rose_json_dumps(NULL, 0));
 }
 
+/* Every character survives UTF-8 and both escapes; every byte becomes itself or an escape. */
+static void characters(void **state)
+{
+    (void)state;
+    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
+        char utf8[4], text[ROSE_JSON_CODE_CAP + 4] = "[\"";
+        uint32_t back = 0;
+        if (!rose_utf8_is_char(cp)) {
+            assert_true(cp == 0x110000 || (cp >= 0xD800 && cp < 0xE000));
+            continue;
+        }
+        const unsigned n = rose_utf8_encode(cp, utf8);
+        assert_int_equal(n, cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4);
+        assert_int_equal(rose_utf8_len(utf8[0]), n);
+        assert_int_equal(rose_utf8_count(utf8, n), 1);
+        assert_int_equal(rose_utf8_decode((uint8_t *)utf8, (uint8_t *)utf8 + n, &back), n);
+        assert_int_equal(back, cp);
+        for (unsigned cut = 1; cut < n; cut++)
+            assert_false(rose_utf8_is_valid(utf8, cut) || !rose_utf8_is_inner(utf8[cut]));
+        const unsigned k = cp < 0x80 && cp % 2 == 0 ? rose_json_escape_byte(text + 2, (char)cp)
+                                                    : rose_json_escape_code(text + 2, cp);
+        assert_int_equal(k, text[2] != '\\' ? 1 : text[3] != 'u' ? 2 : cp < 0x10000 ? 6 : 12);
+        memcpy(text + 2 + k, "\"]", 2);
+        rose_json *v = rose_json_loadb(text, k + 4, ROSE_JSON_NUL, NULL);
+        assert_int_equal(rose_json_text_len(rose_json_at(v, 0)), n);
+        assert_memory_equal(rose_json_text(rose_json_at(v, 0)), utf8, n);
+        rose_json_decref(v);
+    }
+    rose_buf b = {0};
+    assert_int_equal(rose_json_escape_lower(&b, "\x1f\n\"\xff", 4), ROSE_OK);
+    assert_int_equal(rose_json_escape(&b, "\x1f\n\"\xff", 4), ROSE_OK);
+    assert_string_equal(rose_buf_str(&b), "\\u001f\\n\\\"\xff\\u001F\\n\\\"\xff");
+    rose_buf_free(&b);
+    for (int c = -128; c < 128; c++) {
+        const char high = (char)(c & 15), low = (char)(c >> 4 & 15);
+        const char text[] = {"0123456789abcdef"[(int)high], "0123456789ABCDEF"[(int)low], '\0'};
+        assert_int_equal(rose_hex_digit(text[0]), high);
+        assert_int_equal(rose_hex_digit(text[1]), low);
+        assert_true((rose_hex_digit((char)c) >= 0) ==
+                    (c != 0 && strchr("0123456789abcdefABCDEF", c) != NULL));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,7 +434,7 @@ int main(void)
         cmocka_unit_test(messages), cmocka_unit_test(limits),       cmocka_unit_test(numbers),
         cmocka_unit_test(equality), cmocka_unit_test(made_numbers), cmocka_unit_test(members),
         cmocka_unit_test(changes),  cmocka_unit_test(packing),      cmocka_unit_test(writing),
-        cmocka_unit_test(repairs),
+        cmocka_unit_test(repairs),  cmocka_unit_test(characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,7 +89,7 @@ static void pieces_equal_whole(void **state)
             size_t k =
                 i < n ? rose_detok_push(&d, t, ids[i], flags, piece) : rose_detok_finish(&d, piece);
             assert_true(k <= cap && (i < n || k <= 12));
-            assert_int_equal(rose_utf8_valid_prefix((const uint8_t *)piece, k), k);
+            assert_int_equal(rose_utf8_valid_prefix(piece, k), k);
             assert_int_equal(rose_buf_add(&pieces, piece, k), ROSE_OK);
         }
         assert_int_equal(pieces.len, whole.len);

@@ -12,9 +12,9 @@
 
 #include "backend/cpu/matmul_simd.h"
 
-ROSE_INLINE rose_weight_type kv_type(bool bf16)
+ROSE_INLINE rose_format kv_type(bool bf16)
 {
-    return bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+    return bf16 ? ROSE_BF16 : ROSE_F32;
 }
 
 /* The call's view of its scratch. */
@@ -195,7 +195,8 @@ ROSE_INLINE void value_part(const rose_attention *a, const attention_scratch *t,
     size_t v_at = rose_kv_k_bytes(bf16, a->head_dim);
     size_t panel_bytes = (size_t)ROSE_PANEL * ROSE_PANEL * (bf16 ? 2 : 4);
     const float *p = t->s + row * t->stride + group * ROSE_K_GROUP;
-    const bool has0 = from<ROSE_PANEL, has1 = to> ROSE_PANEL;
+    const bool has0 = from < ROSE_PANEL;
+    const bool has1 = to > ROSE_PANEL;
     const uint8_t *v0 = has0 ? page_at(a, 2 * group) + v_at : NULL;
     const uint8_t *v1 = has1 ? page_at(a, 2 * group + 1) + v_at : NULL;
     const intptr_t ahead0 = has0 ? ahead_of(a, 2 * group, 1, 0) : 0;

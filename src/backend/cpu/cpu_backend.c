@@ -16,8 +16,6 @@
 #include "model/rope.h"
 
 enum {
-    MAX_SEQS = 4096,
-    MAX_STEP_TOKENS = 1 << 20,
     MAX_WIDTH =
         1 << 24 /* limit of any dimension: the bytes of a product of two stay far below 2^64 */
 };
@@ -73,26 +71,10 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
 {
     int cpus[ROSE_POOL_MAX_THREADS];
 
-    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
-                         MAX_SEQS);
-    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
-                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
-    if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
-                         "the option out",
-                         o->max_model_len, a->max_positions, a->max_positions);
-    if (o->max_model_len == 1)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len 1 has no room for a prompt and a token: at least 2");
+    rose_status st = rose_backend_check_opts(o, a, p, err);
+    if (st != ROSE_OK) return st;
     if (o->cpu.n_cpus > 0 && o->cpu.cpus == NULL)
         return rose_fail(err, ROSE_E_INVAL, "n_cpus is %u, but cpus is NULL", o->cpu.n_cpus);
-    p->max_seqs = o->max_seqs;
-    p->max_step_tokens = o->max_step_tokens;
-    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
     p->n_threads = o->cpu.n_threads;
     if (p->n_threads == 0) p->n_threads = o->cpu.n_cpus;
     if (p->n_threads == 0) p->n_threads = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
@@ -127,7 +109,7 @@ static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
     for (uint32_t i = 0; i < a->n_kinds; i++)
         if (rose_rope_of_kind(a, i) == (int)i) position += a->kinds[i].mixer.rope.dim;
     return p->max_model_len * position * sizeof(float) +
-           rose_dtype_bytes(rose_cpu_tok_dtype(m, p), n_tok);
+           rose_values_bytes(rose_cpu_tok_dtype(m, p), n_tok);
 }
 
 /* bf16 KV pages: half the memory and bandwidth of fp32, and about the error of int8 activations
@@ -146,7 +128,7 @@ static rose_status choose_types(const rose_model *m, const rose_backend_opts *o,
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "quantization int8: the weights of %s are quantized already (most are "
                          "%s); use quantization none",
-                         m->name, rose_dtype_name(m->dtype));
+                         m->name, rose_formats[m->dtype].name);
     if (p->dtype == ROSE_COMPUTE_AUTO) {
         p->int8_activations = m->has_blocks;
         p->dtype = m->dtype == ROSE_BF16 || p->quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16
@@ -272,24 +254,10 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 
 /* ---- open and close ---- */
 
-static void log_phases(const rose_cpu *c)
-{
-#ifdef ROSE_CPU_PHASES
-    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "out",
-                                                     "up",    "down", "head", "sample"};
-    for (int i = 0; i < ROSE_N_PHASES && c->n_steps > 0; i++)
-        rose_log(ROSE_LOG_INFO, "cpu", "%-10s %10.1f us a step", names[i],
-                 (double)c->phase_ns[i] / 1e3 / (double)c->n_steps);
-#else
-    (void)c;
-#endif
-}
-
 static void cpu_close(void *ctx)
 {
     rose_cpu *c = ctx;
     if (c == NULL) return;
-    log_phases(c);
     rose_pool_destroy(c->pool);
     rose_region_unmap(&c->weights_region);
     rose_region_unmap(&c->kv_region);

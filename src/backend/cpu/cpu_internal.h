@@ -21,7 +21,7 @@ enum {
 typedef struct rose_cpu_run {
     void *w;      /* panels, kernels.h */
     float *scale; /* [n] of int8 weights, else NULL */
-    rose_weight_type type;
+    rose_format type;
     uint32_t first, n;
 } rose_cpu_run;
 
@@ -121,21 +121,6 @@ typedef struct rose_region {
     size_t size;
 } rose_region;
 
-/* The phases whose times are measured and logged at close, in a build with `make
- * EXTRA_CFLAGS=-DROSE_CPU_PHASES`. */
-typedef enum rose_cpu_phase {
-    ROSE_PHASE_EMBED,
-    ROSE_PHASE_NORM,
-    ROSE_PHASE_QKV,
-    ROSE_PHASE_ATTENTION,
-    ROSE_PHASE_OUT,
-    ROSE_PHASE_UP,
-    ROSE_PHASE_DOWN,
-    ROSE_PHASE_HEAD,
-    ROSE_PHASE_SAMPLE,
-    ROSE_N_PHASES
-} rose_cpu_phase;
-
 typedef struct rose_cpu {
     rose_arch arch;
     rose_memory_plan plan;
@@ -149,15 +134,14 @@ typedef struct rose_cpu {
     size_t kv_head_bytes;
     uint64_t ticket;
     uint32_t n_results;
-    uint64_t phase_ns[ROSE_N_PHASES], n_steps;
 } rose_cpu;
 
 /* The types in which the plan keeps the parts of a matrix. A gated matrix has one type: if the file
  * has two, it is widened, because the panels of gate and up alternate. */
-void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_linear *from,
-                         bool gated, const rose_memory_plan *p);
+void rose_cpu_part_types(rose_format types[ROSE_LINEAR_PARTS], const rose_linear *from, bool gated,
+                         const rose_memory_plan *p);
 /* The type in which the plan keeps the token embedding of a model whose head is not tied. */
-rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
+rose_format rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
 rose_linear rose_cpu_head(const rose_model *m);
 rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data);
 /* "1 Q8_0, 210 Q4_1": how many matrices of the files are kept as what. */

@@ -140,9 +140,9 @@ static uint32_t choose_whole(const rose_attend_limits *l, const rose_cuda_item *
 }
 
 static rose_attend_unit unit_of(const rose_cuda_item *item, uint32_t i, uint32_t begin,
-                                uint32_t end, uint32_t part)
+                                uint32_t end, uint32_t part, uint32_t written)
 {
-    return (rose_attend_unit){i, begin, end, part, item->row, item->pos, item->table, 0};
+    return (rose_attend_unit){i, begin, end, part, item->row, item->pos, item->table, written};
 }
 
 rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
@@ -154,15 +154,16 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
     c.inner = unit < ROSE_ATTEND_SPLIT;
     const uint32_t size = c.inner ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT;
     const uint32_t whole = c.inner ? 1 : choose_whole(l, items, n_items, window);
-    uint32_t part = 0;
+    uint32_t part = 0, written = 0;
     for (uint32_t i = 0; i < n_items; i++) {
+        if (i == 0 || items[i].table != items[i - 1].table) written = items[i].pos;
         const uint32_t n = n_met(&items[i], window, size);
         uint32_t first;
         const uint32_t end = visible(&items[i], window, &first);
         folds[i] = (rose_attend_fold){ROSE_ATTEND_NONE, 0, 0, ROSE_ATTEND_NONE};
         if (n == 0) continue;
         if (n <= whole || first / unit == (end - 1) / unit) {
-            units[c.n_units++] = unit_of(&items[i], i, first, end, ROSE_ATTEND_NONE);
+            units[c.n_units++] = unit_of(&items[i], i, first, end, ROSE_ATTEND_NONE, written);
             continue;
         }
         folds[i] = (rose_attend_fold){
@@ -170,7 +171,7 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
             c.inner ? first / size % (ROSE_ATTEND_SPLIT / ROSE_ATTEND_INNER) : ROSE_ATTEND_NONE};
         for (uint32_t at = first; at < end;) {
             const uint32_t next = least(end, at / unit * unit + unit);
-            units[c.n_units++] = unit_of(&items[i], i, at, next, part);
+            units[c.n_units++] = unit_of(&items[i], i, at, next, part, written);
             part += (next - 1) / size - at / size + 1;
             at = next;
         }

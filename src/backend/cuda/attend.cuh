@@ -60,6 +60,20 @@ ROSE_DEVICE float merge_factors(float M, float m, float *a, float *b)
     return top;
 }
 
+/* Merges m and l into M and L; returns the factors for O. */
+ROSE_DEVICE float2 merge_ml(float *M, float *L, float m, float l)
+{
+    float2 by;
+    *M = merge_factors(*M, m, &by.x, &by.y);
+    *L = fmaf(l, by.y, *L * by.x);
+    return by;
+}
+
+ROSE_DEVICE float merge_o(float O, float o, float2 by)
+{
+    return fmaf(o, by.y, O * by.x);
+}
+
 /* 16 pairs (query row, head of the group) of an item, from pair r0 on, in shared memory as a page
  * has 16 tokens of K. One warp. */
 template <typename T, int HD>

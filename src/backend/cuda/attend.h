@@ -53,11 +53,11 @@ typedef struct rose_cuda_rotary {
 /* A unit of decode: one thread block for each KV head computes positions begin .. end - 1 of an
  * item with one row. `part` is the unit's first partial result. If `part` is NONE, the unit has all
  * visible positions and writes the output. If `item` is NONE, the unit is padding. The other
- * fields are copied from the item, so that a thread block reads one entry only. `unused` makes the
- * entry 32 bytes. */
+ * fields are copied from the item, so that a thread block reads one entry only. `written`: from
+ * this position on the step itself writes the pages. */
 typedef struct rose_attend_unit {
     uint32_t item, begin, end, part;
-    uint32_t row, pos, table, unused;
+    uint32_t row, pos, table, written;
 } rose_attend_unit;
 
 /* The partial results that are merged into the output of an item; folds[i] belongs to item i. If
@@ -125,7 +125,8 @@ rose_attend_limits rose_attend_limits_of(uint32_t sms, uint32_t n_q, uint32_t n_
                                          uint32_t head_dim, uint32_t max_seqs,
                                          uint32_t max_model_len, uint32_t pool_pages);
 
-/* Divides items with one row each into units. `units` has room for max_units entries and `folds`
+/* Divides items with one row each into units. Neighbours of one sequence have the same `table`, and
+ * ascending positions. `units` has room for max_units entries and `folds`
  * for n_items. n_items is at most the max_seqs of the limits. O(units), no allocation. */
 rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
                                     uint32_t n_items, uint32_t window, rose_attend_unit *units,

@@ -37,13 +37,21 @@ template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 /* q is in registers, or stays in shared memory where registers are too few. */
 template <int HD> constexpr bool KEEP_Q = HD <= 128;
 
-/* The block's shared memory after the rings. */
+/* Maximum and sum of the split, and of the splits before it (attend.h). */
+typedef struct __align__(16) decode_ml
+{
+    float m, l, M, L;
+}
+decode_ml;
+
+/* The block's shared memory: the rings, and what follows them. */
 typedef struct decode_space {
-    uint8_t *q;   /* [8 or 16 rows][HD] of T, as a page has tokens of K */
-    void *own;    /* K, then V, of the row's own position: T [2][HD] */
-    float4 *ml;   /* [group] m and l of split and context */
-    float2 *sums; /* [group][HD] O of both */
-    float *parts; /* [warps][group][HD + 2] the results of a round */
+    uint8_t *rings;
+    uint8_t *q;    /* [8 or 16 rows][HD] of T, as a page has tokens of K */
+    void *own;     /* K, then V, of the row's own position: T [2][HD] */
+    decode_ml *ml; /* [group] */
+    float2 *sums;  /* [group][HD] o of the split, O of those before it */
+    float *parts;  /* [warps][group][HD + 2] the results of a round */
 } decode_space;
 
 /* Bytes of q and own. */
@@ -53,17 +61,19 @@ template <int HD, int ROWS> static size_t decode_shared(uint32_t warps, uint32_t
 {
     const size_t bytes =
         (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, ROWS> +
-        group * (sizeof(float4) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
+        group * (sizeof(decode_ml) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
     const size_t fold = FOLD_BYTES(HD, warps * 32);
     return bytes > fold ? bytes : fold;
 }
 
-template <int HD, int ROWS> ROSE_DEVICE decode_space space_of(uint8_t *after, uint32_t group)
+template <int HD, int ROWS>
+ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t group)
 {
     decode_space s;
-    s.q = after;
-    s.own = after + PIECE<HD> / 2 * ROWS;
-    s.ml = reinterpret_cast<float4 *>(after + HEADS_BYTES<HD, ROWS>);
+    s.rings = memory;
+    s.q = memory + warps * SLOTS<HD> * PIECE<HD>;
+    s.own = s.q + PIECE<HD> / 2 * ROWS;
+    s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, ROWS>);
     s.sums = reinterpret_cast<float2 *>(s.ml + group);
     s.parts = reinterpret_cast<float *>(s.sums + group * HD);
     return s;
@@ -84,63 +94,61 @@ ROSE_DEVICE void put_out(const rose_cuda_attend &a, uint32_t row, uint32_t q, ui
         from_f32(v, static_cast<T *>(a.out) + h_index(row, q * a.kv.head_dim + d, a.out_k_pad));
 }
 
-/* Merges the results of inner blocks `from` to `to` - 1, which are in rounds at parts[0 ..], into
- * the sums of row r: one warp. A split that has ended goes to the context if the unit is the whole
- * context, else to a.parts. */
+/* A round: warp i has inner block at + i of the unit, if that is one of from .. to - 1. */
+typedef struct decode_round {
+    uint32_t at, from, to;
+} decode_round;
+
+/* Merges a round into the sums of query head r of the group: one warp. A split that has ended goes
+ * to the context if the unit is the whole context, else to a.parts. */
 template <typename T, int HD>
-ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w,
-                             const decode_space &at, uint32_t r, uint32_t round, uint32_t from,
-                             uint32_t to, uint32_t lane)
+ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
+                             uint32_t r, const decode_round &now)
 {
-    const rose_attend_unit u = w.u;
-    const uint32_t row = w.item.row, group = w.group, q = w.head * group + r;
-    const uint32_t blocks = (u.end - 1) / ROSE_ATTEND_INNER + 1;
-    const bool begins = round <= u.begin / ROSE_ATTEND_INNER, ends = to == blocks;
-    const bool border = !begins && round % SPLIT_BLOCKS == 0, whole = u.part == ROSE_ATTEND_NONE;
-    const uint32_t part = u.part - u.begin / ROSE_ATTEND_SPLIT + round / SPLIT_BLOCKS;
-    float *before = border && !whole ? part_at<HD>(a, part - 1, q) : NULL;
-    float *out = ends && !whole ? part_at<HD>(a, part, q) : NULL;
-    float4 ml = begins ? make_float4(-INFINITY, 0, -INFINITY, 0) : at.ml[r];
-    float fa[MAX_WARPS], fb[MAX_WARPS], sa = 1, sb = 0, ea = 1, eb = 0;
-    if (before != NULL && lane == 0) before[HD] = ml.x, before[HD + 1] = ml.y;
+    const uint32_t lane = threadIdx.x % 32, q = w.head * w.group + r;
+    const bool whole = w.u.part == ROSE_ATTEND_NONE;
+    const bool begins = now.at * ROSE_ATTEND_INNER <= w.u.begin;
+    const bool ends = now.to * ROSE_ATTEND_INNER >= w.u.end;
+    const bool border = !begins && now.at % SPLIT_BLOCKS == 0; /* a split has ended */
+    const uint32_t part = w.u.part - w.u.begin / ROSE_ATTEND_SPLIT + now.at / SPLIT_BLOCKS;
+    float *const before = border && !whole ? part_at<HD>(a, part - 1, q) : NULL;
+    float *const out = ends && !whole ? part_at<HD>(a, part, q) : NULL;
+    const float *const parts = s.parts + r * (HD + 2);
+    const uint32_t apart = w.group * (HD + 2);
+    decode_ml x = begins ? decode_ml{-INFINITY, 0, -INFINITY, 0} : s.ml[r];
+    float2 by_split = {1, 0}, by_end = {1, 0}, by[MAX_WARPS];
+    if (before != NULL && lane == 0) before[HD] = x.m, before[HD + 1] = x.l;
     if (border) {
-        ml.z = merge_factors(ml.z, ml.x, &sa, &sb);
-        ml.w = fmaf(ml.y, sb, ml.w * sa);
-        ml.x = -INFINITY;
-        ml.y = 0;
+        by_split = merge_ml(&x.M, &x.L, x.m, x.l);
+        x.m = -INFINITY;
+        x.l = 0;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < MAX_WARPS; i++) {
-        if (round + i < from || round + i >= to) continue;
-        const float *one = at.parts + (i * group + r) * (HD + 2);
-        ml.x = merge_factors(ml.x, one[HD], &fa[i], &fb[i]);
-        ml.y = fmaf(one[HD + 1], fb[i], ml.y * fa[i]);
-    }
-    if (ends && whole) {
-        ml.z = merge_factors(ml.z, ml.x, &ea, &eb);
-        ml.w = fmaf(ml.y, eb, ml.w * ea);
-    }
-    const float inv = __frcp_rn(ml.w);
+    for (uint32_t i = 0; i < MAX_WARPS; i++)
+        if (now.at + i >= now.from && now.at + i < now.to)
+            by[i] = merge_ml(&x.m, &x.l, parts[i * apart + HD], parts[i * apart + HD + 1]);
+    if (ends && whole) by_end = merge_ml(&x.M, &x.L, x.m, x.l);
+    const float inv = __frcp_rn(x.L);
 #pragma unroll 1 /* as in block_scores */
     for (uint32_t d = lane; d < HD; d += 32) {
-        float2 o = begins ? make_float2(0, 0) : at.sums[r * HD + d];
+        float2 o = begins ? make_float2(0, 0) : s.sums[r * HD + d];
         if (before != NULL) before[d] = o.x;
-        if (border) o = make_float2(0, fmaf(o.x, sb, o.y * sa));
+        if (border) o = make_float2(0, merge_o(o.y, o.x, by_split));
 #pragma unroll
         for (uint32_t i = 0; i < MAX_WARPS; i++)
-            if (round + i >= from && round + i < to)
-                o.x = fmaf(at.parts[(i * group + r) * (HD + 2) + d], fb[i], o.x * fa[i]);
+            if (now.at + i >= now.from && now.at + i < now.to)
+                o.x = merge_o(o.x, parts[i * apart + d], by[i]);
         if (!ends)
-            at.sums[r * HD + d] = o;
+            s.sums[r * HD + d] = o;
         else if (whole)
-            put_out<T>(a, row, q, d, fmaf(o.x, eb, o.y * ea) * inv);
+            put_out<T>(a, w.item.row, q, d, merge_o(o.y, o.x, by_end) * inv);
         else
             out[d] = o.x;
     }
     __syncwarp();
     if (lane != 0) return;
-    at.ml[r] = ml;
-    if (out != NULL) out[HD] = ml.x, out[HD + 1] = ml.y;
+    s.ml[r] = x;
+    if (out != NULL) out[HD] = x.m, out[HD + 1] = x.l;
 }
 
 /* What a warp copies next: K pages of an inner block, then its V pages. The warp holds the page ids
@@ -253,11 +261,11 @@ ROSE_DEVICE void ring_next(decode_ring *r, const rose_cuda_attend &a, uint32_t l
 
 /* Puts the row's own K (v 0) or V into the piece at `at`, if the piece is its page. */
 template <typename T, int HD>
-ROSE_DEVICE void put_own(uint8_t *smem, uint32_t at, const decode_space &s, const decode_work &w,
-                         uint32_t page, uint32_t v, uint32_t lane)
+ROSE_DEVICE void put_own(uint32_t at, const decode_space &s, const decode_work &w, uint32_t page,
+                         uint32_t v, uint32_t lane)
 {
     if (w.slot == ROSE_CUDA_NO_SLOT || page != w.item.pos / ROSE_PAGE) return;
-    uint4 *piece = reinterpret_cast<uint4 *>(smem + (at - shared_at(smem)));
+    uint4 *piece = reinterpret_cast<uint4 *>(s.rings + (at - shared_at(s.rings)));
     const uint4 *own = static_cast<const uint4 *>(s.own) + v * (HD / 8);
     for (uint32_t i = lane; i < HD / 8; i += 32)
         piece[page_index(w.item.pos % ROSE_PAGE, i * 8, HD) / 8] = own[i];
@@ -274,16 +282,22 @@ ROSE_DEVICE void load_heads(uint32_t q[4], uint32_t at, uint32_t c, uint32_t lan
     if (ROWS == 1) q[1] = q[3] = 0;
 }
 
-/* Sums over head_dim of the pages of K of an inner block. q: all chunks of 16 dims, or one where q
- * is in shared memory. */
+/* What a warp has of the query heads: q, all chunks of 16 dims or one where q is in shared memory;
+ * and m, l and o of an inner block. */
+template <int HD, int ROWS> struct decode_heads {
+    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4];
+    float o[HD / 8][4], m[ROWS], l[ROWS];
+};
+
+/* Sums over head_dim of the pages of K of an inner block. */
 template <typename T, int HD, int ROWS>
 ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], decode_ring *r,
                               const rose_cuda_attend &a, const decode_work &w,
-                              const decode_space &s, uint8_t *smem, uint32_t block, uint32_t lane)
+                              const decode_space &s, uint32_t block)
 {
     constexpr int N = ABREAST<HD>;
     const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
-    const uint32_t q_at = shared_at(s.q);
+    const uint32_t q_at = shared_at(s.q), lane = threadIdx.x % 32;
 #pragma unroll
     for (uint32_t from = 0; from < INNER_PAGES; from += N) {
         uint32_t at[N], n = 0;
@@ -291,7 +305,7 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], deco
         for (uint32_t i = 0; i < N; i++) {
             if (from + i < j0 || from + i >= j1) continue;
             at[i] = ring_take<HD, N>(*r, n++);
-            put_own<T, HD>(smem, at[i], s, w, block * INNER_PAGES + from + i, 0, lane);
+            put_own<T, HD>(at[i], s, w, block * INNER_PAGES + from + i, 0, lane);
         }
         if (n == 0) continue;
 #pragma unroll
@@ -311,23 +325,25 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], deco
 
 /* One inner block. */
 template <typename T, int HD, int ROWS>
-ROSE_DEVICE void attend_block(float o[HD / 8][4], float m[ROWS], float l[ROWS], uint32_t (*q)[4],
-                              decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
-                              const decode_space &s, uint8_t *smem, uint32_t block,
-                              const attend_score &by, uint32_t lane)
+ROSE_DEVICE void attend_block(decode_heads<HD, ROWS> *h, decode_ring *r, const rose_cuda_attend &a,
+                              const decode_work &w, const decode_space &s, uint32_t block,
+                              const attend_score &by)
 {
-    const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
+    const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block), lane = threadIdx.x % 32;
     const uint32_t lo[2] = {w.u.begin, w.u.begin}, end[2] = {w.u.end, w.u.end};
     float x[INNER_PAGES][2][4] = {};
     uint32_t prob[INNER_PAGES][4];
-    block_scores<T, HD, ROWS>(x, q, r, a, w, s, smem, block, lane);
-    soften<T, ROWS>(x, prob, m, l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
+#pragma unroll
+    for (int d = 0; d < HD / 8; d++)
+        h->o[d][0] = h->o[d][1] = h->o[d][2] = h->o[d][3] = 0;
+    block_scores<T, HD, ROWS>(x, h->q, r, a, w, s, block);
+    soften<T, ROWS>(x, prob, h->m, h->l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
 #pragma unroll 1 /* as in block_scores */
     for (uint32_t j = 0; j < j1; j++) {
         if (j >= j0) {
             const uint32_t at = ring_take<HD, 1>(*r, 0);
-            put_own<T, HD>(smem, at, s, w, block * INNER_PAGES + j, 1, lane);
-            add_values<T, HD / 8>(o, prob[0], at, 0, HD * 16, lane);
+            put_own<T, HD>(at, s, w, block * INNER_PAGES + j, 1, lane);
+            add_values<T, HD / 8>(h->o, prob[0], at, 0, HD * 16, lane);
             ring_next<T, HD>(r, a, lane);
         }
 #pragma unroll
@@ -423,38 +439,46 @@ ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const decode_rotary<HD> &
     }
 }
 
+/* The warp's results of inner block `block`: to a.parts, or to the round's. */
+template <int HD, int ROWS>
+ROSE_DEVICE void put_block(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
+                           const decode_heads<HD, ROWS> &h, uint32_t block, bool to_parts)
+{
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t part = w.u.part + block - w.u.begin / ROSE_ATTEND_INNER;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint32_t row = lane / 4 + i * 8;
+        if (row >= w.group) continue;
+        put_part<HD>(to_parts ? part_at<HD>(a, part, w.head * w.group + row)
+                              : s.parts + (warp * w.group + row) * (HD + 2),
+                     h.o, i, h.m[i], h.l[i], lane);
+    }
+}
+
 /* The inner blocks of a unit, a round at a time. */
 template <typename T, int HD, int ROWS>
 ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
-                             decode_ring *r, uint8_t *smem, bool to_parts, const attend_score &by)
+                             decode_ring *r, bool to_parts, const attend_score &by)
 {
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32;
     const uint32_t first = w.u.begin / ROSE_ATTEND_INNER,
                    blocks = (w.u.end - 1) / ROSE_ATTEND_INNER + 1;
-    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4];
+    decode_heads<HD, ROWS> h;
 #pragma unroll
     for (int c = 0; c < (KEEP_Q<HD> ? HD / 16 : 0); c++)
-        load_heads<HD, ROWS>(q[c], shared_at(s.q), c, lane);
-    for (uint32_t round = first / warps * warps; round < blocks; round += warps) {
-        const uint32_t block = round + warp;
-        if (block >= first && block < blocks) {
-            float o[HD / 8][4] = {}, m[ROWS], l[ROWS];
-            attend_block<T, HD, ROWS>(o, m, l, q, r, a, w, s, smem, block, by, lane);
-#pragma unroll
-            for (int h = 0; h < ROWS; h++) {
-                const uint32_t i = lane / 4 + h * 8;
-                if (i >= w.group) continue;
-                float *to = to_parts
-                                ? part_at<HD>(a, w.u.part + block - first, w.head * w.group + i)
-                                : s.parts + (warp * w.group + i) * (HD + 2);
-                put_part<HD>(to, o, h, m[h], l[h], lane);
-            }
+        load_heads<HD, ROWS>(h.q[c], shared_at(s.q), c, threadIdx.x % 32);
+    for (uint32_t at = first / warps * warps; at < blocks; at += warps) {
+        const decode_round now = {at, max(at, first), min(at + warps, blocks)};
+        const uint32_t block = at + warp;
+        if (block >= now.from && block < now.to) {
+            attend_block<T, HD, ROWS>(&h, r, a, w, s, block, by);
+            put_block<HD, ROWS>(a, w, s, h, block, to_parts);
         }
         if (to_parts) continue;
         __syncthreads();
         for (uint32_t i = warp; i < w.group; i += warps)
-            merge_round<T, HD>(a, w, s, i, round, max(round, first), min(round + warps, blocks),
-                               lane);
+            merge_round<T, HD>(a, w, s, i, now);
         __syncthreads();
     }
 }
@@ -485,7 +509,7 @@ ROSE_DEVICE decode_work work_at(const rose_cuda_attend &a, uint32_t i)
     const uint4 *from = reinterpret_cast<const uint4 *>(a.units + i / a.kv.n_heads);
     const uint4 u = __ldcg(from), of = __ldcg(from + 1);
     decode_work w;
-    w.u = {u.x, u.y, u.z, u.w, of.x, of.y, of.z, 0};
+    w.u = {u.x, u.y, u.z, u.w, of.x, of.y, of.z, of.w};
     w.item = {of.x, 1, of.y, of.z};
     w.head = i % a.kv.n_heads;
     w.group = a.n_q / a.kv.n_heads;
@@ -518,7 +542,7 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
         ring_init(&full[0][0] + i, 1);
     __syncthreads();
-    const decode_space s = space_of<HD, ROWS>(smem + warps * S * PIECE<HD>, a.n_q / a.kv.n_heads);
+    const decode_space s = space_of<HD, ROWS>(smem, warps, a.n_q / a.kv.n_heads);
     decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}, {}, 0};
     const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
@@ -531,12 +555,12 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
         const bool parts = w.u.part != ROSE_ATTEND_NONE;
         r.next.u.item = ROSE_ATTEND_NONE;
         if (r.feed.i != i) feed_unit(&r.feed, w, i, warp);
-        /* Without `fused` the kernel before this one may still be writing the own page. */
+        /* Without `fused` the kernel before this one may still be writing the last pages. */
         uint32_t started = waited ? S : 0;
 #pragma unroll 1 /* as in block_scores */
         for (; started < S; started++) {
             const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
-            if (late || (fused.qkv == NULL && page == w.item.pos / ROSE_PAGE)) break;
+            if (late || (fused.qkv == NULL && page >= w.u.written / ROSE_PAGE)) break;
             ring_fetch<T, HD>(&r, a, started, lane);
         }
         if (fused.qkv != NULL) load_angles(&rotary.angles, fused, w.item.pos, lane);
@@ -559,7 +583,7 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
         if (!parts && i + gridDim.x < n) r.next = work_at(a, i + gridDim.x);
         r.next_i = i + gridDim.x;
         __syncthreads();
-        attend_unit<T, HD, ROWS>(a, w, s, &r, smem, c.inner != 0 && parts, by);
+        attend_unit<T, HD, ROWS>(a, w, s, &r, c.inner != 0 && parts, by);
         if (parts)
             end_unit<T, HD>(a, w, c.inner != 0 ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT, smem);
     }

@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
     const uint32_t r = work % a.item_rows, row = item.row + r, end = item.pos + r + 1;
     const uint32_t lo = a.window != 0 && end > a.window ? end - a.window : 0;
     const uint32_t *table = a.tables + item.table;
-    float m = -INFINITY, l = 0, o = 0, M = -INFINITY, L = 0, O = 0, x, y;
+    float m = -INFINITY, l = 0, o = 0, M = -INFINITY, L = 0, O = 0;
     pdl_launch();
     pdl_wait();
     if (r >= item.n_rows) return;
@@ -40,9 +40,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
          p0 += ROSE_ATTEND_INNER) {
         const uint32_t from = max(lo, p0), to = min(end, p0 + ROSE_ATTEND_INNER);
         if (p0 % ROSE_ATTEND_SPLIT == 0) {
-            M = merge_factors(M, m, &x, &y);
-            L = fmaf(l, y, L * x);
-            O = fmaf(o, y, O * x);
+            O = merge_o(O, o, merge_ml(&M, &L, m, l));
             m = -INFINITY;
             l = o = 0;
         }
@@ -66,13 +64,9 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(const rose_
             const T *page = page_of<T>(a.kv, table[p / ROSE_PAGE], kv) + ROSE_PAGE * a.kv.hd_pad;
             v = fmaf(w, to_f32(page[page_index(p % ROSE_PAGE, i, a.kv.hd_pad)]), v);
         }
-        m = merge_factors(m, top, &x, &y);
-        l = fmaf((sum[0] + sum[1]) + (sum[2] + sum[3]), y, l * x);
-        o = fmaf(v, y, o * x);
+        o = merge_o(o, v, merge_ml(&m, &l, top, (sum[0] + sum[1]) + (sum[2] + sum[3])));
     }
-    merge_factors(M, m, &x, &y);
-    L = fmaf(l, y, L * x);
-    O = fmaf(o, y, O * x);
+    O = merge_o(O, o, merge_ml(&M, &L, m, l));
     if (i < hd)
         from_f32(O * __frcp_rn(L),
                  static_cast<T *>(a.out) + h_index(row, head * hd + i, a.out_k_pad));

@@ -163,62 +163,94 @@ ROSE_DEVICE T *piece_to(const rose_cuda_rotary &a, const rotary_row &r, uint32_t
            page_index(r.slot % ROSE_PAGE, piece * 8, pad);
 }
 
+/* Cosines and sines of the row, where rotate_here serves. */
+template <int C> struct piece_angles {
+    float cos[C / 2][8], sin[C / 2][8];
+    uint32_t turns; /* pieces of a lane in half */
+    bool here;
+};
+
+template <int C> ROSE_DEVICE void load_here(piece_angles<C> *to, const rotary_row &r, uint32_t t)
+{
+#pragma unroll
+    for (int i = 0; i < C / 2; i++)
+        if ((uint32_t)i < to->turns) {
+            table8(to->cos[i], r.cos + (i * 4 + t) * 8);
+            table8(to->sin[i], r.sin + (i * 4 + t) * 8);
+        }
+}
+
 template <typename T, int C>
-static __global__ void __launch_bounds__(ROTARY_WARPS * 32, C > 4   ? 2
-                                                            : C > 2 ? 4
-                                                                    : 6)
+ROSE_DEVICE void load_pieces(float x[C][8], const rose_cuda_rotary &a, size_t from, uint32_t t)
+{
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        const uint32_t d = (c * 4 + t) * 8;
+        if (d >= a.kv.head_dim) continue;
+        if (a.qkv_f32)
+            load8(x[c], static_cast<const float *>(a.qkv) + from + d);
+        else
+            load8(x[c], static_cast<const T *>(a.qkv) + from + d);
+    }
+}
+
+/* RoPE. C says how many pieces of 32 dims half may have: a case for each, as an index of x must be
+ * known to the compiler. */
+template <int C>
+ROSE_DEVICE void rotate_pieces(float x[C][8], const rose_cuda_rotary &a, const rotary_row &r,
+                               const piece_angles<C> &by, uint32_t t, uint32_t lane)
+{
+    if (C <= 4 && !by.here)
+        rotate_across<C>(x, r.cos, r.sin, a.rot_dim / 2, t, lane);
+    else if (by.turns == 1)
+        rotate_here<C, 1>(x, by.cos, by.sin);
+    else if (C >= 4 && by.turns == 2)
+        rotate_here<C, 2>(x, by.cos, by.sin);
+    else if (C >= 8)
+        rotate_here<C, 4>(x, by.cos, by.sin);
+}
+
+/* K and V saturate (attend_rotary.cuh). */
+template <typename T, int C>
+ROSE_DEVICE void store_pieces(float x[C][8], const rose_cuda_rotary &a, const rotary_row &r,
+                              uint32_t head, uint32_t t)
+{
+    const float top = largest(static_cast<T *>(NULL));
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        T *to = piece_to<T>(a, r, head, c * 4 + t);
+        if (to == NULL) continue;
+        if (head >= a.n_q)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[c][e] = fminf(fmaxf(x[c][e], -top), top);
+        store8(to, x[c]);
+    }
+}
+
+/* Blocks that an SM holds: 6, 4 or 2 with 2, 4 or 8 pieces, as registers allow. */
+template <int C> constexpr int PIECE_BLOCKS = C > 2 ? 8 / (C / 2) : 6;
+
+/* A block has 8 rows and `per` heads for each warp; `parts` blocks have the same rows. */
+template <typename T, int C>
+static __global__ void __launch_bounds__(ROTARY_WARPS * 32, PIECE_BLOCKS<C>)
     pieces_kernel(const rose_cuda_rotary a, const uint32_t per, const uint32_t parts)
 {
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, n_kv = a.kv.n_heads, hd = a.kv.head_dim;
-    const uint32_t heads = a.n_q + 2 * n_kv, half = a.rot_dim / 2, turns = half / 32;
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, n_kv = a.kv.n_heads;
+    const uint32_t heads = a.n_q + 2 * n_kv;
     const uint32_t first = blockIdx.x % parts * ROTARY_WARPS * per + threadIdx.x / 32;
-    const bool here = turns_here(a.rot_dim);
-    const float top = largest(static_cast<T *>(NULL));
-    float cos[C / 2][8] = {}, sin[C / 2][8] = {};
+    piece_angles<C> by = {{}, {}, a.rot_dim / 64, turns_here(a.rot_dim)};
     pdl_launch();
     pdl_wait();
     const rotary_row r = rotary_row_of(a, blockIdx.x / parts * ROTARY_ROWS + lane / 4);
-    if (a.cos != NULL && here)
-#pragma unroll
-        for (int i = 0; i < C / 2; i++)
-            if ((uint32_t)i < turns) {
-                table8(cos[i], r.cos + (i * 4 + t) * 8);
-                table8(sin[i], r.sin + (i * 4 + t) * 8);
-            }
+    if (a.cos != NULL && by.here) load_here<C>(&by, r, t);
     for (uint32_t i = 0, head = first; i < per && head < heads; i++, head += ROTARY_WARPS) {
-        const size_t from = ((size_t)r.row * heads + head) * hd;
         const float *norm = head < a.n_q ? a.q_norm : head < a.n_q + n_kv ? a.k_norm : NULL;
         float x[C][8] = {};
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            const uint32_t d = (c * 4 + t) * 8;
-            if (d >= hd) continue;
-            if (a.qkv_f32)
-                load8(x[c], static_cast<const float *>(a.qkv) + from + d);
-            else
-                load8(x[c], static_cast<const T *>(a.qkv) + from + d);
-        }
-        if (norm != NULL) norm_pieces<C>(x, norm, hd, a.eps, t);
-        if (a.cos != NULL && head < a.n_q + n_kv) {
-            if (C <= 4 && !here)
-                rotate_across<C>(x, r.cos, r.sin, half, t, lane);
-            else if (turns == 1)
-                rotate_here<C, 1>(x, cos, sin);
-            else if (C >= 4 && turns == 2)
-                rotate_here<C, 2>(x, cos, sin);
-            else if (C >= 8)
-                rotate_here<C, 4>(x, cos, sin);
-        }
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            T *to = piece_to<T>(a, r, head, c * 4 + t);
-            if (to == NULL) continue;
-            if (head >= a.n_q)
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    x[c][e] = fminf(fmaxf(x[c][e], -top), top);
-            store8(to, x[c]);
-        }
+        load_pieces<T, C>(x, a, ((size_t)r.row * heads + head) * a.kv.head_dim, t);
+        if (norm != NULL) norm_pieces<C>(x, norm, a.kv.head_dim, a.eps, t);
+        if (a.cos != NULL && head < a.n_q + n_kv) rotate_pieces<C>(x, a, r, by, t, lane);
+        store_pieces<T, C>(x, a, r, head, t);
     }
 }
 

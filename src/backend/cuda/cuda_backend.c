@@ -1,5 +1,4 @@
-/* backend/cuda/cuda_backend.c - the CUDA backend: open, step, collect, copy of
- * pages, close.
+/* backend/cuda/cuda_backend.c - the CUDA backend: open, step, collect, close.
  *
  * step() fills the tables of the step in pinned memory and copies them to the GPU in one piece. It
  * then launches a captured graph (decode steps, and short steps of one prompt) or the kernels one
@@ -26,48 +25,28 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
-{
-    rose_status st = e == cudaErrorMemoryAllocation ? ROSE_E_NOMEM : ROSE_E_BACKEND;
-    if (e == cudaErrorNotReady)
-        return rose_fail(err, st,
-                         "CUDA: %s: the GPU has not answered in time "
-                         "(--device-timeout-ms)",
-                         what);
-    return rose_fail(err, st, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e),
-                     cudaGetErrorName(e));
-}
-
-/* A decode step is shorter than a sleep and a wake-up, so the loop polls without a pause. */
-cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
-{
-    const uint64_t start = rose_now_ns(), most = c->timeout * UINT64_C(1000000);
-    cudaError_t e;
-    if (c->lost) return cudaErrorNotReady;
-    while ((e = cudaEventQuery(event)) == cudaErrorNotReady) {
-        if (most == 0 || rose_now_ns() - start < most) continue;
-        c->lost = true;
-        break;
-    }
-    return e;
-}
-
-cudaError_t rose_cuda_finish(rose_cuda *c)
-{
-    cudaError_t e = cudaEventRecord(c->staged, c->stream);
-    return e == cudaSuccess ? rose_cuda_wait(c, c->staged) : e;
-}
-
 /* ---- open and close ---- */
 
 static void free_host(rose_cuda *c)
 {
     rose_gemm_tuned_free(&c->tuned);
-    free(c->weights.layers);
+    free(c->ranks[0].weights.layers);
+    free(c->ranks[0].mega); /* NULL, unless the device is lost */
     free(c->deliveries);
     free(c->sums_to);
-    free(c->mega); /* NULL, unless the device is lost */
     free(c);
+}
+
+static void close_rank(rose_cuda_rank *rank)
+{
+    rose_cuda_drop_graphs(rank);
+    if (rank->staged != NULL) cudaEventDestroy(rank->staged);
+    if (rank->side != NULL) cudaStreamDestroy(rank->side);
+    rose_cuda_mega_close(rank);
+    cudaFree(rank->weights_base);
+    cudaFree(rank->kv_base);
+    cudaFree(rank->scratch_base);
+    if (rank->stream != NULL) cudaStreamDestroy(rank->stream);
 }
 
 static void cuda_close(void *ctx)
@@ -75,26 +54,19 @@ static void cuda_close(void *ctx)
     rose_cuda *c = ctx;
     if (c == NULL) return;
     rose_cuda_profile(false, false);
-    if (c->staged != NULL && !c->lost) rose_cuda_finish(c);
+    if (c->ranks[0].staged != NULL && !c->lost) rose_cuda_finish(&c->ranks[0]);
     /* Every CUDA call would wait for the lost device. The driver frees its memory when the process
      * ends. */
     if (c->lost) {
         free_host(c);
         return;
     }
-    rose_cuda_drop_graphs(c);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++) {
         if (c->slots[i].sent != NULL) cudaEventDestroy(c->slots[i].sent);
         if (c->slots[i].done != NULL) cudaEventDestroy(c->slots[i].done);
     }
-    if (c->staged != NULL) cudaEventDestroy(c->staged);
-    if (c->side != NULL) cudaStreamDestroy(c->side);
-    rose_cuda_mega_close(c);
-    cudaFree(c->weights_base);
-    cudaFree(c->kv_base);
-    cudaFree(c->scratch_base);
     cudaFreeHost(c->pinned);
-    if (c->stream != NULL) cudaStreamDestroy(c->stream);
+    close_rank(&c->ranks[0]);
     /* Clear an error that is not sticky, so that the next caller does not see it. */
     cudaGetLastError();
     free_host(c);
@@ -108,8 +80,9 @@ static uint64_t round_up(uint64_t x)
 /* The memory that host and device share: one block of pinned memory with a part for each slot. */
 static rose_status allocate_slots(rose_cuda *c, rose_err *err)
 {
-    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(c->scratch.header_bytes);
-    const uint64_t rules = round_up(c->scratch.rules_bytes);
+    const rose_cuda_scratch *s = &c->ranks[0].scratch;
+    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(s->header_bytes);
+    const uint64_t rules = round_up(s->rules_bytes);
     const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
     const uint64_t entries =
         round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
@@ -123,51 +96,51 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
         return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
-        rose_cuda_slot *s = &c->slots[i];
-        s->header = c->pinned + i * slot;
-        s->rules = s->header + header;
-        s->ids = (void *)(s->rules + rules);
-        s->entries = (void *)(s->rules + rules + ids);
-        s->sum = (void *)(s->rules + rules + ids + entries);
-        s->sums = (void *)(s->rules + rules + ids + entries + sum);
-        s->deliveries = c->deliveries + i * tokens;
-        s->sums_to = c->sums_to + i * seqs;
-        e = cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming);
-        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming);
+        rose_cuda_slot *to = &c->slots[i];
+        to->header = c->pinned + i * slot;
+        to->rules = to->header + header;
+        to->ids = (void *)(to->rules + rules);
+        to->entries = (void *)(to->rules + rules + ids);
+        to->sum = (void *)(to->rules + rules + ids + entries);
+        to->sums = (void *)(to->rules + rules + ids + entries + sum);
+        to->deliveries = c->deliveries + i * tokens;
+        to->sums_to = c->sums_to + i * seqs;
+        e = cudaEventCreateWithFlags(&to->done, cudaEventDisableTiming);
+        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&to->sent, cudaEventDisableTiming);
     }
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
 }
 
 /* The second stream, and the event that orders the two streams. */
-static cudaError_t create_side(rose_cuda *c)
+static cudaError_t create_side(rose_cuda_rank *rank)
 {
-    cudaError_t e = cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking);
-    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&c->staged, cudaEventDisableTiming);
+    cudaError_t e = cudaStreamCreateWithFlags(&rank->side, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreateWithFlags(&rank->staged, cudaEventDisableTiming);
     return e;
 }
 
-static rose_status allocate(rose_cuda *c, const rose_model *m, rose_err *err)
+static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose_err *err)
 {
-    const rose_memory_plan *p = &c->plan;
+    const rose_memory_plan *p = &rank->c->plan;
     rose_bump weights = {.align = ROSE_CUDA_ALIGN}, scratch = {.align = ROSE_CUDA_ALIGN};
-    cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    cudaError_t e = cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking);
 
-    if (e == cudaSuccess) e = cudaMalloc(&c->weights_base, p->weights);
-    if (e == cudaSuccess) e = cudaMalloc(&c->kv_base, p->kv);
-    if (e == cudaSuccess) e = cudaMalloc(&c->scratch_base, p->scratch);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->weights_base, p->weights);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->kv_base, p->kv);
+    if (e == cudaSuccess) e = cudaMalloc(&rank->scratch_base, p->scratch);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "allocating GPU memory");
-    c->weights.layers = calloc(c->arch.n_layers, sizeof *c->weights.layers);
-    if (c->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
-    weights.base = c->weights_base;
-    scratch.base = c->scratch_base;
-    rose_cuda_layout_weights(&c->weights, &weights, m, p);
-    rose_cuda_layout_scratch(&c->scratch, &scratch, &m->arch, p, c->device.sms);
+    rank->weights.layers = calloc(m->arch.n_layers, sizeof *rank->weights.layers);
+    if (rank->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
+    weights.base = rank->weights_base;
+    scratch.base = rank->scratch_base;
+    rose_cuda_layout_weights(&rank->weights, &weights, m, p);
+    rose_cuda_layout_scratch(&rank->scratch, &scratch, &m->arch, p, rank->device.sms);
     if (weights.used != p->weights || scratch.used != p->scratch)
         return rose_fail(err, ROSE_E_INVAL,
                          "the memory plan was made for another model or other options");
 
-    e = create_side(c);
-    return e == cudaSuccess ? allocate_slots(c, err) : rose_cuda_fail(err, e, "creating events");
+    e = create_side(rank);
+    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "creating events");
 }
 
 /* What the model and the options say about the steps. */
@@ -178,12 +151,8 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     const rose_memory_plan *p = &c->plan;
     c->type = rose_cuda_type_of(p->dtype);
     c->hd_pad = rose_cuda_attend_pad(m->head_dim);
-    rose_pool_spec specs[ROSE_MAX_POOLS];
-    c->n_windows = rose_arch_pools(a, specs, NULL);
-    for (uint32_t i = 0; i < c->n_windows; i++)
-        c->windows[i] = specs[i].window;
     c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
-    c->pdl = o->cuda.pdl && c->device.code >= 90;
+    c->pdl = o->cuda.pdl && c->ranks[0].device.code >= 90;
     c->without = p->without;
     c->naive = p->prefill == ROSE_PREFILL_NAIVE;
     c->mma_prompts = o->cuda.prefill == ROSE_PREFILL_AUTO2;
@@ -191,25 +160,25 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
 }
 
 /* The page tables of gathered pages: 0, 1, 2, ... */
-static cudaError_t fill_dense_table(rose_cuda *c)
+static cudaError_t fill_dense_table(rose_cuda_rank *rank)
 {
-    const uint32_t n = c->scratch.n_dense;
+    const uint32_t n = rank->scratch.n_dense;
     if (n == 0) return cudaSuccess;
     uint32_t *table = malloc(n * sizeof *table);
     cudaError_t e = table != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
     for (uint32_t i = 0; e == cudaSuccess && i < n; i++)
         table[i] = i;
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(c->scratch.dense_table, table, n * sizeof *table,
-                            cudaMemcpyHostToDevice, c->stream);
-    if (e == cudaSuccess) e = rose_cuda_finish(c);
+        e = cudaMemcpyAsync(rank->scratch.dense_table, table, n * sizeof *table,
+                            cudaMemcpyHostToDevice, rank->stream);
+    if (e == cudaSuccess) e = rose_cuda_finish(rank);
     free(table);
     return e;
 }
 
-static cudaError_t prepare_kernels(const rose_cuda *c)
+static cudaError_t prepare_kernels(const rose_cuda_device *device)
 {
-    const cudaError_t e = rose_gemm_prepare(&c->device);
+    const cudaError_t e = rose_gemm_prepare(device);
     return e == cudaSuccess ? rose_cuda_attend_prepare() : e;
 }
 
@@ -218,35 +187,39 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
 {
     rose_status st = ROSE_OK;
     rose_cuda *c = NULL;
+    rose_cuda_rank *rank;
 
     *ctx = NULL;
     if ((c = calloc(1, sizeof *c)) == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         goto done;
     }
-    if ((st = rose_cuda_device_open((int)o->cuda.device, &c->device, err)) != ROSE_OK) goto done;
+    rank = &c->ranks[0];
+    rank->c = c;
+    if ((st = rose_cuda_device_open((int)o->cuda.device, &rank->device, err)) != ROSE_OK) goto done;
     c->arch = m->arch;
     c->plan = *p;
     describe(c, o);
     const uint64_t began = rose_now_ns();
-    cudaError_t e = prepare_kernels(c);
+    cudaError_t e = prepare_kernels(&rank->device);
     if (e != cudaSuccess) {
         st = rose_cuda_fail(err, e, "preparing the kernels");
         goto done;
     }
     const uint64_t prepared = rose_now_ns();
-    if ((st = allocate(c, m, err)) != ROSE_OK) goto done;
+    if ((st = allocate_rank(rank, m, err)) != ROSE_OK) goto done;
+    if ((st = allocate_slots(c, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
-    if ((st = rose_cuda_load(c, m, err)) != ROSE_OK) goto done;
-    if ((e = fill_dense_table(c)) != cudaSuccess) {
+    if ((st = rose_cuda_load(rank, m, err)) != ROSE_OK) goto done;
+    if ((e = fill_dense_table(rank)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "filling the page tables");
         goto done;
     }
     const uint64_t loaded = rose_now_ns();
-    if ((st = rose_cuda_tune(c, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
-    if (o->cuda.megakernel && (st = rose_cuda_mega_open(c, err)) != ROSE_OK) goto done;
-    if (o->cuda.graph && (st = rose_cuda_capture(c, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(c)) != cudaSuccess) {
+    if ((st = rose_cuda_tune(rank, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
+    if (o->cuda.megakernel && (st = rose_cuda_mega_open(rank, err)) != ROSE_OK) goto done;
+    if (o->cuda.graph && (st = rose_cuda_capture(rank, err)) != ROSE_OK) goto done;
+    if ((e = rose_cuda_finish(rank)) != cudaSuccess) {
         st = rose_cuda_fail(err, e, "uploading the graphs");
         goto done;
     }
@@ -256,7 +229,7 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         ROSE_LOG_DEBUG, "cuda",
         "start: GEMM kernels %.1f + memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
         rose_ms_between(began, prepared), rose_ms_between(prepared, allocated),
-        rose_ms_between(allocated, loaded), (c->n_graphs + c->n_prompts) * ROSE_CUDA_SLOTS,
+        rose_ms_between(allocated, loaded), (rank->n_graphs + rank->n_prompts) * ROSE_CUDA_SLOTS,
         rose_ms_between(loaded, captured), rose_ms_between(captured, rose_now_ns()));
     rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
@@ -272,16 +245,35 @@ static uint32_t pages_of(const rose_batch_seq *q)
     return (q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
 }
 
+/* Whether the rows of a sequence are single items. Bits do not depend on it. Several rows are worth
+ * it while a block for each row and KV head has an SM of its own, in a context of more than one
+ * split; a tile walks over the whole context. *few counts such rows; scratch memory has room for
+ * max_seqs single items. */
+static bool rows_alone(const rose_cuda *c, const rose_batch *b, const rose_batch_seq *q,
+                       uint32_t *few)
+{
+    const uint32_t n_kv = rose_arch_any(&c->arch)->mixer.n_kv_heads, n = *few + q->n;
+    if (q->n == 1) return true;
+    if (c->plain || c->naive || q->n > ROSE_CUDA_FEW_ROWS || q->pos < ROSE_ATTEND_SPLIT ||
+        n * n_kv > c->ranks[0].device.sms || n + b->n_seqs - 1 > c->plan.max_seqs)
+        return false;
+    *few = n;
+    return true;
+}
+
 static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const rose_cuda_graph *g)
 {
     const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
     rose_cuda_shape s = {.n_rows = b->n_tokens, .n_outputs = b->n_outputs};
-    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
-        s.n_single += q->n == 1;
-        if (q->n > 1) s.n_tiles += (q->n - 1) / item_rows + 1;
-        s.n_table += pages_of(q);
+    for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
+        const rose_batch_seq q = rose_batch_next(b, &i);
+        const bool alone = rows_alone(c, b, &q, &few);
+        s.n_single += alone ? q.n : 0;
+        s.n_tiles += alone ? 0 : (q.n - 1) / item_rows + 1;
+        s.shared |= alone && q.n > 1;
+        s.n_table += c->plan.n_pools * pages_of(&q);
     }
-    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->device.sms);
+    rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->ranks[0].device.sms);
     if (g != NULL) {
         const uint32_t n_table = s.n_table;
         s = g->shape;
@@ -313,44 +305,48 @@ static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_bat
     }
 }
 
-static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b, uint32_t n_rows)
+static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
+                      const rose_cuda_shape *s)
 {
     uint32_t *tokens = (void *)(to + at->tokens), *where = (void *)(to + at->where);
     uint32_t *slot = (void *)(to + at->slot);
 
     memcpy(tokens, b->tokens, b->n_tokens * sizeof *tokens);
     for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++)
-        for (uint32_t j = 0; j < q->n; j++) {
-            const uint32_t pos = q->pos + j;
-            where[q->first + j] = pos;
-            slot[q->first + j] = q->table[0][pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
-                                 pos % ROSE_KV_PAGE_TOKENS;
-        }
-    /* Padding rows: their K and V are written nowhere. */
-    for (uint32_t i = b->n_tokens; i < n_rows; i++) {
+        for (uint32_t j = 0; j < q->n; j++)
+            where[q->first + j] = q->pos + j;
+    for (uint32_t i = b->n_tokens; i < s->n_rows; i++)
         tokens[i] = where[i] = 0;
-        slot[i] = ROSE_CUDA_NO_SLOT;
+    for (uint32_t k = 0; k < s->n_pools; k++, slot += s->n_rows) {
+        for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++)
+            for (uint32_t j = 0; j < q->n; j++)
+                slot[q->first + j] =
+                    q->table[k][(q->pos + j) / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
+                    (q->pos + j) % ROSE_KV_PAGE_TOKENS;
+        for (uint32_t i = b->n_tokens; i < s->n_rows; i++)
+            slot[i] = ROSE_CUDA_NO_SLOT; /* K and V of padding rows are written nowhere */
     }
 }
 
-static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
-                       const rose_cuda_shape *s, uint32_t item_rows)
+/* The items and page tables of a pool. The graph of a prompt has no single items. */
+static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
+                       const rose_batch *b, const rose_cuda_shape *s, uint32_t pool)
 {
-    uint32_t *tables = (void *)(to + at->tables), table = 0;
-    rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
+    uint32_t *tables = (void *)(to + at->tables), table = s->n_table / s->n_pools * pool;
+    rose_cuda_item *single = rose_cuda_items(to + at->items, s, pool), *tile = single + s->n_single;
     rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
 
-    for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++) {
-        for (uint32_t j = 0; j < q->n; j += item_rows) {
-            uint32_t rows = q->n - j < item_rows ? q->n - j : item_rows;
-            rose_cuda_item it = {q->first + j, rows, q->pos + j, table};
-            if (q->n == 1)
-                *single++ = it;
-            else
-                *tile++ = it;
+    for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
+        const rose_batch_seq q = rose_batch_next(b, &i);
+        const bool alone = s->n_single > 0 && rows_alone(c, b, &q, &few);
+        const uint32_t most = alone ? 1 : rose_cuda_item_rows(&c->arch);
+        for (uint32_t j = 0; j < q.n; j += most) {
+            const rose_cuda_item it = {q.first + j, q.n - j < most ? q.n - j : most, q.pos + j,
+                                       table};
+            *(alone ? single++ : tile++) = it;
         }
-        memcpy(tables + table, q->table[0], pages_of(q) * sizeof *tables);
-        table += pages_of(q);
+        memcpy(tables + table, q.table[pool], pages_of(&q) * sizeof *tables);
+        table += pages_of(&q);
     }
     while (single < singles_end)
         *single++ = (rose_cuda_item){0};
@@ -358,34 +354,36 @@ static void fill_items(uint8_t *to, const rose_cuda_header *at, const rose_batch
         *tile++ = (rose_cuda_item){0};
 }
 
-/* How attention divides the contexts of the single items: a cut for each window. */
+/* How attention divides the contexts of the single items: a cut for each pool. */
 static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
                       const rose_cuda_shape *s)
 {
-    const rose_cuda_item *items = (void *)(to + at->items);
     const rose_attend_limits limits =
-        rose_cuda_attend_limits(&c->arch, &c->plan, c->device.sms, s->n_single);
+        rose_cuda_attend_limits(&c->arch, &c->plan, c->ranks[0].device.sms, s->n_single);
 
-    for (uint32_t i = 0; i < s->n_cuts; i++) {
+    for (uint32_t i = 0; i < s->n_pools; i++) {
         rose_attend_cutting *cutting = (rose_attend_cutting *)(void *)(to + at->cuttings) + i;
         rose_attend_unit *units =
             (rose_attend_unit *)(void *)(to + at->units) + (size_t)i * s->n_units;
         rose_attend_fold *folds =
             (rose_attend_fold *)(void *)(to + at->folds) + (size_t)i * s->n_single;
-        *cutting = rose_attend_cut(&limits, items, s->n_single, c->windows[i], units, folds);
+        *cutting = rose_attend_cut(&limits, rose_cuda_items(to + at->items, s, i), s->n_single,
+                                   c->plan.pools[i].window, units, folds);
     }
 }
 
 /* Copy the slot's header to the device. If the step before is still in flight, the copy runs on the
  * second stream, so that the header is there when that step ends. The header's memory is free: the
  * slot's last step was its last reader, and that step has ended. */
-static cudaError_t send_header(rose_cuda *c, const rose_cuda_slot *slot, uint64_t bytes)
+static cudaError_t send_header(rose_cuda_rank *rank, const rose_cuda_slot *slot, uint64_t bytes)
 {
+    const rose_cuda *c = rank->c;
     const bool behind = c->collected < c->ticket && (c->without & ROSE_CUDA_WITHOUT_FETCH) == 0;
-    const cudaStream_t stream = behind ? c->side : c->stream;
-    cudaError_t e = cudaMemcpyAsync(c->header, slot->header, bytes, cudaMemcpyHostToDevice, stream);
+    const cudaStream_t stream = behind ? rank->side : rank->stream;
+    cudaError_t e =
+        cudaMemcpyAsync(rank->header, slot->header, bytes, cudaMemcpyHostToDevice, stream);
     if (e == cudaSuccess && behind) e = cudaEventRecord(slot->sent, stream);
-    if (e == cudaSuccess && behind) e = cudaStreamWaitEvent(c->stream, slot->sent, 0);
+    if (e == cudaSuccess && behind) e = cudaStreamWaitEvent(rank->stream, slot->sent, 0);
     return e;
 }
 
@@ -399,29 +397,31 @@ static cudaError_t take_slot(rose_cuda *c, const rose_cuda_slot *slot)
 
 static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *slot)
 {
-    const rose_cuda_graph *g = rose_cuda_graph_for(c, b);
+    rose_cuda_rank *rank = &c->ranks[0];
+    const rose_cuda_graph *g = rose_cuda_graph_for(rank, b);
     const rose_cuda_shape s = shape_of(c, b, g);
     const uint32_t at = (uint32_t)(slot - c->slots);
     rose_cuda_step step = {.batch = b, .slot = slot};
-    c->header = c->scratch.header[at];
+    rank->header = rank->scratch.header[at];
     rose_cuda_layout_header(&step.at, &s);
     const uint32_t turn = (uint32_t)c->ticket + 1;
     memcpy(slot->header + step.at.turn, &turn, sizeof turn);
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
     rose_cuda_sums_begin(c, slot, b);
-    fill_rows(slot->header, &step.at, b, s.n_rows);
-    fill_items(slot->header, &step.at, b, &s, rose_cuda_item_rows(&c->arch));
-    if (!c->plain) fill_cuts(c, slot->header, &step.at, &s);
+    fill_rows(slot->header, &step.at, b, &s);
+    for (uint32_t k = 0; k < s.n_pools; k++)
+        fill_items(c, slot->header, &step.at, b, &s, k);
+    if (!c->plain && s.n_single > 0) fill_cuts(c, slot->header, &step.at, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
     slot->rules_again = false;
 
-    cudaError_t e = send_header(c, slot, step.at.end);
-    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(c, &s, &step);
-    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec[at], c->stream);
-    if (e == cudaSuccess && g != NULL) e = rose_cuda_after(c, &step, 0, b->n_outputs);
-    if (e == cudaSuccess) e = cudaEventRecord(slot->done, c->stream);
+    cudaError_t e = send_header(rank, slot, step.at.end);
+    if (e == cudaSuccess && g == NULL) e = rose_cuda_forward(rank, &s, &step);
+    if (e == cudaSuccess && g != NULL) e = cudaGraphLaunch(g->exec[at], rank->stream);
+    if (e == cudaSuccess && g != NULL) e = rose_cuda_after(rank, &step, 0, b->n_outputs);
+    if (e == cudaSuccess) e = cudaEventRecord(slot->done, rank->stream);
     if (e == cudaSuccess && b->logits != NULL) e = rose_cuda_wait(c, slot->done);
     return e;
 }

@@ -1,5 +1,6 @@
 /* backend/cuda/cuda_internal.h - the context of the CUDA backend and the functions that its host
- * files share.
+ * files share. rose_cuda is what is said once about a model, rose_cuda_rank is one GPU; a function
+ * that enqueues work takes a rank.
  *
  * device.c opens the GPU; plan.c and scratch.c compute sizes and places; load.c uploads the
  * weights; forward.c launches the kernels of a step; graphs.c captures steps; switches.c reads
@@ -17,7 +18,7 @@
  * - item: the unit of work of attention, some rows of one sequence. An item of one row is "single";
  *   an item of several rows is a "tile".
  * - cut: how the contexts of the single items are divided over thread blocks (attend.h). There is
- *   one for each window.
+ *   one for each pool.
  *
  * Threads: the engine thread; rose_cuda_plan may run on any thread. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
@@ -37,6 +38,7 @@ enum {
     /* Most rows of logits that rules have changed and that exist at one time. */
     ROSE_CUDA_CHANGED = 128,
     ROSE_CUDA_SLOTS = 2,  /* steps in flight */
+    ROSE_CUDA_RANKS = 1,  /* GPUs that compute a model together */
     ROSE_CUDA_ALIGN = 256 /* bytes: alignment of every part of a region */
 };
 
@@ -45,10 +47,11 @@ typedef struct rose_cuda_layer {
     rose_cuda_norm_by post1, post2; /* after attention, after the MLP; w NULL without */
     float *q_norm, *k_norm;         /* [head_dim] or NULL */
     rose_cuda_matrix m[ROSE_N_ROLES];
-    float scale;     /* factor for attention scores */
-    uint32_t window; /* 0: full attention */
-    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
-    uint32_t act;    /* rose_act of the MLP */
+    float scale;    /* factor for attention scores */
+    int rope;       /* index of the tables in rose_cuda_weights; -1: none */
+    uint32_t act;   /* rose_act of the MLP */
+    uint32_t pool;  /* of the plan: the window, and the blocks of K and V */
+    uint64_t kv_at; /* bytes in the KV memory, where the pools follow each other: of block 0 */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {
@@ -93,21 +96,30 @@ typedef struct rose_cuda_scratch {
 } rose_cuda_scratch;
 
 /* Offset in bytes of each table in the header. A captured graph uses the offsets of the largest
- * step that it serves. */
+ * step that it serves. What depends on page tables is there once for each pool, pool after pool. */
 typedef struct rose_cuda_header {
     uint64_t turn, ids, picks, items, tokens, where, slot, gather;
-    uint64_t cuttings, units, folds; /* of all cuts */
+    uint64_t cuttings, units, folds;
     uint64_t tables, end;
 } rose_cuda_header;
+
+enum { ROSE_CUDA_FEW_ROWS = 16 /* most rows of a sequence that may be single items */ };
 
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
-    uint32_t n_cuts;            /* one for each pool; 0 without single items */
+    bool shared;                /* several single items belong to one sequence */
+    uint32_t n_pools;           /* as the plan */
     uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
-    uint32_t n_table;           /* entries of all page tables together */
+    uint32_t n_table;           /* entries of all page tables of all pools together */
 } rose_cuda_shape;
+
+/* The items of a pool: single ones, then tiles. `items`: those of all pools. */
+static inline rose_cuda_item *rose_cuda_items(void *items, const rose_cuda_shape *s, uint32_t pool)
+{
+    return (rose_cuda_item *)items + (size_t)pool * (s->n_single + s->n_tiles);
+}
 
 /* A log-probability report that the backend copies to the caller when the step is collected. */
 typedef struct rose_cuda_delivery {
@@ -152,69 +164,76 @@ typedef struct rose_cuda_step {
 } rose_cuda_step;
 
 typedef struct rose_cuda rose_cuda;
+typedef struct rose_cuda_rank rose_cuda_rank;
 
 /* Runs the layers and the head of a decode step of one sequence in one kernel. The tables of the
- * step are at c->header; the sampler follows. */
-typedef cudaError_t rose_cuda_fast(rose_cuda *c, const rose_cuda_launch *at);
+ * step are at rank->header; the sampler follows. */
+typedef cudaError_t rose_cuda_fast(rose_cuda_rank *rank, const rose_cuda_launch *at);
 
-struct rose_cuda {
+/* One GPU: its share of weights and KV pages, and what runs there. */
+struct rose_cuda_rank {
+    rose_cuda *c; /* what all ranks share */
     rose_cuda_device device;
-    rose_arch arch;
-    rose_memory_plan plan;
-    rose_cuda_type type;
-    uint32_t hd_pad;
-    uint32_t windows[ROSE_MAX_POOLS], n_windows; /* distinct windows of the layers */
-    bool plain; /* no attention kernel with tensor cores supports the shape or type */
     cudaStream_t stream;
+    cudaStream_t side;  /* second stream: copies of headers and rules */
+    cudaEvent_t staged; /* event: the last copy of a slot's `rules` has finished */
     void *weights_base, *kv_base, *scratch_base; /* device memory, owned */
-    uint8_t *pinned;                             /* pinned host memory of all slots, owned */
-    rose_cuda_delivery *deliveries;              /* of all slots, owned */
-    float **sums_to;                             /* likewise */
     rose_cuda_weights weights;
     rose_cuda_scratch scratch;
-    rose_cuda_slot slots[ROSE_CUDA_SLOTS];
+    uint8_t *header; /* device memory: tables of the step that is being enqueued or captured */
     rose_cuda_graph graphs[ROSE_CUDA_MAX_GRAPHS];
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
-    uint8_t *header;  /* device memory: tables of the step that is being enqueued or captured */
+    rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
+    struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
+};
+
+/* What is said once for all GPUs of a model. */
+struct rose_cuda {
+    rose_arch arch;
+    rose_memory_plan plan;
+    rose_cuda_type type;
+    uint32_t hd_pad;
+    bool plain;       /* no attention kernel with tensor cores supports the shape or type */
+    bool naive;       /* true: the plain kernel (not flash) computes the attention of prompts */
+    bool mma_prompts; /* true: the flash kernel of mma.sync does, also where wgmma is there */
     bool use_graphs;  /* false in some tests */
     bool pdl;         /* use programmatic dependent launch */
     uint32_t without; /* bits of rose_cuda_without */
     const rose_gemm_kernel *forced; /* NULL except in tests: rose_cuda_launch */
     rose_gemm_tuned tuned;          /* owned; empty: the cost model chooses */
-    bool naive;           /* true: the plain kernel (not flash) computes the attention of prompts */
-    bool mma_prompts;     /* true: the flash kernel of mma.sync does, also where wgmma is there */
-    uint32_t timeout;     /* milliseconds that the device may take to answer; 0 = no limit */
-    bool lost;            /* the device did not answer in time, so nothing may wait for it again */
-    cudaEvent_t staged;   /* event: the last copy of a slot's `rules` has finished */
-    cudaStream_t side;    /* second stream: copies of headers and rules */
-    rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
-    struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
+    uint8_t *pinned;                /* pinned host memory of all slots, owned */
+    rose_cuda_delivery *deliveries; /* of all slots, owned */
+    float **sums_to;                /* likewise */
+    rose_cuda_slot slots[ROSE_CUDA_SLOTS];
     uint64_t ticket,
-        collected; /* number of the last step enqueued, and of the last one collected */
+        collected;    /* number of the last step enqueued, and of the last one collected */
+    uint32_t timeout; /* milliseconds that a device may take to answer; 0 = no limit */
+    bool lost;        /* a device did not answer in time, so nothing may wait for it again */
+    rose_cuda_rank ranks[ROSE_CUDA_RANKS];
 };
 
 /* The launches of a step. */
 typedef struct rose_cuda_pass {
-    rose_cuda *c;
+    rose_cuda_rank *rank;
     const rose_cuda_shape *s;
     rose_cuda_header at;
     rose_cuda_launch launch;
     cudaError_t e; /* the first error */
 } rose_cuda_pass;
 
-/* Fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out of memory,
- * else BACKEND. */
+/* device.c: fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out
+ * of memory, else BACKEND. */
 rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
 
 /* Wait for an event by polling. cudaErrorNotReady: the device has not answered in time; the context
  * is then marked as lost. */
 cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event);
-/* Wait by polling for everything that was enqueued on c->stream; errors as rose_cuda_wait. */
-cudaError_t rose_cuda_finish(rose_cuda *c);
+/* Wait by polling for everything that was enqueued on rank->stream; errors as rose_cuda_wait. */
+cudaError_t rose_cuda_finish(rose_cuda_rank *rank);
 
-/* device.c: make GPU `index` the current device of this thread. Errors: UNSUPPORTED: no driver, no
+/* Make GPU `index` the current device of this thread. Errors: UNSUPPORTED: no driver, no
  * such GPU, or a GPU that is too old; the message says which. */
 rose_status rose_cuda_select(int index, rose_err *err);
 /* The same, and fill *out. */
@@ -229,7 +248,7 @@ void rose_cuda_profile(bool on, bool kernels);
 
 /* weights.c */
 size_t rose_cuda_type_size(rose_cuda_type t);
-uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_cuda_type t);
+uint64_t rose_cuda_kv_block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
 rose_cuda_type rose_cuda_type_of(rose_compute c);
@@ -242,7 +261,7 @@ uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
 /* How decode attention of n sequences may be divided. */
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
                                            uint32_t sms, uint32_t n);
-/* Fill n_cuts and n_units, from n_single and the plan. */
+/* Fill n_pools and n_units, from n_single and the plan. */
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms);
 /* switches.c: turn names, separated by commas, into bits of rose_cuda_without. NULL, "" and "none"
@@ -258,44 +277,46 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
 
 /* load.c: pack all tensors on the device. The memory of the KV pages serves as the staging area and
  * is zeroed afterwards. */
-rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err);
+rose_status rose_cuda_load(rose_cuda_rank *rank, const rose_model *m, rose_err *err);
 
-/* mega.c: set c->fast if the megakernel can run this model on this GPU. */
-rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err);
-void rose_cuda_mega_close(rose_cuda *c);
+/* mega.c: set rank->fast if the megakernel can run this model on this GPU. */
+rose_status rose_cuda_mega_open(rose_cuda_rank *rank, rose_err *err);
+void rose_cuda_mega_close(rose_cuda_rank *rank);
 /* tune_steps.c: keep the choices of tune.c (lines with a guess) that make a decode step faster.
  * The other lines get the estimate's kernel, and so do those that were not tried before `until`
  * (rose_now_ns). Buckets that no decode step reaches stay as they are. Call while there are no
  * graphs and no sequences. Threads: the engine thread. */
-rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err);
+rose_status rose_cuda_tune_steps(rose_cuda_rank *rank, uint64_t until, rose_err *err);
 /* tune.c: read the tuned GEMM kernels of this GPU from the directory `dir` (NULL: no file). With
  * `measure` also time the kernels on the model's shapes, for at most 30 s, and write the file. Then
  * add the choices that ship with the program, where there is none yet. Call after rose_cuda_load
  * and before the first step. A file that cannot be read or written is a warning. */
-rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err);
+rose_status rose_cuda_tune(rose_cuda_rank *rank, const char *dir, bool measure, rose_err *err);
 
 /* forward.c: enqueue one step. step is NULL while a graph is captured; then the step produces only
  * ids. */
-cudaError_t rose_cuda_forward(rose_cuda *c, const rose_cuda_shape *s, const rose_cuda_step *step);
+cudaError_t rose_cuda_forward(rose_cuda_rank *rank, const rose_cuda_shape *s,
+                              const rose_cuda_step *step);
 /* Enqueue what follows the sampler for outputs first .. first + n - 1, which are one block of
  * logits: rules, reports, and the copy of the logits. */
-cudaError_t rose_cuda_after(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n);
-rose_cuda_kv rose_cuda_layer_kv(const rose_cuda *c, uint32_t layer);
+cudaError_t rose_cuda_after(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
+                            uint32_t n);
+rose_cuda_kv rose_cuda_layer_kv(const rose_cuda_rank *rank, uint32_t layer);
 /* A step that graphs.c launches itself: its tables, and the sampler of outputs first .. first + n -
  * 1. */
-rose_cuda_pass rose_cuda_pass_begin(rose_cuda *c, const rose_cuda_shape *s);
+rose_cuda_pass rose_cuda_pass_begin(rose_cuda_rank *rank, const rose_cuda_shape *s);
 void rose_cuda_pass_sample(rose_cuda_pass *p, uint32_t first, uint32_t n);
 /* Whether all of the L1 is shared memory in a step of n rows. */
 bool rose_cuda_carveout(uint32_t without, uint32_t n_rows);
 
 /* graphs.c: capture the steps. */
-rose_status rose_cuda_capture(rose_cuda *c, rose_err *err);
+rose_status rose_cuda_capture(rose_cuda_rank *rank, rose_err *err);
 /* Capture the decode step of n sequences too. Call with ascending n. */
-rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err);
+rose_status rose_cuda_capture_decode(rose_cuda_rank *rank, uint32_t n, rose_err *err);
 /* Destroy all graphs. No step may be in flight, and the device must not be lost. */
-void rose_cuda_drop_graphs(rose_cuda *c);
+void rose_cuda_drop_graphs(rose_cuda_rank *rank);
 /* The captured step for the batch, or NULL. */
-const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b);
+const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const rose_batch *b);
 /* The largest number of kernels in all captured steps together. */
 uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without);
 
@@ -308,7 +329,7 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab); /* size of the staging area `rul
  * and its pass over the original row does as little as possible. */
 bool rose_cuda_rules_change(const rose_output_rules *r);
 rose_cuda_pick rose_cuda_pick_of(const rose_sampling *p, uint32_t pos);
-cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+cudaError_t rose_cuda_rules_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
                                 uint32_t n);
 void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
 
@@ -318,7 +339,7 @@ void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_b
 /* Whether one of the outputs first .. first + n - 1 needs logits. */
 bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n);
 /* After the norm of these outputs: add their states. */
-cudaError_t rose_cuda_sums_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+cudaError_t rose_cuda_sums_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
                                uint32_t n);
 /* Call after the step has ended: copy the sums to the caller. */
 void rose_cuda_sums_deliver(const rose_cuda *c, const rose_cuda_slot *slot);

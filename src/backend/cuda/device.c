@@ -1,10 +1,42 @@
-/* backend/cuda/device.c - finds and opens a GPU. `index` counts the GPUs that CUDA shows, which
- * CUDA_VISIBLE_DEVICES selects. */
+/* backend/cuda/device.c - finds and opens a GPU, waits for it, and words its errors. `index` counts
+ * the GPUs that CUDA shows, which CUDA_VISIBLE_DEVICES selects. */
 #include <stdatomic.h>
 
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
+
+rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
+{
+    rose_status st = e == cudaErrorMemoryAllocation ? ROSE_E_NOMEM : ROSE_E_BACKEND;
+    if (e == cudaErrorNotReady)
+        return rose_fail(err, st,
+                         "CUDA: %s: the GPU has not answered in time "
+                         "(--device-timeout-ms)",
+                         what);
+    return rose_fail(err, st, "CUDA: %s: %s (%s)", what, cudaGetErrorString(e),
+                     cudaGetErrorName(e));
+}
+
+/* A decode step is shorter than a sleep and a wake-up, so the loop polls without a pause. */
+cudaError_t rose_cuda_wait(rose_cuda *c, cudaEvent_t event)
+{
+    const uint64_t start = rose_now_ns(), most = c->timeout * UINT64_C(1000000);
+    cudaError_t e;
+    if (c->lost) return cudaErrorNotReady;
+    while ((e = cudaEventQuery(event)) == cudaErrorNotReady) {
+        if (most == 0 || rose_now_ns() - start < most) continue;
+        c->lost = true;
+        break;
+    }
+    return e;
+}
+
+cudaError_t rose_cuda_finish(rose_cuda_rank *rank)
+{
+    cudaError_t e = cudaEventRecord(rank->staged, rank->stream);
+    return e == cudaSuccess ? rose_cuda_wait(rank->c, rank->staged) : e;
+}
 
 /* Say why there is no device. The runtime reports "insufficient driver" even if there is no driver
  * at all, so the driver's version tells the two apart. */

@@ -24,88 +24,88 @@ _Static_assert((int)N_PROMPTS <= (int)ROSE_CUDA_MAX_PROMPTS, "prompts[]: too few
 /* ---- capture ---- */
 
 /* A decode step of one sequence: one kernel, then the sampler. */
-static cudaError_t forward_fast(rose_cuda *c, const rose_cuda_shape *s)
+static cudaError_t forward_fast(rose_cuda_rank *rank, const rose_cuda_shape *s)
 {
-    rose_cuda_pass p = rose_cuda_pass_begin(c, s);
-    cudaError_t e = c->fast(c, &p.launch);
-    p.launch.dependent = c->pdl;
+    rose_cuda_pass p = rose_cuda_pass_begin(rank, s);
+    cudaError_t e = rank->fast(rank, &p.launch);
+    p.launch.dependent = rank->c->pdl;
     if (e == cudaSuccess) rose_cuda_pass_sample(&p, 0, 1);
     return e != cudaSuccess ? e : p.e;
 }
 
-static cudaError_t forward(rose_cuda *c, const rose_cuda_shape *s)
+static cudaError_t forward(rose_cuda_rank *rank, const rose_cuda_shape *s)
 {
-    if (s->n_single == 1 && s->n_rows == 1 && c->fast != NULL) return forward_fast(c, s);
-    return rose_cuda_forward(c, s, NULL);
+    if (s->n_single == 1 && s->n_rows == 1 && rank->fast != NULL) return forward_fast(rank, s);
+    return rose_cuda_forward(rank, s, NULL);
 }
 
-static cudaError_t capture_for(rose_cuda *c, rose_cuda_graph *g, uint32_t slot)
+static cudaError_t capture_for(rose_cuda_rank *rank, rose_cuda_graph *g, uint32_t slot)
 {
     cudaGraphExec_t *exec = &g->exec[slot];
     cudaGraph_t graph = NULL;
-    c->header = c->scratch.header[slot];
-    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+    rank->header = rank->scratch.header[slot];
+    cudaError_t e = cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal);
     if (e != cudaSuccess) return e;
-    e = forward(c, &g->shape);
+    e = forward(rank, &g->shape);
     /* Also after an error, to end the capture. */
-    cudaError_t ended = cudaStreamEndCapture(c->stream, &graph);
+    cudaError_t ended = cudaStreamEndCapture(rank->stream, &graph);
     if (e == cudaSuccess) e = ended;
     if (e == cudaSuccess) e = cudaGraphInstantiate(exec, graph, 0);
-    if (e == cudaSuccess) e = cudaGraphUpload(*exec, c->stream);
+    if (e == cudaSuccess) e = cudaGraphUpload(*exec, rank->stream);
     if (graph != NULL) cudaGraphDestroy(graph);
     return e;
 }
 
-static cudaError_t capture_one(rose_cuda *c, rose_cuda_graph *g)
+static cudaError_t capture_one(rose_cuda_rank *rank, rose_cuda_graph *g)
 {
     cudaError_t e = cudaSuccess;
-    rose_cuda_shape_cuts(&g->shape, &c->arch, &c->plan, c->device.sms);
+    rose_cuda_shape_cuts(&g->shape, &rank->c->arch, &rank->c->plan, rank->device.sms);
     for (uint32_t slot = 0; slot < ROSE_CUDA_SLOTS && e == cudaSuccess; slot++)
-        e = capture_for(c, g, slot);
+        e = capture_for(rank, g, slot);
     return e;
 }
 
-static rose_status capture_prompts(rose_cuda *c, rose_err *err)
+static rose_status capture_prompts(rose_cuda_rank *rank, rose_err *err)
 {
-    const uint32_t item_rows = rose_cuda_item_rows(&c->arch);
+    const uint32_t item_rows = rose_cuda_item_rows(&rank->c->arch);
     for (size_t i = 0; i < N_PROMPTS; i++) {
-        rose_cuda_graph *g = &c->prompts[c->n_prompts];
-        if (g_prompts[i] > c->plan.max_step_tokens) break;
+        rose_cuda_graph *g = &rank->prompts[rank->n_prompts];
+        if (g_prompts[i] > rank->c->plan.max_step_tokens) break;
         g->n = g_prompts[i];
         g->shape = (rose_cuda_shape){
             .n_rows = g->n, .n_outputs = 1, .n_tiles = (g->n + item_rows - 1) / item_rows};
-        cudaError_t e = capture_one(c, g);
+        cudaError_t e = capture_one(rank, g);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the step of a prompt");
-        c->n_prompts++;
+        rank->n_prompts++;
     }
     return ROSE_OK;
 }
 
-rose_status rose_cuda_capture_decode(rose_cuda *c, uint32_t n, rose_err *err)
+rose_status rose_cuda_capture_decode(rose_cuda_rank *rank, uint32_t n, rose_err *err)
 {
-    rose_cuda_graph *g = &c->graphs[c->n_graphs];
+    rose_cuda_graph *g = &rank->graphs[rank->n_graphs];
     g->n = n;
     g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n};
-    const cudaError_t e = capture_one(c, g);
+    const cudaError_t e = capture_one(rank, g);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
-    c->n_graphs++;
-    c->use_graphs = true;
+    rank->n_graphs++;
+    rank->c->use_graphs = true;
     return ROSE_OK;
 }
 
-rose_status rose_cuda_capture(rose_cuda *c, rose_err *err)
+rose_status rose_cuda_capture(rose_cuda_rank *rank, rose_err *err)
 {
     const uint32_t listed = g_sizes[N_SIZES - 1];
-    const uint32_t most = c->plan.max_seqs < listed ? c->plan.max_seqs : listed;
+    const uint32_t most = rank->c->plan.max_seqs < listed ? rank->c->plan.max_seqs : listed;
 
     for (size_t i = 0; i < N_SIZES; i++) {
         const bool last = g_sizes[i] >= most;
-        const rose_status st = rose_cuda_capture_decode(c, last ? most : g_sizes[i], err);
+        const rose_status st = rose_cuda_capture_decode(rank, last ? most : g_sizes[i], err);
         if (st != ROSE_OK) return st;
         if (last) break;
     }
-    const bool prompts = (c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
-    return prompts ? capture_prompts(c, err) : ROSE_OK;
+    const bool prompts = (rank->c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
+    return prompts ? capture_prompts(rank, err) : ROSE_OK;
 }
 
 static void drop(rose_cuda_graph *g)
@@ -115,14 +115,14 @@ static void drop(rose_cuda_graph *g)
     *g = (rose_cuda_graph){0};
 }
 
-void rose_cuda_drop_graphs(rose_cuda *c)
+void rose_cuda_drop_graphs(rose_cuda_rank *rank)
 {
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_GRAPHS; i++)
-        drop(&c->graphs[i]);
+        drop(&rank->graphs[i]);
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
-        drop(&c->prompts[i]);
-    c->n_graphs = c->n_prompts = 0;
-    c->use_graphs = false;
+        drop(&rank->prompts[i]);
+    rank->n_graphs = rank->n_prompts = 0;
+    rank->c->use_graphs = false;
 }
 
 /* ---- choice ---- */
@@ -136,17 +136,17 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
 
 /* There are graphs for decode steps (one row and one output for each sequence) and for steps of one
  * prompt (several rows, one output). */
-const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda *c, const rose_batch *b)
+const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const rose_batch *b)
 {
-    if (!c->use_graphs || b->n_outputs != b->n_seqs || rose_batch_has_sums(b)) return NULL;
+    if (!rank->c->use_graphs || b->n_outputs != b->n_seqs || rose_batch_has_sums(b)) return NULL;
     if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
-        return c->naive ? NULL : smallest(c->prompts, c->n_prompts, b->n_tokens);
+        return rank->c->naive ? NULL : smallest(rank->prompts, rank->n_prompts, b->n_tokens);
     if (b->n_tokens != b->n_seqs) return NULL;
-    for (uint32_t i = 0; i < b->n_outputs; i++)
-        if (b->outs[i].row != i) return NULL;
-    const rose_cuda_graph *g = smallest(c->graphs, c->n_graphs, b->n_seqs);
+    for (uint32_t i = 0; i < b->n_outputs;) /* a graph appends K and V in the decode kernel */
+        if (b->outs[i].row != i || rose_batch_next(b, &i).n > 1) return NULL;
+    const rose_cuda_graph *g = smallest(rank->graphs, rank->n_graphs, b->n_seqs);
     /* A graph of several blocks of logits leaves only the last block. */
-    if (g == NULL || g->n <= c->scratch.out_block) return g;
+    if (g == NULL || g->n <= rank->scratch.out_block) return g;
     return b->logits != NULL || rose_batch_has_rules(b) ? NULL : g;
 }
 

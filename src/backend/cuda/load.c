@@ -26,7 +26,7 @@ enum {
 #define STAGING_BYTES (UINT64_C(16) << 20)
 
 typedef struct loader {
-    rose_cuda *c;
+    rose_cuda_rank *rank;
     const rose_model *m;
     rose_cuda_launch launch;
     uint8_t *pinned[ROSE_CUDA_SLOTS]; /* parts of one block of pinned memory, owned */
@@ -94,7 +94,7 @@ static void fill_shared(const loader *l, const fill *f, uint64_t n, uint64_t uni
 /* Returns the next pinned buffer, once the GPU has taken what was in it. */
 static void *next_buffer(loader *l)
 {
-    check(l, rose_cuda_wait(l->c, l->c->slots[l->turn].sent));
+    check(l, rose_cuda_wait(l->rank->c, l->rank->c->slots[l->turn].sent));
     return l->pinned[l->turn];
 }
 
@@ -102,20 +102,20 @@ static void *next_buffer(loader *l)
 static void send(loader *l, void *to, const void *from, uint64_t bytes)
 {
     if (l->st != ROSE_OK) return;
-    check(l, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, l->c->stream));
+    check(l, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, l->rank->stream));
 }
 
 /* The GPU has been told to take the buffer; it may be filled again when this point is reached. */
 static void end_buffer(loader *l)
 {
     if (l->st != ROSE_OK) return;
-    check(l, cudaEventRecord(l->c->slots[l->turn].sent, l->c->stream));
+    check(l, cudaEventRecord(l->rank->c->slots[l->turn].sent, l->rank->stream));
     l->turn = (l->turn + 1) % ROSE_CUDA_SLOTS;
 }
 
 static void fill_values(const fill *f, uint64_t first, uint64_t end)
 {
-    const size_t size = rose_dtype_size(f->t->dtype);
+    const size_t size = rose_format_size(f->t->dtype);
     if (size == 0)
         rose_tensor_read_f32(f->t, f->from + first, end - first, (float *)f->out + first);
     else
@@ -129,7 +129,7 @@ static void stage_values(loader *l, const rose_tensor *t, uint64_t from, uint64_
     const fill f = {.run = fill_values, .t = t, .out = next_buffer(l), .from = from};
     if (l->st != ROSE_OK) return;
     fill_shared(l, &f, n, FILL_UNIT, n * size);
-    send(l, l->c->kv_base, f.out, n * size);
+    send(l, l->rank->kv_base, f.out, n * size);
     end_buffer(l);
 }
 
@@ -137,7 +137,7 @@ static void stage_values(loader *l, const rose_tensor *t, uint64_t from, uint64_
 static void draw_values(loader *l, const rose_tensor *t, uint64_t from, uint64_t n)
 {
     const rose_random_values v = rose_dummy_values(l->m, t);
-    const rose_cuda_draw draw = {.dst = l->c->kv_base,
+    const rose_cuda_draw draw = {.dst = l->rank->kv_base,
                                  .type = t->dtype,
                                  .n = n,
                                  .first = v.first + from,
@@ -152,8 +152,8 @@ static void draw_values(loader *l, const rose_tensor *t, uint64_t from, uint64_t
 static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t width,
                       rose_cuda_pack pack, bool floats)
 {
-    const bool blocks = rose_dtype_block(t->dtype) > 1;
-    const uint64_t size = blocks ? sizeof(float) : rose_dtype_size(t->dtype);
+    const bool blocks = rose_format_is_quant(t->dtype);
+    const uint64_t size = blocks ? sizeof(float) : rose_format_size(t->dtype);
     uint64_t step = l->room / (width * size);
 
     if (step > PACK_ROWS) step -= step % PACK_ROWS;
@@ -169,7 +169,7 @@ static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t w
             draw_values(l, t, at * width, n * width);
         else
             stage_values(l, t, at * width, n * width, size);
-        pack.src = l->c->kv_base;
+        pack.src = l->rank->kv_base;
         pack.src_type = blocks ? ROSE_F32 : t->dtype;
         pack.first_row = (uint32_t)at;
         pack.n_rows = (uint32_t)n;
@@ -193,8 +193,8 @@ static void load_floats(loader *l, const rose_tensor *t, const float *to, uint64
 static void load_norm(loader *l, const rose_cuda_norm_by *to, const rose_tensor *w,
                       const rose_tensor *bias)
 {
-    const uint32_t d = l->c->arch.d_model;
-    load_floats(l, w, to->w, 1, d, l->c->arch.norm_plus_one ? 1.0f : 0.0f);
+    const uint32_t d = l->rank->c->arch.d_model;
+    load_floats(l, w, to->w, 1, d, l->rank->c->arch.norm_plus_one ? 1.0f : 0.0f);
     if (bias != NULL) load_floats(l, bias, to->b, 1, d, 0);
 }
 
@@ -211,7 +211,7 @@ static rose_tensor rows_of(const rose_tensor *t, uint32_t i, uint32_t n)
     part.shape[0] /= n;
     const uint64_t values = part.shape[0] * (t->n_dims == 2 ? t->shape[1] : 1);
     if (t->data != NULL)
-        part.data = (const uint8_t *)t->data + i * rose_dtype_bytes(t->dtype, values);
+        part.data = (const uint8_t *)t->data + i * rose_values_bytes(t->dtype, values);
     return part;
 }
 
@@ -254,13 +254,13 @@ static void fill_rope(const fill *f, uint64_t first, uint64_t end)
 /* The same numbers as on the CPU: sines, cosines and frequencies come from the same functions. */
 static void load_rope(loader *l, uint32_t i)
 {
-    const rose_cuda_weights *w = &l->c->weights;
-    const uint32_t half = w->rot_dim[i] / 2, positions = l->c->plan.max_model_len;
+    const rose_cuda_weights *w = &l->rank->weights;
+    const uint32_t half = w->rot_dim[i] / 2, positions = l->rank->c->plan.max_model_len;
     float inv_freq[ROSE_ATTEND_MAX_HEAD_DIM / 2];
     fill f = {.run = fill_rope, .inv_freq = inv_freq, .half = half};
     if (half == 0 || l->st != ROSE_OK) return;
     const uint64_t row_bytes = half * sizeof(float), step = l->room / (2 * row_bytes);
-    rose_rope_table(&l->c->arch.kinds[i].mixer.rope, positions, inv_freq, &f.factor);
+    rose_rope_table(&l->rank->c->arch.kinds[i].mixer.rope, positions, inv_freq, &f.factor);
     for (uint64_t at = 0; at < positions && l->st == ROSE_OK; at += step) {
         const uint64_t n = positions - at < step ? positions - at : step;
         f.out = next_buffer(l);
@@ -278,8 +278,8 @@ static void load_rope(loader *l, uint32_t i)
 
 static void load_layer(loader *l, const rose_layer *from, const rose_cuda_layer *to)
 {
-    const float add = l->c->arch.norm_plus_one ? 1.0f : 0.0f;
-    const uint32_t head_dim = rose_arch_any(&l->c->arch)->mixer.head_dim;
+    const float add = l->rank->c->arch.norm_plus_one ? 1.0f : 0.0f;
+    const uint32_t head_dim = rose_arch_any(&l->rank->c->arch)->mixer.head_dim;
     load_norm(l, &to->ln1, &from->ln1_w, &from->ln1_b);
     load_norm(l, &to->ln2, &from->ln2_w, &from->ln2_b);
     load_norm(l, &to->post1, &from->post1, NULL);
@@ -293,20 +293,20 @@ static void load_layer(loader *l, const rose_layer *from, const rose_cuda_layer 
 static void load_all(loader *l)
 {
     const rose_model *m = l->m;
-    const rose_cuda *c = l->c;
-    const rose_cuda_weights *w = &c->weights;
+    const rose_cuda_rank *rank = l->rank;
+    const rose_cuda_weights *w = &rank->weights;
     const rose_cuda_pack head = {.dst = w->head.w, .k_pad = w->head.k_pad};
     const rose_cuda_pack tok = {.dst = w->tok, .k_pad = w->head.k_pad};
 
     rose_progress bar;
-    rose_progress_wait(&bar, "cuda", "loading weights", c->arch.n_layers);
-    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
+    rose_progress_wait(&bar, "cuda", "loading weights", rank->c->arch.n_layers);
+    for (uint32_t i = 0; i < rank->c->arch.n_layers; i++) {
         load_layer(l, &m->layers[i], &w->layers[i]);
         rose_progress_update(&bar, i + 1, "layers");
     }
     rose_progress_end(&bar);
-    load_floats(l, &m->pos_embed, w->pos, c->plan.max_model_len, c->arch.d_model, 0);
-    for (uint32_t i = 0; i < c->arch.n_kinds; i++)
+    load_floats(l, &m->pos_embed, w->pos, rank->c->plan.max_model_len, rank->c->arch.d_model, 0);
+    for (uint32_t i = 0; i < rank->c->arch.n_kinds; i++)
         load_rope(l, i);
     load_norm(l, &w->lnf, &m->lnf_w, &m->lnf_b);
     load_packed(l, &m->head, true, head);
@@ -321,13 +321,13 @@ static uint32_t count_threads(void)
     return n > 0 ? n : 1;
 }
 
-rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)
+rose_status rose_cuda_load(rose_cuda_rank *rank, const rose_model *m, rose_err *err)
 {
     loader l = {
-        .c = c,
+        .rank = rank,
         .m = m,
-        .launch = {.device = &c->device, .stream = c->stream, .type = c->type},
-        .room = c->plan.kv < STAGING_BYTES ? c->plan.kv : STAGING_BYTES,
+        .launch = {.device = &rank->device, .stream = rank->stream, .type = rank->c->type},
+        .room = rank->c->plan.kv < STAGING_BYTES ? rank->c->plan.kv : STAGING_BYTES,
         .n_threads = count_threads(),
         .err = err,
     };
@@ -336,12 +336,12 @@ rose_status rose_cuda_load(rose_cuda *c, const rose_model *m, rose_err *err)
     check(&l, cudaHostAlloc(&pinned, ROSE_CUDA_SLOTS * l.room, cudaHostAllocDefault));
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && pinned != NULL; i++)
         l.pinned[i] = (uint8_t *)pinned + i * l.room;
-    check(&l, cudaMemsetAsync(c->weights_base, 0, c->plan.weights, c->stream));
-    check(&l, cudaMemsetAsync(c->scratch_base, 0, c->plan.scratch, c->stream));
+    check(&l, cudaMemsetAsync(rank->weights_base, 0, rank->c->plan.weights, rank->stream));
+    check(&l, cudaMemsetAsync(rank->scratch_base, 0, rank->c->plan.scratch, rank->stream));
     if (l.st == ROSE_OK) load_all(&l);
     /* KV pages never hold an infinity or a NaN, so a masked position contributes exactly zero. */
-    check(&l, cudaMemsetAsync(c->kv_base, 0, c->plan.kv, c->stream));
-    check(&l, rose_cuda_finish(c));
-    if (!c->lost) cudaFreeHost(pinned); /* would wait for a lost device */
+    check(&l, cudaMemsetAsync(rank->kv_base, 0, rank->c->plan.kv, rank->stream));
+    check(&l, rose_cuda_finish(rank));
+    if (!rank->c->lost) cudaFreeHost(pinned); /* would wait for a lost device */
     return l.st;
 }

@@ -20,12 +20,14 @@ enum {
              ROSE_CUDA_WITHOUT_KV_APPEND | ROSE_CUDA_WITHOUT_PAGED | ROSE_CUDA_WITHOUT_WIDE
 };
 
-static bool sizes_fit(const rose_cuda *c)
+static bool sizes_fit(const rose_cuda_rank *rank)
 {
-    const rose_arch *a = &c->arch;
+    const rose_arch *a = &rank->c->arch;
     const rose_mixer *m = &rose_arch_any(a)->mixer;
-    return c->device.hopper && (c->without & NEEDED) == 0 && c->type != ROSE_CUDA_F32 &&
-           (m->head_dim == 64 || m->head_dim == 128) && c->hd_pad == m->head_dim &&
+    const rose_memory_plan *p = &rank->c->plan;
+    return rank->device.hopper && (rank->c->without & NEEDED) == 0 && p->n_pools == 1 &&
+           p->pools[0].window == 0 && rank->c->type != ROSE_CUDA_F32 &&
+           (m->head_dim == 64 || m->head_dim == 128) && rank->c->hd_pad == m->head_dim &&
            m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
            a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
            rose_arch_any(a)->mlp.d_ff % 16 == 0 && m->softcap == 0;
@@ -40,7 +42,7 @@ static bool norm_fits(const rose_cuda_norm_by *by)
 static bool layer_fits(const rose_cuda_layer *l)
 {
     return norm_fits(&l->ln1) && norm_fits(&l->ln2) && l->post1.w == NULL && l->post2.w == NULL &&
-           (l->q_norm == NULL) == (l->k_norm == NULL) && l->window == 0;
+           (l->q_norm == NULL) == (l->k_norm == NULL);
 }
 
 static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)
@@ -50,11 +52,11 @@ static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)
            memcmp(a->cut, b->cut, (a->n_parts + 1) * sizeof *a->cut) == 0;
 }
 
-static bool layers_fit(const rose_cuda *c)
+static bool layers_fit(const rose_cuda_rank *rank)
 {
-    const rose_cuda_layer *l = c->weights.layers;
+    const rose_cuda_layer *l = rank->weights.layers;
     int rope = -1; /* the layers that rotate use the same tables */
-    for (uint32_t i = 0; i < c->arch.n_layers; i++) {
+    for (uint32_t i = 0; i < rank->c->arch.n_layers; i++) {
         if (!layer_fits(&l[i])) return false;
         for (int r = 0; r < ROSE_N_ROLES; r++)
             if (!same_shape(&l[i].m[r], &l[0].m[r])) return false;
@@ -71,9 +73,9 @@ static const rose_mega_op op_of[ROSE_N_ROLES] = {[ROSE_QKV] = ROSE_MEGA_QKV,
                                                  [ROSE_UP] = ROSE_MEGA_UP,
                                                  [ROSE_DOWN] = ROSE_MEGA_DOWN};
 
-static rose_mega_layer layer_of(const rose_cuda *c, uint32_t i)
+static rose_mega_layer layer_of(const rose_cuda_rank *rank, uint32_t i)
 {
-    const rose_cuda_layer *l = &c->weights.layers[i];
+    const rose_cuda_layer *l = &rank->weights.layers[i];
     rose_mega_layer to;
     memset(&to, 0, sizeof to);
     for (int r = 0; r < ROSE_N_ROLES; r++) {
@@ -84,22 +86,22 @@ static rose_mega_layer layer_of(const rose_cuda *c, uint32_t i)
     to.norm[1] = l->ln2;
     to.q_norm = l->q_norm;
     to.k_norm = l->k_norm;
-    to.kv = rose_cuda_layer_kv(c, i).base;
+    to.kv = rose_cuda_layer_kv(rank, i).base;
     to.scale = l->scale;
     to.rope = l->rope >= 0;
     return to;
 }
 
-static void fill_model(rose_mega *a, const rose_cuda *c)
+static void fill_model(rose_mega *a, const rose_cuda_rank *rank)
 {
-    const rose_cuda_weights *w = &c->weights;
+    const rose_cuda_weights *w = &rank->weights;
     const rose_cuda_layer *l = w->layers;
     a->last = w->lnf;
     a->head = w->head.w;
     a->tok = w->tok;
     a->tok_k_pad = w->head.k_pad;
     a->pos = w->pos;
-    for (uint32_t i = 0; i < c->arch.n_layers; i++)
+    for (uint32_t i = 0; i < rank->c->arch.n_layers; i++)
         if (l[i].rope >= 0) {
             a->cos = w->cos[l[i].rope];
             a->sin = w->sin[l[i].rope];
@@ -110,15 +112,15 @@ static void fill_model(rose_mega *a, const rose_cuda *c)
     rose_mega_matrix_of(&a->matrix[ROSE_MEGA_HEAD], &w->head);
 }
 
-static void fill_args(rose_mega *a, const rose_cuda *c)
+static void fill_args(rose_mega *a, const rose_cuda_rank *rank)
 {
-    const rose_arch *arch = &c->arch;
+    const rose_arch *arch = &rank->c->arch;
     const rose_kind *any = rose_arch_any(arch);
-    fill_model(a, c);
-    a->sampled = c->scratch.sampled;
-    a->logits = c->scratch.logits;
-    a->key = c->scratch.key;
-    a->page_elems = rose_cuda_layer_kv(c, 0).page_elems;
+    fill_model(a, rank);
+    a->sampled = rank->scratch.sampled;
+    a->logits = rank->scratch.logits;
+    a->key = rank->scratch.key;
+    a->page_elems = rose_cuda_layer_kv(rank, 0).page_elems;
     a->embed_scale = arch->embed_scale;
     a->eps = arch->norm_eps;
     a->softcap = arch->logit_softcap;
@@ -129,16 +131,17 @@ static void fill_args(rose_mega *a, const rose_cuda *c)
     a->head_dim = any->mixer.head_dim;
     a->vocab = arch->vocab_size;
     a->act = (uint32_t)any->mlp.act;
-    a->gated = c->weights.layers->m[ROSE_UP].gated;
+    a->gated = rank->weights.layers->m[ROSE_UP].gated;
 }
 
 /* ---- memory ---- */
 
 /* The table of layers and the slots, in one allocation. */
-static cudaError_t fill_memory(rose_cuda_mega *m, const rose_cuda *c, rose_mega_layer *layers)
+static cudaError_t fill_memory(rose_cuda_mega *m, const rose_cuda_rank *rank,
+                               rose_mega_layer *layers)
 {
     rose_mega *a = &m->args;
-    const uint32_t positions = c->plan.max_model_len;
+    const uint32_t positions = rank->c->plan.max_model_len;
     const size_t table =
         (a->n_layers * sizeof *layers + ROSE_CUDA_ALIGN - 1) / ROSE_CUDA_ALIGN * ROSE_CUDA_ALIGN;
     const size_t bytes = table + rose_mega_layout(a, NULL, positions) * sizeof(uint64_t);
@@ -147,47 +150,47 @@ static cudaError_t fill_memory(rose_cuda_mega *m, const rose_cuda *c, rose_mega_
     a->layers = m->memory;
     rose_mega_layout(a, (uint64_t *)(void *)((uint8_t *)m->memory + table), positions);
     for (uint32_t i = 0; i < a->n_layers; i++)
-        layers[i] = layer_of(c, i);
+        layers[i] = layer_of(rank, i);
     /* Slots with number 0 are from no step. */
-    e = cudaMemsetAsync(m->memory, 0, bytes, c->stream);
+    e = cudaMemsetAsync(m->memory, 0, bytes, rank->stream);
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(m->memory, layers, a->n_layers * sizeof *layers, cudaMemcpyHostToDevice,
-                            c->stream);
-    return e != cudaSuccess ? e : cudaStreamSynchronize(c->stream);
+                            rank->stream);
+    return e != cudaSuccess ? e : cudaStreamSynchronize(rank->stream);
 }
 
 /* The graph of one sequence comes first; its shape gives the places of the tables. */
-static cudaError_t run(rose_cuda *c, const rose_cuda_launch *at)
+static cudaError_t run(rose_cuda_rank *rank, const rose_cuda_launch *at)
 {
-    rose_mega a = c->mega->args;
+    rose_mega a = rank->mega->args;
     rose_cuda_header h;
-    rose_cuda_layout_header(&h, &c->graphs[0].shape);
-    a.tokens = (void *)(c->header + h.tokens);
-    a.where = (void *)(c->header + h.where);
-    a.slot = (void *)(c->header + h.slot);
-    a.table = (void *)(c->header + h.tables);
-    a.turn = (void *)(c->header + h.turn);
+    rose_cuda_layout_header(&h, &rank->graphs[0].shape);
+    a.tokens = (void *)(rank->header + h.tokens);
+    a.where = (void *)(rank->header + h.where);
+    a.slot = (void *)(rank->header + h.slot);
+    a.table = (void *)(rank->header + h.tables);
+    a.turn = (void *)(rank->header + h.turn);
     return rose_mega_run(at, &a);
 }
 
-rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
+rose_status rose_cuda_mega_open(rose_cuda_rank *rank, rose_err *err)
 {
     bool fits = false;
     cudaError_t e;
 
-    if (!sizes_fit(c) || !layers_fit(c) || !norm_fits(&c->weights.lnf)) return ROSE_OK;
+    if (!sizes_fit(rank) || !layers_fit(rank) || !norm_fits(&rank->weights.lnf)) return ROSE_OK;
     rose_cuda_mega *m = calloc(1, sizeof *m);
-    rose_mega_layer *layers = calloc(c->arch.n_layers, sizeof *layers);
-    c->mega = m;
+    rose_mega_layer *layers = calloc(rank->c->arch.n_layers, sizeof *layers);
+    rank->mega = m;
     if (m == NULL || layers == NULL) {
         free(layers);
         return rose_fail(err, ROSE_E_NOMEM, "megakernel: out of memory");
     }
-    fill_args(&m->args, c);
-    if (rose_mega_measure(&m->args, c->device.sms, c->device.shared_max)) {
-        e = rose_mega_prepare(&c->device, c->type, &m->args, &fits);
-        if (e == cudaSuccess && fits) e = fill_memory(m, c, layers);
-        if (e == cudaSuccess && fits) c->fast = run;
+    fill_args(&m->args, rank);
+    if (rose_mega_measure(&m->args, rank->device.sms, rank->device.shared_max)) {
+        e = rose_mega_prepare(&rank->device, rank->c->type, &m->args, &fits);
+        if (e == cudaSuccess && fits) e = fill_memory(m, rank, layers);
+        if (e == cudaSuccess && fits) rank->fast = run;
     } else {
         e = cudaSuccess;
     }
@@ -195,11 +198,11 @@ rose_status rose_cuda_mega_open(rose_cuda *c, rose_err *err)
     return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "preparing the megakernel");
 }
 
-void rose_cuda_mega_close(rose_cuda *c)
+void rose_cuda_mega_close(rose_cuda_rank *rank)
 {
-    if (c->mega == NULL) return;
-    cudaFree(c->mega->memory);
-    free(c->mega);
-    c->mega = NULL;
-    c->fast = NULL;
+    if (rank->mega == NULL) return;
+    cudaFree(rank->mega->memory);
+    free(rank->mega);
+    rank->mega = NULL;
+    rank->fast = NULL;
 }

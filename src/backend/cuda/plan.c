@@ -9,7 +9,7 @@
 #include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 
-enum { MAX_SEQS = 4096, MAX_STEP_TOKENS = 1 << 20, MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
+enum { MAX_WIDTH = 1 << 22, MAX_HEADS = 4096 };
 
 #define MIB (UINT64_C(1) << 20)
 /* Upper estimates of the memory that the driver takes in addition to our regions: a fixed part for
@@ -64,18 +64,8 @@ static rose_status check_arch(const rose_arch *a, rose_err *err)
 static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, rose_memory_plan *p,
                               rose_err *err)
 {
-    if (o->max_seqs == 0 || o->max_seqs > MAX_SEQS)
-        return rose_fail(err, ROSE_E_INVAL, "max-num-seqs %u is not in 1 .. %d", o->max_seqs,
-                         MAX_SEQS);
-    if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > MAX_STEP_TOKENS)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-num-batched-tokens %u is not in max-num-seqs (%u) .. %d",
-                         o->max_step_tokens, o->max_seqs, MAX_STEP_TOKENS);
-    if (o->max_model_len > a->max_positions)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "max-model-len %u: the model has %u positions; give at most %u, or leave "
-                         "the option out",
-                         o->max_model_len, a->max_positions, a->max_positions);
+    rose_status st = rose_backend_check_opts(o, a, p, err);
+    if (st != ROSE_OK) return st;
     if (o->cpu.lock_memory || o->cpu.prefault)
         return rose_fail(
             err, ROSE_E_UNSUPPORTED,
@@ -85,9 +75,6 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
     if (!(o->cuda.memory_utilization >= 0 && o->cuda.memory_utilization <= 1))
         return rose_fail(err, ROSE_E_INVAL, "gpu-memory-utilization %g is not in 0 .. 1",
                          (double)o->cuda.memory_utilization);
-    p->max_seqs = o->max_seqs;
-    p->max_step_tokens = o->max_step_tokens;
-    p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
     p->n_threads = 1; /* one thread, because only the engine thread computes on the host */
     return ROSE_OK;
 }
@@ -96,16 +83,16 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
 static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
-    const uint64_t taken = p->weights + p->scratch + p->graphs,
+    const uint64_t taken = p->weights + p->scratch + p->graphs, page = rose_backend_page_bytes(p),
                    context = rose_backend_context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
     if (o->cuda.memory_utilization > 0) {
         most = (uint64_t)((double)o->cuda.memory_utilization * (double)device_bytes);
-        return most > taken ? (most - taken) / p->pools[0].block_bytes : 0;
+        return most > taken ? (most - taken) / page : 0;
     }
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
-    if (most / p->pools[0].block_bytes < pages) pages = most / p->pools[0].block_bytes;
+    if (most / page < pages) pages = most / page;
     return pages < context ? context : pages;
 }
 
@@ -183,10 +170,8 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     p.weights = weights.used;
-    p.n_pools = 1;
-    p.pools[0].tokens = ROSE_KV_PAGE_TOKENS;
-    p.pools[0].block_bytes = rose_cuda_kv_page_bytes(&m->arch, rose_cuda_type_of(p.dtype));
-    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / p.pools[0].block_bytes);
+    rose_backend_plan_pools(&m->arch, rose_cuda_kv_block_bytes, &p);
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / rose_backend_page_bytes(&p));
     p.graphs = LOADED_BYTES;
     if (o->cuda.graph) p.graphs += rose_cuda_graph_nodes(&m->arch, p.without) * NODE_BYTES;
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */

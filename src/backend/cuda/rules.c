@@ -88,7 +88,8 @@ static uint64_t words_of(const rose_output_rules *r, uint32_t vocab)
 }
 
 /* Let the part hold as many outputs, from p->first on, as fit into `room` bytes. */
-static void measure(part *p, const rose_cuda *c, const rose_batch *b, uint32_t end, uint64_t room)
+static void measure(part *p, const rose_cuda_rank *rank, const rose_batch *b, uint32_t end,
+                    uint64_t room)
 {
     for (p->end = p->first; p->end < end; p->end++) {
         const rose_output_rules *r = b->outs[p->end].rules;
@@ -96,10 +97,10 @@ static void measure(part *p, const rose_cuda *c, const rose_batch *b, uint32_t e
         if (r == NULL) continue;
         if (rose_cuda_rules_change(r)) {
             larger.n_changes++;
-            larger.n_words += words_of(r, c->arch.vocab_size);
+            larger.n_words += words_of(r, rank->c->arch.vocab_size);
         }
         larger.n_reports += reports(r);
-        if (larger.n_changes > c->scratch.n_changed || place(&larger).end > room) return;
+        if (larger.n_changes > rank->scratch.n_changed || place(&larger).end > room) return;
         *p = larger;
     }
 }
@@ -174,8 +175,8 @@ static rose_cuda_report report_of(const rose_output_rules *r, uint32_t row, uint
 
 /* Write the tables of a part. `block` is the first output of the block of logits: output i is row i
  * - block. */
-static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, uint32_t block,
-                 uint8_t *to)
+static void fill(const part *p, const rose_cuda_rank *rank, const rose_cuda_step *step,
+                 uint32_t block, uint8_t *to)
 {
     const rose_batch *b = step->batch;
     const places at = place(p);
@@ -189,7 +190,7 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
         const rose_output_rules *r = b->outs[i].rules;
         if (r == NULL) continue;
         if (rose_cuda_rules_change(r)) {
-            *changes++ = change_of(r, i - block, c->arch.vocab_size, words, &used);
+            *changes++ = change_of(r, i - block, rank->c->arch.vocab_size, words, &used);
             *picks++ = rose_cuda_pick_of(&b->outs[i].params, b->outs[i].pos);
             *outs++ = i;
         }
@@ -199,41 +200,41 @@ static void fill(const part *p, const rose_cuda *c, const rose_cuda_step *step, 
 
 /* Launch the kernels that apply one part of the step's sampling rules. `from` is the device address
  * of that part. */
-static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *p, uint32_t block,
-                          uint8_t *from)
+static cudaError_t launch(rose_cuda_rank *rank, const rose_cuda_step *step, const part *p,
+                          uint32_t block, uint8_t *from)
 {
-    const rose_cuda_scratch *s = &c->scratch;
+    const rose_cuda_scratch *s = &rank->scratch;
     const places at = place(p);
     /* Not a dependent launch: the kernel needs the copy before it. */
-    rose_cuda_launch l = {.device = &c->device, .stream = c->stream, .type = c->type};
+    rose_cuda_launch l = {.device = &rank->device, .stream = rank->stream, .type = rank->c->type};
     const rose_cuda_changes changes = {.logits = s->logits,
                                        .change = (const void *)(from + at.changes),
                                        .words = (const void *)(from + at.words),
                                        .changed = s->changed,
                                        .key = (void *)(from + at.keys),
-                                       .vocab = c->arch.vocab_size,
+                                       .vocab = rank->c->arch.vocab_size,
                                        .ld_logits = s->ld_logits,
                                        .rows = p->n_changes};
     const rose_cuda_sampler sampler = {.logits = s->changed,
                                        .key = (void *)(from + at.keys),
                                        .pick = (const void *)(from + at.picks),
-                                       .ids = (void *)(c->header + step->at.ids),
+                                       .ids = (void *)(rank->header + step->at.ids),
                                        .out = (const void *)(from + at.outs),
-                                       .vocab = c->arch.vocab_size,
+                                       .vocab = rank->c->arch.vocab_size,
                                        .ld_logits = s->ld_logits,
                                        .rows = p->n_changes,
                                        .sampled = s->sampled};
     const rose_cuda_reports reported = {.logits = s->logits,
                                         .key = s->key + block,
                                         .report = (const void *)(from + at.reports),
-                                        .ids = (void *)(c->header + step->at.ids),
+                                        .ids = (void *)(rank->header + step->at.ids),
                                         .sampled = s->sampled,
                                         .entries = step->slot->entries,
-                                        .vocab = c->arch.vocab_size,
+                                        .vocab = rank->c->arch.vocab_size,
                                         .ld_logits = s->ld_logits,
                                         .rows = p->n_reports};
     cudaError_t e = rose_cuda_changes_run(&l, &changes);
-    l.dependent = c->pdl && p->n_changes > 0;
+    l.dependent = rank->c->pdl && p->n_changes > 0;
     if (e == cudaSuccess) e = rose_cuda_sampler_run(&l, &sampler);
     if (e == cudaSuccess) e = rose_cuda_reports_run(&l, &reported);
     return e;
@@ -242,46 +243,46 @@ static cudaError_t launch(rose_cuda *c, const rose_cuda_step *step, const part *
 /* Copy a part to the device. aside: on the second stream, while the step's graph runs, so that the
  * step need not wait for the copy. The copy overwrites rules of the step before, so it first waits
  * for the end of that step. */
-static cudaError_t copy_over(rose_cuda *c, const rose_cuda_slot *slot, uint64_t used,
+static cudaError_t copy_over(rose_cuda_rank *rank, const rose_cuda_slot *slot, uint64_t used,
                              uint64_t bytes, bool aside)
 {
-    const cudaStream_t stream = aside ? c->side : c->stream;
-    const rose_cuda_slot *before = &c->slots[c->ticket % ROSE_CUDA_SLOTS];
+    const cudaStream_t stream = aside ? rank->side : rank->stream;
+    const rose_cuda_slot *before = &rank->c->slots[rank->c->ticket % ROSE_CUDA_SLOTS];
     cudaError_t e = cudaSuccess;
 
-    if (aside && c->ticket > 0) e = cudaStreamWaitEvent(stream, before->done, 0);
+    if (aside && rank->c->ticket > 0) e = cudaStreamWaitEvent(stream, before->done, 0);
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(c->scratch.rules + used, slot->rules + used, bytes,
+        e = cudaMemcpyAsync(rank->scratch.rules + used, slot->rules + used, bytes,
                             cudaMemcpyHostToDevice, stream);
-    if (e == cudaSuccess) e = cudaEventRecord(c->staged, stream);
-    if (e == cudaSuccess && aside) e = cudaStreamWaitEvent(c->stream, c->staged, 0);
+    if (e == cudaSuccess) e = cudaEventRecord(rank->staged, stream);
+    if (e == cudaSuccess && aside) e = cudaStreamWaitEvent(rank->stream, rank->staged, 0);
     return e;
 }
 
-cudaError_t rose_cuda_rules_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first,
+cudaError_t rose_cuda_rules_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
                                 uint32_t n)
 {
     rose_cuda_slot *slot = step->slot;
-    const uint64_t all = c->scratch.rules_bytes;
+    const uint64_t all = rank->scratch.rules_bytes;
     part p = {.first = first};
     cudaError_t e = cudaSuccess;
 
     while (p.first < first + n && e == cudaSuccess) {
-        measure(&p, c, step->batch, first + n, all - slot->rules_used);
+        measure(&p, rank, step->batch, first + n, all - slot->rules_used);
         /* The staging area is full: wait for its last copy, then start again at its beginning. */
         if (p.end == p.first) {
             /* Cannot happen: the plan has room for the rules of one output. */
             if (slot->rules_used == 0) return cudaErrorInvalidValue;
-            if ((e = rose_cuda_wait(c, c->staged)) != cudaSuccess) return e;
+            if ((e = rose_cuda_wait(rank->c, rank->staged)) != cudaSuccess) return e;
             slot->rules_used = 0;
             slot->rules_again = true;
             continue;
         }
         const uint64_t used = slot->rules_used, bytes = place(&p).end;
         if (bytes > 0) {
-            fill(&p, c, step, first, slot->rules + used);
-            e = copy_over(c, slot, used, bytes, !slot->rules_again);
-            if (e == cudaSuccess) e = launch(c, step, &p, first, c->scratch.rules + used);
+            fill(&p, rank, step, first, slot->rules + used);
+            e = copy_over(rank, slot, used, bytes, !slot->rules_again);
+            if (e == cudaSuccess) e = launch(rank, step, &p, first, rank->scratch.rules + used);
             slot->rules_used += bytes;
         }
         p = (part){.first = p.end};

@@ -29,14 +29,16 @@ bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n)
     return false;
 }
 
-cudaError_t rose_cuda_sums_run(rose_cuda *c, const rose_cuda_step *step, uint32_t first, uint32_t n)
+cudaError_t rose_cuda_sums_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
+                               uint32_t n)
 {
     const rose_cuda_slot *slot = step->slot;
     /* A plain launch: a step of a prompt is long, so a dependent one would gain nothing. */
-    const rose_cuda_launch l = {.device = &c->device, .stream = c->stream, .type = c->type};
-    const rose_cuda_states a = {.h = c->scratch.out_h,
-                                .k_pad = c->weights.head.k_pad,
-                                .d = c->arch.d_model,
+    const rose_cuda_launch l = {
+        .device = &rank->device, .stream = rank->stream, .type = rank->c->type};
+    const rose_cuda_states a = {.h = rank->scratch.out_h,
+                                .k_pad = rank->weights.head.k_pad,
+                                .d = rank->c->arch.d_model,
                                 .first = first,
                                 .n = n,
                                 .sum = slot->sum,

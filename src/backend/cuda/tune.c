@@ -33,7 +33,7 @@ static const uint32_t g_buckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048
 
 /* The matrices of one shape, and the memory of a run. */
 typedef struct tuning {
-    rose_cuda *c;
+    rose_cuda_rank *rank;
     const rose_cuda_matrix *m;
     rose_cuda_matrix copy[COPIES];
     uint32_t n;
@@ -52,12 +52,13 @@ static uint32_t padded(uint32_t x, uint32_t unit)
 static void place_copies(tuning *t, uint64_t at)
 {
     const uint64_t bytes = (uint64_t)t->m->n_pad * t->m->k_pad * 2;
-    const uint64_t room = (t->c->plan.kv - at) / bytes, want = 3 * t->c->device.l2 / bytes + 1;
+    const uint64_t room = (t->rank->c->plan.kv - at) / bytes,
+                   want = 3 * t->rank->device.l2 / bytes + 1;
     const uint64_t most = want < COPIES ? want : COPIES;
     t->n = (uint32_t)(room < most ? room : most);
     for (uint32_t i = 0; i < t->n; i++) {
         t->copy[i] = *t->m;
-        t->copy[i].w = (uint8_t *)t->c->kv_base + at + i * bytes;
+        t->copy[i].w = (uint8_t *)t->rank->kv_base + at + i * bytes;
     }
     if (t->n > 0) return;
     t->copy[0] = *t->m;
@@ -71,8 +72,8 @@ static bool place(tuning *t)
     const uint64_t rows = padded(t->io.rows, ROSE_CUDA_ROW_PAD);
     const uint64_t h = rows * m->k_pad * 2, out = rows * m->n_pad * sizeof(float);
     const uint64_t keys = (rows * sizeof(unsigned long long) + 255) / 256 * 256;
-    uint8_t *base = t->c->kv_base;
-    if (h + out + keys > t->c->plan.kv) return false;
+    uint8_t *base = t->rank->kv_base;
+    if (h + out + keys > t->rank->c->plan.kv) return false;
     t->io.h = base;
     t->io.x = t->io.logits = (float *)(void *)(base + h);
     t->io.out = base + h;
@@ -85,11 +86,11 @@ static bool place(tuning *t)
 
 static rose_cuda_launch launch_of(const tuning *t, const rose_gemm_kernel *g)
 {
-    return (rose_cuda_launch){.device = &t->c->device,
-                              .stream = t->c->stream,
-                              .type = t->c->type,
-                              .shared = rose_cuda_carveout(t->c->without, t->io.rows),
-                              .without = t->c->without,
+    return (rose_cuda_launch){.device = &t->rank->device,
+                              .stream = t->rank->stream,
+                              .type = t->rank->c->type,
+                              .shared = rose_cuda_carveout(t->rank->c->without, t->io.rows),
+                              .without = t->rank->c->without,
                               .forced = g};
 }
 
@@ -103,7 +104,7 @@ static cudaError_t capture(const tuning *t, const rose_gemm_kernel *g, uint32_t 
     if (e != cudaSuccess) return e;
     for (uint32_t i = 0; i < n && e == cudaSuccess; i++) {
         e = rose_gemm_run(&at, &t->copy[i % t->n], &t->io);
-        at.dependent = t->c->pdl;
+        at.dependent = t->rank->c->pdl;
     }
     const cudaError_t ended = cudaStreamEndCapture(at.stream, &graph);
     if (e == cudaSuccess) e = ended;
@@ -125,13 +126,13 @@ static cudaError_t time_kernel(const tuning *t, const rose_gemm_kernel *g, uint3
     cudaGraphExec_t exec = NULL;
     cudaError_t e = capture(t, g, n, &exec);
     for (int i = -1; i < RUNS && e == cudaSuccess; i++) {
-        e = cudaEventRecord(t->start, t->c->stream);
-        if (e == cudaSuccess) e = cudaGraphLaunch(exec, t->c->stream);
-        if (e == cudaSuccess) e = cudaEventRecord(t->end, t->c->stream);
-        if (e == cudaSuccess) e = rose_cuda_wait(t->c, t->end);
+        e = cudaEventRecord(t->start, t->rank->stream);
+        if (e == cudaSuccess) e = cudaGraphLaunch(exec, t->rank->stream);
+        if (e == cudaSuccess) e = cudaEventRecord(t->end, t->rank->stream);
+        if (e == cudaSuccess) e = rose_cuda_wait(t->rank->c, t->end);
         if (e == cudaSuccess && i >= 0) e = cudaEventElapsedTime(&ms[i], t->start, t->end);
     }
-    if (exec != NULL && !t->c->lost) cudaGraphExecDestroy(exec);
+    if (exec != NULL && !t->rank->c->lost) cudaGraphExecDestroy(exec);
     if (e != cudaSuccess) return e;
     qsort(ms, RUNS, sizeof *ms, compare);
     *us = (double)ms[RUNS / 2] * 1e3 / n;
@@ -183,12 +184,12 @@ static cudaError_t tune_rows(const tuning *t, rose_gemm_tuning *line)
 }
 
 /* Times the buckets up to most_rows, one of them at least, and puts what was measured into
- * c->tuned. */
+ * rank->c->tuned. */
 static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
 {
     const rose_cuda_matrix *m = t->m;
     rose_gemm_tuning line = {
-        .n = m->n, .k = m->k, .n_parts = m->n_parts, .type = t->c->type, .end = t->io.end};
+        .n = m->n, .k = m->k, .n_parts = m->n_parts, .type = t->rank->c->type, .end = t->io.end};
     const uint64_t limit = rose_now_ns() + (uint64_t)SHAPE_MS * 1000000;
     const uint64_t model = t->until;
     if (limit < t->until) t->until = limit;
@@ -198,7 +199,7 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
         if ((i > 0 && rose_now_ns() >= t->until) || !place(t)) break;
         const cudaError_t e = tune_rows(t, &line);
         if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
-        if (rose_gemm_tuned_set(&t->c->tuned, &line) == ROSE_E_NOMEM)
+        if (rose_gemm_tuned_set(&t->rank->c->tuned, &line) == ROSE_E_NOMEM)
             return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         if (line.bucket >= most_rows) break;
     }
@@ -207,11 +208,11 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
 }
 
 /* Whether a layer before this one has a matrix of the same role and shape. */
-static bool met(const rose_cuda *c, uint32_t layer, rose_role role)
+static bool met(const rose_cuda_rank *rank, uint32_t layer, rose_role role)
 {
-    const rose_cuda_matrix *m = &c->weights.layers[layer].m[role];
+    const rose_cuda_matrix *m = &rank->weights.layers[layer].m[role];
     for (uint32_t i = 0; i < layer; i++) {
-        const rose_cuda_matrix *other = &c->weights.layers[i].m[role];
+        const rose_cuda_matrix *other = &rank->weights.layers[i].m[role];
         if (other->n == m->n && other->k == m->k) return true;
     }
     return false;
@@ -219,9 +220,9 @@ static bool met(const rose_cuda *c, uint32_t layer, rose_role role)
 
 static rose_status tune_matrix(tuning *t, uint32_t layer, rose_role role, rose_err *err)
 {
-    rose_cuda *c = t->c;
-    const rose_cuda_layer *l = &c->weights.layers[layer];
-    const bool apart = role == ROSE_UP && (c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
+    rose_cuda_rank *rank = t->rank;
+    const rose_cuda_layer *l = &rank->weights.layers[layer];
+    const bool apart = role == ROSE_UP && (rank->c->without & ROSE_CUDA_WITHOUT_MLP) != 0;
     /* Rows that are normed or rotated are fp32 (forward.c). */
     const bool f32 = apart || (role == ROSE_QKV && (l->rope >= 0 || l->q_norm != NULL));
     t->m = &l->m[role];
@@ -230,43 +231,44 @@ static rose_status tune_matrix(tuning *t, uint32_t layer, rose_role role, rose_e
                 : role != ROSE_UP || apart ? ROSE_END_ROWS
                 : t->m->gated              ? ROSE_END_GATED
                                            : ROSE_END_ACT;
-    return tune_shape(t, c->plan.max_step_tokens, err);
+    return tune_shape(t, rank->c->plan.max_step_tokens, err);
 }
 
 static rose_status tune_all(tuning *t, rose_err *err)
 {
-    rose_cuda *c = t->c;
+    rose_cuda_rank *rank = t->rank;
     rose_status st = ROSE_OK;
-    for (uint32_t layer = 0; layer < c->arch.n_layers; layer++)
+    for (uint32_t layer = 0; layer < rank->c->arch.n_layers; layer++)
         for (int role = 0; role < ROSE_N_ROLES && st == ROSE_OK; role++)
-            if (!met(c, layer, (rose_role)role)) st = tune_matrix(t, layer, (rose_role)role, err);
+            if (!met(rank, layer, (rose_role)role))
+                st = tune_matrix(t, layer, (rose_role)role, err);
     if (st != ROSE_OK) return st;
-    t->m = &c->weights.head;
+    t->m = &rank->weights.head;
     t->io = (rose_gemm_io){.end = ROSE_END_LOGITS};
-    return tune_shape(t, c->scratch.out_block, err);
+    return tune_shape(t, rank->scratch.out_block, err);
 }
 
-static rose_status measure_model(rose_cuda *c, rose_err *err)
+static rose_status measure_model(rose_cuda_rank *rank, rose_err *err)
 {
-    tuning t = {.c = c};
+    tuning t = {.rank = rank};
     const uint64_t began = rose_now_ns();
-    if (c->type == ROSE_CUDA_F32) return ROSE_OK; /* fp32 has one kernel */
+    if (rank->c->type == ROSE_CUDA_F32) return ROSE_OK; /* fp32 has one kernel */
     t.until = began + (uint64_t)MODEL_MS * 1000000;
     cudaError_t e = cudaEventCreateWithFlags(&t.start, cudaEventDefault);
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&t.end, cudaEventDefault);
     /* Small values: zeros would take less power, and so run faster, than real rows. */
-    if (e == cudaSuccess) e = cudaMemsetAsync(c->kv_base, 0x3c, c->plan.kv, c->stream);
+    if (e == cudaSuccess) e = cudaMemsetAsync(rank->kv_base, 0x3c, rank->c->plan.kv, rank->stream);
     rose_status st = e == cudaSuccess ? tune_all(&t, err) : rose_cuda_fail(err, e, "tuning");
-    if (c->lost) return st;
-    if (st == ROSE_OK) e = cudaMemsetAsync(c->kv_base, 0, c->plan.kv, c->stream);
-    if (st == ROSE_OK && e == cudaSuccess) e = rose_cuda_finish(c);
+    if (rank->c->lost) return st;
+    if (st == ROSE_OK) e = cudaMemsetAsync(rank->kv_base, 0, rank->c->plan.kv, rank->stream);
+    if (st == ROSE_OK && e == cudaSuccess) e = rose_cuda_finish(rank);
     if (st == ROSE_OK && e != cudaSuccess) st = rose_cuda_fail(err, e, "tuning");
     if (t.start != NULL) cudaEventDestroy(t.start);
     if (t.end != NULL) cudaEventDestroy(t.end);
     if (st == ROSE_OK)
-        st = rose_cuda_tune_steps(c, began + (uint64_t)(MODEL_MS + STEPS_MS) * 1000000, err);
+        st = rose_cuda_tune_steps(rank, began + (uint64_t)(MODEL_MS + STEPS_MS) * 1000000, err);
     if (st != ROSE_OK) return st;
-    rose_log(ROSE_LOG_INFO, "cuda", "tuned %u GEMM shapes in %.1f s", c->tuned.n_lines,
+    rose_log(ROSE_LOG_INFO, "cuda", "tuned %u GEMM shapes in %.1f s", rank->c->tuned.n_lines,
              rose_ms_between(began, rose_now_ns()) / 1e3);
     return st;
 }
@@ -285,21 +287,21 @@ static rose_status file_of(const char *dir, const char *gpu, char *out, size_t c
     return ROSE_OK;
 }
 
-rose_status rose_cuda_tune(rose_cuda *c, const char *dir, bool measure, rose_err *err)
+rose_status rose_cuda_tune(rose_cuda_rank *rank, const char *dir, bool measure, rose_err *err)
 {
     struct cudaDeviceProp about;
     char path[2048];
-    const cudaError_t e = cudaGetDeviceProperties(&about, c->device.index);
+    const cudaError_t e = cudaGetDeviceProperties(&about, rank->device.index);
     if (e != cudaSuccess) return rose_cuda_fail(err, e, "asking for the GPU's name");
     rose_status st = dir != NULL ? file_of(dir, about.name, path, sizeof path, err) : ROSE_OK;
-    if (st == ROSE_OK && dir != NULL) rose_gemm_tuned_read(&c->tuned, path, about.name);
-    if (st == ROSE_OK && measure) st = measure_model(c, err);
+    if (st == ROSE_OK && dir != NULL) rose_gemm_tuned_read(&rank->c->tuned, path, about.name);
+    if (st == ROSE_OK && measure) st = measure_model(rank, err);
     if (st != ROSE_OK) return st;
     rose_err why = {""};
     if (measure && dir != NULL) mkdir(dir, 0777); /* where it fails, the write says why */
     if (measure && dir != NULL &&
-        rose_gemm_tuned_write(&c->tuned, path, about.name, &why) != ROSE_OK)
+        rose_gemm_tuned_write(&rank->c->tuned, path, about.name, &why) != ROSE_OK)
         rose_log(ROSE_LOG_WARN, "cuda", "%s; the measured choices serve this run alone", why.msg);
-    rose_gemm_tuned_add(&c->tuned, rose_gemm_shipped, about.name);
+    rose_gemm_tuned_add(&rank->c->tuned, rose_gemm_shipped, about.name);
     return ROSE_OK;
 }

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,7 +18,7 @@ enum { MOST_CHOICES = 32, WARM = 3, STEPS = 21 };
 
 /* The decode steps of n sequences, and the choices of this bucket. */
 typedef struct trial {
-    rose_cuda *c;
+    rose_cuda_rank *rank;
     rose_gemm_tuning *line[MOST_CHOICES];
     const rose_gemm_kernel *measured[MOST_CHOICES];
     uint32_t n_lines, n;
@@ -44,8 +45,8 @@ static rose_status run_step(const trial *t, double *us, rose_err *err)
     rose_step_result result;
     uint64_t ticket;
     const uint64_t began = rose_now_ns();
-    rose_status st = rose_cuda_ops.step(t->c, &b, &ticket, err);
-    if (st == ROSE_OK) st = rose_cuda_ops.collect(t->c, ticket, &result, err);
+    rose_status st = rose_cuda_ops.step(t->rank->c, &b, &ticket, err);
+    if (st == ROSE_OK) st = rose_cuda_ops.collect(t->rank->c, ticket, &result, err);
     *us = rose_ms_between(began, rose_now_ns()) * 1e3;
     return st;
 }
@@ -60,10 +61,10 @@ static rose_status time_steps(void *by, uint32_t choices, double *us, rose_err *
     if (rose_now_ns() >= t->until) return ROSE_OK;
     for (uint32_t k = 0; k < t->n_lines; k++)
         t->line[k]->kernel = (choices >> k & 1) != 0 ? t->measured[k] : t->line[k]->guess;
-    rose_status st = rose_cuda_capture_decode(t->c, t->n, err);
+    rose_status st = rose_cuda_capture_decode(t->rank, t->n, err);
     for (; i < STEPS && st == ROSE_OK && rose_now_ns() < t->until; i++)
         st = run_step(t, &all[i < 0 ? 0 : i], err);
-    if (!t->c->lost) rose_cuda_drop_graphs(t->c);
+    if (!t->rank->c->lost) rose_cuda_drop_graphs(t->rank);
     if (st != ROSE_OK || i < STEPS) return st;
     qsort(all, STEPS, sizeof *all, compare);
     *us = all[STEPS / 2];
@@ -73,7 +74,7 @@ static rose_status time_steps(void *by, uint32_t choices, double *us, rose_err *
 /* The lines of the bucket whose fastest kernel is not the estimate's. */
 static void find_lines(trial *t, uint32_t bucket)
 {
-    rose_gemm_tuned *all = &t->c->tuned;
+    rose_gemm_tuned *all = &t->rank->c->tuned;
     t->n_lines = 0;
     for (uint32_t i = 0; i < all->n_lines && t->n_lines < MOST_CHOICES; i++) {
         rose_gemm_tuning *l = &all->lines[i];
@@ -100,13 +101,13 @@ static rose_status try_bucket(trial *t, uint32_t bucket, rose_err *err)
     return ROSE_OK;
 }
 
-rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
+rose_status rose_cuda_tune_steps(rose_cuda_rank *rank, uint64_t until, rose_err *err)
 {
-    const rose_memory_plan *p = &c->plan;
+    const rose_memory_plan *p = &rank->c->plan;
     uint32_t most = p->max_seqs;
-    if (most > p->pools[0].n_blocks) most = p->pools[0].n_blocks;
+    if (most > rose_backend_least_blocks(p)) most = rose_backend_least_blocks(p);
     if (most > p->max_step_tokens) most = p->max_step_tokens;
-    trial t = {.c = c, .until = until};
+    trial t = {.rank = rank, .until = until};
     rose_status st = ROSE_OK;
     t.numbers = calloc((size_t)most, sizeof *t.numbers);
     t.zeros = calloc((size_t)most, sizeof *t.zeros);
@@ -116,7 +117,9 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
         st = rose_fail(err, ROSE_E_NOMEM, "tuning: out of memory");
     for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
         t.numbers[i] = i;
-        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = {&t.numbers[i]}};
+        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1};
+        for (uint32_t k = 0; k < p->n_pools; k++)
+            t.seqs[i].table[k] = &t.numbers[i];
         t.outs[i] = (rose_batch_out){.row = i, .params = {.top_p = 1}};
     }
     /* The last bucket may have more rows than the largest decode step. */
@@ -125,7 +128,8 @@ rose_status rose_cuda_tune_steps(rose_cuda *c, uint64_t until, rose_err *err)
         st = try_bucket(&t, bucket, err);
         if (bucket >= most) break;
     }
-    c->slots[c->ticket % ROSE_CUDA_SLOTS].n_outputs = 0; /* no later step may refer to these ids */
+    rank->c->slots[rank->c->ticket % ROSE_CUDA_SLOTS].n_outputs =
+        0; /* no later step may refer to these ids */
     free(t.numbers);
     free(t.zeros);
     free(t.seqs);

@@ -1,5 +1,5 @@
-/* cli/hub_cache.c - the files of a model: finds those that are needed and in the cache, and fetches
- * the others. See cli.h.
+/* hub/cache.c - the files of a model: finds those that are needed and in the cache, and fetches
+ * the others. See hub.h.
  *
  * A download is written to blobs/HASH.incomplete, under the lock
  * .locks/models--ORG--NAME/HASH.lock. When the file is complete, it is renamed to blobs/HASH, and
@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/sha256.h"
-#include "cli/cli.h"
+#include "hub/hub.h"
 
 enum { MAX_LIST = 16 << 20, MAX_FILES = 20000, PATH_CAP = 4096 };
 
@@ -37,6 +37,25 @@ typedef struct hub_file {
     bool lfs; /* hash is a SHA-256 */
     bool needed;
 } hub_file;
+
+bool rose_hub_parse(rose_hub *h, const char *text)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    const size_t org = strspn(text, allowed);
+    if (org == 0 || text[0] == '.' || text[org] != '/') return false;
+    const char *name = text + org + 1, *quant = name + strspn(name, allowed);
+    const size_t n = (size_t)(quant - text);
+    if (quant == name || name[0] == '.' || n >= sizeof h->name) return false;
+    if (strstr(text, "..") != NULL || strstr(text, "--") != NULL) return false;
+    if (*quant != '\0' && *quant++ != ':') return false;
+    const size_t k = strspn(quant, allowed);
+    if (quant[k] != '\0' || k >= sizeof h->quant || (k == 0 && quant[-1] == ':')) return false;
+    memcpy(h->name, text, n);
+    h->name[n] = '\0';
+    memcpy(h->quant, quant, k + 1);
+    return true;
+}
 
 /* ---- which files ---- */
 

@@ -1,4 +1,4 @@
-/* cli/hub_http.c - GET requests to the hub. libcurl is loaded at the first request, and its headers
+/* hub/http.c - GET requests to the hub. libcurl is loaded at the first request, and its headers
  * are not needed to build: the numbers of its ABI, which never change, stand below. This file
  * follows redirects itself, because libcurl before 7.83 sends the token to another port of the same
  * host. */
@@ -9,7 +9,7 @@
 
 #include "base/dl.h"
 #include "base/version.h"
-#include "cli/cli.h"
+#include "hub/hub.h"
 
 enum {
     OPT_LOW_SPEED_LIMIT = 19,

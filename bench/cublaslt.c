@@ -1,7 +1,9 @@
-/* backend/cuda/cublaslt.c - the few functions of cuBLASLt that a comparison needs. They are
+/* bench/cublaslt.c - the few functions of cuBLASLt that a comparison needs. They are
  * declared here as cuBLASLt's documentation describes them and are loaded at run time. The program
  * needs no header of cuBLASLt to build and no library to run. */
-#include "backend/cuda/cublaslt.h"
+#include "bench/kernels_internal.h"
+
+#if ROSE_CUDA
 
 #include <stdlib.h>
 
@@ -197,3 +199,5 @@ void rose_cublaslt_close(rose_cublaslt *c)
     rose_dl_close(c->library);
     free(c);
 }
+
+#endif

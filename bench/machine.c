@@ -1,13 +1,12 @@
-/* backend/cpu/machine.c - backend/machine.h on the CPU backend's own thread pool. It measures
- * the memory bandwidth of reading and the cost of a barrier. It loads 16 bytes at a time into
- * four sums. With loads of 8 bytes, two cores of an EPYC (Zen 4) reach 45 GB/s of the 66 that
- * its memory gives. */
-#include "backend/machine.h"
+/* bench/machine.c - see machine.h. It measures with the CPU backend's own thread pool. It loads 16
+ * bytes at a time into four sums. With loads of 8 bytes, two cores of an EPYC (Zen 4) reach 45 GB/s
+ * of the 66 that its memory gives. */
+#include "bench/machine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/cpu_internal.h"
+#include "backend/parts.h"
 #include "base/clock.h"
 
 enum {
@@ -158,4 +157,39 @@ done:
     rose_region_unmap(&region);
     free(ns);
     return st;
+}
+
+void rose_machine_better(rose_machine *m, const rose_machine *again)
+{
+    if (again->read_bytes_per_s > m->read_bytes_per_s) {
+        m->read_bytes_per_s = again->read_bytes_per_s;
+        m->n_streams = again->n_streams;
+        m->prefetch_bytes = again->prefetch_bytes;
+    }
+    if (again->barrier_ns < m->barrier_ns) m->barrier_ns = again->barrier_ns;
+    if (again->barrier_p99_ns < m->barrier_p99_ns) m->barrier_p99_ns = again->barrier_p99_ns;
+    if (again->job_ns < m->job_ns) m->job_ns = again->job_ns;
+}
+
+double rose_floor_ms(const rose_machine *m, uint64_t bytes)
+{
+    return (double)bytes / m->read_bytes_per_s * 1e3;
+}
+
+void rose_machine_print(FILE *f, const rose_machine *m)
+{
+    fprintf(f,
+            "%u threads: reads %.1f GB/s (%u streams each, prefetched %u bytes ahead), barrier "
+            "%.2f us (p99 %.2f), empty job %.2f us\n",
+            m->n_threads, m->read_bytes_per_s * 1e-9, m->n_streams, m->prefetch_bytes,
+            m->barrier_ns * 1e-3, m->barrier_p99_ns * 1e-3, m->job_ns * 1e-3);
+}
+
+rose_json *rose_machine_json(const rose_machine *m)
+{
+    return rose_json_pack("{s:i, s:f, s:i, s:i, s:f, s:f, s:f}", "threads", (int)m->n_threads,
+                          "read_gb_per_s", m->read_bytes_per_s * 1e-9, "read_streams",
+                          (int)m->n_streams, "read_prefetch_bytes", (int)m->prefetch_bytes,
+                          "barrier_us", m->barrier_ns * 1e-3, "barrier_p99_us",
+                          m->barrier_p99_ns * 1e-3, "job_us", m->job_ns * 1e-3);
 }

@@ -1,6 +1,6 @@
-/* backend/cpu/onednn.c - see onednn.h. It calls the C API of oneDNN 2.x, whose functions dlsym
+/* bench/onednn.c - see kernels_internal.h. It calls the C API of oneDNN 2.x, whose functions dlsym
  * finds. */
-#include "backend/cpu/onednn.h"
+#include "bench/kernels_internal.h"
 
 #if ROSE_DNNL /* set by the Makefile */
 
@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/numerics.h"
-#include "backend/cpu/pool.h"
 #include "base/clock.h"
 #include "base/dl.h"
 
@@ -65,14 +63,6 @@ typedef struct product {
 static rose_status refused(rose_err *err, const char *what, dnnl_status_t e)
 {
     return rose_fail(err, ROSE_E_BACKEND, "oneDNN: %s: status %d", what, (int)e);
-}
-
-static void *take(size_t bytes)
-{
-    const size_t rounded = (bytes + 63) / 64 * 64;
-    void *p = aligned_alloc(64, rounded);
-    if (p != NULL) memset(p, 0, rounded);
-    return p;
 }
 
 /* ---- one product ---- */
@@ -218,7 +208,7 @@ static rose_status prepare_way(library *o, int way, const rose_kernel_shape *s, 
     release_way(o);
     rose_status st = product_create(&o->product, o, way, o->bf16, s->rows, s->n_out, s->n_in, err);
     for (uint32_t i = 0; i < o->n_copies && st == ROSE_OK; i++) {
-        o->w[i] = take(o->dnnl_memory_desc_get_size(&o->product->packed_desc));
+        o->w[i] = rose_kernel_take(o->dnnl_memory_desc_get_size(&o->product->packed_desc));
         st = o->w[i] == NULL ? rose_fail(err, ROSE_E_NOMEM, "oneDNN: out of memory")
                              : pack(o->product, w, o->w[i], err);
     }
@@ -247,11 +237,11 @@ static rose_status prepare(rose_onednn *base, const rose_kernel_shape *s, const 
     library *o = (library *)base;
     const size_t size = o->bf16 ? 2 : 4, n_w = (size_t)s->n_in * s->n_out,
                  n_x = (size_t)s->rows * s->n_in;
-    void *typed_w = take(n_w * size);
+    void *typed_w = rose_kernel_take(n_w * size);
     free(o->x);
     free(o->y);
-    o->x = take(n_x * size);
-    o->y = take((size_t)s->rows * s->n_out * size);
+    o->x = rose_kernel_take(n_x * size);
+    o->y = rose_kernel_take((size_t)s->rows * s->n_out * size);
     o->n_copies = n_copies < MAX_COPIES ? n_copies : MAX_COPIES;
     rose_status st = ROSE_OK;
     if (typed_w == NULL || o->x == NULL || o->y == NULL) {

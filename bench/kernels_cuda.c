@@ -1,19 +1,19 @@
-/* backend/cuda/kernel_bench.c - implements backend/kernel_bench.h on GPU 0: times our GEMM kernels
- * and cuBLASLt on the same shapes. All memory is allocated at open, for the largest shape. */
-#include "backend/kernel_bench.h"
+/* bench/kernels_cuda.c - GPU 0 of kernels_internal.h: times our GEMM kernels and cuBLASLt on the
+ * same shapes. All memory is allocated at open, for the largest shape. */
+#include "bench/kernels_internal.h"
+
+#if ROSE_CUDA
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/cuda/cublaslt.h"
-#include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/philox.h"
-#include "model/convert.h"
 
 enum { MATRICES = 12, PATTERN = 1 << 22, TRIES = 5 };
 
-struct rose_kernel_bench {
+typedef struct cuda_bench {
+    rose_kernel_bench public; /* first: a rose_kernel_bench is one of these */
     rose_cuda_device device;
     const rose_gemm_kernel *forced; /* NULL: the engine's choice */
     rose_cuda_type type;
@@ -29,8 +29,7 @@ struct rose_kernel_bench {
     uint64_t w_bytes, x_bytes, y_bytes;
     uint32_t max_rows, max_out, rest_ms;
     cudaGraphExec_t side[ROSE_KERNEL_SIDES]; /* of the shape that is prepared */
-    char about[160];
-};
+} cuda_bench;
 
 static rose_status cuda_status(cudaError_t e, const char *what, rose_err *err)
 {
@@ -61,7 +60,7 @@ static uint64_t output_bytes(const rose_kernel_shape *s)
     return rows * s->n_out * (s->role == ROSE_KERNEL_QKV || s->role == ROSE_KERNEL_ACT ? 2 : 4);
 }
 
-static void add_size(rose_kernel_bench *b, const rose_kernel_shape *s)
+static void add_size(cuda_bench *b, const rose_kernel_shape *s)
 {
     const uint64_t rows = (uint64_t)s->rows + ROSE_CUDA_ROW_PAD;
     b->w_bytes = larger(b->w_bytes, matrix_bytes(s) * MATRICES);
@@ -89,12 +88,12 @@ static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
     return e;
 }
 
-static size_t key_bytes(const rose_kernel_bench *b)
+static size_t key_bytes(const cuda_bench *b)
 {
     return (size_t)MATRICES * b->max_rows * sizeof *b->key;
 }
 
-static cudaError_t allocate(rose_kernel_bench *b)
+static cudaError_t allocate(cuda_bench *b)
 {
     cudaError_t e = cudaMalloc(&b->w, b->w_bytes);
     if (e == cudaSuccess) e = cudaMalloc(&b->x, b->x_bytes);
@@ -110,7 +109,7 @@ static cudaError_t allocate(rose_kernel_bench *b)
     return e;
 }
 
-static void drop_sides(rose_kernel_bench *b)
+static void drop_sides(cuda_bench *b)
 {
     for (uint32_t i = 0; i < ROSE_KERNEL_SIDES; i++) {
         if (b->side[i] != NULL) cudaGraphExecDestroy(b->side[i]);
@@ -118,9 +117,9 @@ static void drop_sides(rose_kernel_bench *b)
     }
 }
 
-static void bench_close(rose_kernel_bench *b)
+static void bench_close(rose_kernel_bench *base)
 {
-    if (b == NULL) return;
+    cuda_bench *b = (cuda_bench *)base;
     if (b->stream != NULL) cudaStreamSynchronize(b->stream);
     drop_sides(b);
     rose_cublaslt_close(b->library);
@@ -137,7 +136,7 @@ static void bench_close(rose_kernel_bench *b)
 }
 
 /* NULL: the engine's own choice. */
-static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *err)
+static rose_status choose_own(cuda_bench *b, const char *name, rose_err *err)
 {
     b->forced = name != NULL ? rose_gemm_named(name) : NULL;
     if (name != NULL && b->forced == NULL)
@@ -145,53 +144,9 @@ static rose_status choose_own(rose_kernel_bench *b, const char *name, rose_err *
     return ROSE_OK;
 }
 
-static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
-{
-    rose_status st = ROSE_OK;
-    struct cudaDeviceProp about;
-    rose_kernel_bench *b = NULL;
-
-    *out = NULL;
-    if (o->dtype == ROSE_COMPUTE_F32) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED,
-                       "bench kernels: the GEMMs on CUDA are measured in float16 or bfloat16");
-        goto done;
-    }
-    if ((b = calloc(1, sizeof *b)) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
-        goto done;
-    }
-    if ((st = rose_cuda_device_open(0, &b->device, err)) != ROSE_OK) goto done;
-    b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
-    b->rest_ms = o->rest_ms;
-    if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
-    if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
-    for (uint32_t i = 0; i < o->n_largest; i++)
-        add_size(b, &o->largest[i]);
-    cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
-    if (e == cudaSuccess) e = cudaEventCreate(&b->start);
-    if (e == cudaSuccess) e = cudaEventCreate(&b->end);
-    if (e == cudaSuccess) e = cudaGetDeviceProperties(&about, b->device.index);
-    if (e == cudaSuccess) e = rose_gemm_prepare(&b->device);
-    if (e == cudaSuccess) e = allocate(b);
-    if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
-    const size_t v = rose_cublaslt_version(b->library);
-    snprintf(b->about, sizeof b->about, "%.80s, cuBLASLt %zu.%zu.%zu", about.name, v / 10000,
-             v / 100 % 100, v % 100);
-    *out = b;
-done:
-    if (st != ROSE_OK) bench_close(b);
-    return st;
-}
-
-static const char *bench_about(const rose_kernel_bench *b)
-{
-    return b->about;
-}
-
 /* ---- one shape ---- */
 
-static rose_gemm_io make_io(const rose_kernel_bench *b, const rose_kernel_shape *s)
+static rose_gemm_io make_io(const cuda_bench *b, const rose_kernel_shape *s)
 {
     rose_gemm_io io = {.h = b->x, .rows = s->rows, .out = b->y, .out_pitch = s->n_out};
     switch (s->role) {
@@ -217,7 +172,7 @@ static rose_gemm_io make_io(const rose_kernel_bench *b, const rose_kernel_shape 
     return io;
 }
 
-static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s, rose_err *err)
+static rose_status enqueue_own(cuda_bench *b, const rose_kernel_shape *s, rose_err *err)
 {
     rose_cuda_launch at = {
         .device = &b->device, .stream = b->stream, .type = b->type, .forced = b->forced};
@@ -235,8 +190,8 @@ static rose_status enqueue_own(rose_kernel_bench *b, const rose_kernel_shape *s,
     return ROSE_OK;
 }
 
-static rose_status enqueue_library(rose_kernel_bench *b, const rose_kernel_shape *s,
-                                   uint32_t choice, rose_err *err)
+static rose_status enqueue_library(cuda_bench *b, const rose_kernel_shape *s, uint32_t choice,
+                                   rose_err *err)
 {
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; i < MATRICES && st == ROSE_OK; i++)
@@ -249,7 +204,7 @@ enum { OWN = -1 };
 
 /* Capture the launches of one side as a graph. choice: OWN, or the number of a cuBLASLt algorithm.
  */
-static rose_status capture(rose_kernel_bench *b, const rose_kernel_shape *s, int choice,
+static rose_status capture(cuda_bench *b, const rose_kernel_shape *s, int choice,
                            cudaGraphExec_t *exec, rose_err *err)
 {
     cudaGraph_t graph = NULL;
@@ -263,7 +218,7 @@ static rose_status capture(rose_kernel_bench *b, const rose_kernel_shape *s, int
     return st != ROSE_OK ? st : cuda_status(e, "capturing", err);
 }
 
-static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *us, rose_err *err)
+static rose_status time_graph(cuda_bench *b, cudaGraphExec_t g, double *us, rose_err *err)
 {
     float ms = 0;
     cudaError_t e = cudaMemsetAsync(b->key, 0, key_bytes(b), b->stream);
@@ -277,8 +232,8 @@ static rose_status time_graph(rose_kernel_bench *b, cudaGraphExec_t g, double *u
 }
 
 /* Find the fastest cuBLASLt algorithm for the shape, by the best of a few runs of each. */
-static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape *s,
-                                  rose_cublaslt_end end, cudaGraphExec_t *best, rose_err *err)
+static rose_status choose_library(cuda_bench *b, const rose_kernel_shape *s, rose_cublaslt_end end,
+                                  cudaGraphExec_t *best, rose_err *err)
 {
     const rose_cublaslt_product p = {b->type, end, s->rows, s->n_out, s->n_in, b->bias};
     uint32_t n;
@@ -316,8 +271,7 @@ static rose_status choose_library(rose_kernel_bench *b, const rose_kernel_shape 
  * multiplies no gate. It leaves out the bias of a residual if it has no algorithm
  * with both. Returns what the epilogue does, or NULL if no algorithm runs. (A lost device is
  * noticed by the next run.) */
-static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
-                               cudaGraphExec_t *best)
+static const char *choose_same(cuda_bench *b, const rose_kernel_shape *s, cudaGraphExec_t *best)
 {
     static const struct {
         rose_kernel_role role;
@@ -334,9 +288,10 @@ static const char *choose_same(rose_kernel_bench *b, const rose_kernel_shape *s,
     return NULL;
 }
 
-static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *s,
+static rose_status bench_prepare(rose_kernel_bench *base, const rose_kernel_shape *s,
                                  rose_kernel_sides *out, rose_err *err)
 {
+    cuda_bench *b = (cuda_bench *)base;
     double us;
     *out = (rose_kernel_sides){.has = {[ROSE_KERNEL_OWN] = true, [ROSE_KERNEL_LIBRARY] = true}};
     drop_sides(b);
@@ -350,31 +305,68 @@ static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *
     return st;
 }
 
-static rose_status bench_time(rose_kernel_bench *b, rose_kernel_side side, double *us,
+static rose_status bench_time(rose_kernel_bench *base, rose_kernel_side side, double *us,
                               rose_err *err)
 {
+    cuda_bench *b = (cuda_bench *)base;
     rose_sleep_ms(b->rest_ms);
     return time_graph(b, b->side[side], us, err);
 }
 
-/* open() fails without the library. */
-static const char *bench_missing(const rose_kernel_bench *b)
+rose_status rose_kernel_bench_cuda(rose_kernel_bench **out, const rose_kernel_opts *o,
+                                   rose_err *err)
 {
-    (void)b;
-    return NULL;
+    rose_status st = ROSE_OK;
+    struct cudaDeviceProp about;
+    cuda_bench *b = NULL;
+
+    *out = NULL;
+    if (o->dtype == ROSE_COMPUTE_F32) {
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "bench kernels: the GEMMs on CUDA are measured in float16 or bfloat16");
+        goto done;
+    }
+    if ((b = calloc(1, sizeof *b)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "bench kernels: out of memory");
+        goto done;
+    }
+    b->public = (rose_kernel_bench){.library = "cuBLASLt",
+                                    .same = true,
+                                    .prepare = bench_prepare,
+                                    .time = bench_time,
+                                    .close = bench_close};
+    if ((st = rose_cuda_device_open(0, &b->device, err)) != ROSE_OK) goto done;
+    b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    b->rest_ms = o->rest_ms;
+    if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
+    if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;
+    for (uint32_t i = 0; i < o->n_largest; i++)
+        add_size(b, &o->largest[i]);
+    cudaError_t e = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess) e = cudaEventCreate(&b->start);
+    if (e == cudaSuccess) e = cudaEventCreate(&b->end);
+    if (e == cudaSuccess) e = cudaGetDeviceProperties(&about, b->device.index);
+    if (e == cudaSuccess) e = rose_gemm_prepare(&b->device);
+    if (e == cudaSuccess) e = allocate(b);
+    if ((st = cuda_status(e, "bench kernels", err)) != ROSE_OK) goto done;
+    const size_t v = rose_cublaslt_version(b->library);
+    snprintf(b->public.about, sizeof b->public.about, "%.80s, cuBLASLt %zu.%zu.%zu", about.name,
+             v / 10000, v / 100 % 100, v % 100);
+    *out = &b->public;
+done:
+    if (st != ROSE_OK && b != NULL) bench_close(&b->public);
+    return st;
 }
 
-rose_status rose_kernel_bench_cuda(const rose_kernel_bench_ops **out, rose_err *err)
+#else
+
+rose_status rose_kernel_bench_cuda(rose_kernel_bench **out, const rose_kernel_opts *o,
+                                   rose_err *err)
 {
-    static const rose_kernel_bench_ops ops = {.library = "cuBLASLt",
-                                              .same = true,
-                                              .open = bench_open,
-                                              .about = bench_about,
-                                              .missing = bench_missing,
-                                              .prepare = bench_prepare,
-                                              .time = bench_time,
-                                              .close = bench_close};
-    (void)err;
-    *out = &ops;
-    return ROSE_OK;
+    const rose_backend_ops *ops;
+    (void)o;
+    *out = NULL;
+    return rose_backend_cuda(&ops, 0, err); /* says that the program was built without CUDA */
 }
+
+#endif

@@ -1,4 +1,4 @@
-/* backend/cpu/kernel_bench.c - backend/kernel_bench.h on the CPU. It times our GEMMs and oneDNN's
+/* bench/kernels_cpu.c - the CPU of kernels_internal.h. It times our GEMMs and oneDNN's
  * on the same values with the same number of threads.
  *
  * A pass multiplies with the copies of w in turn until it has read 256 MB or twelve copies. Each
@@ -6,25 +6,22 @@
  * before the other side runs: ours after ROSE_POOL_SPIN_US, OpenMP's after GOMP_SPINCOUNT. Both
  * sides pin their threads to the same CPUs. If the system woke two threads on one CPU, a GEMM
  * would take three times as long. */
-#include "backend/kernel_bench.h"
+#include "bench/kernels_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/numerics.h"
-#include "backend/cpu/onednn.h"
-#include "backend/cpu/pack.h"
-#include "backend/cpu/pool.h"
 #include "base/clock.h"
 
 enum { MAX_COPIES = 12 };
 #define PASS_BYTES (256u << 20)
 
+typedef struct cpu_bench cpu_bench;
+
 /* One shape, our side. */
 typedef struct product {
-    rose_kernel_bench *b;
+    cpu_bench *b;
     rose_kernel_shape s;
     uint32_t n_copies;
     float *plain;        /* [n_in][n_out] */
@@ -35,18 +32,17 @@ typedef struct product {
     uint32_t copy; /* the copy of w that the pool's job multiplies with */
 } product;
 
-struct rose_kernel_bench {
-    rose_onednn *library; /* NULL: missing says why */
+struct cpu_bench {
+    rose_kernel_bench public; /* first: a rose_kernel_bench is one of these */
+    rose_onednn *library;     /* NULL: public.missing says why */
     rose_pool *pool;
     rose_cpu_kernels kernels;
     bool bf16;
     uint32_t n_threads, rest_ms;
     product p; /* the shape that is prepared */
-    char about[200];
-    rose_err missing;
 };
 
-static void *take(size_t bytes)
+void *rose_kernel_take(size_t bytes)
 {
     size_t rounded = (bytes + 63) / 64 * 64;
     void *p = aligned_alloc(64, rounded);
@@ -66,17 +62,16 @@ static void release(product *p)
     *p = (product){0};
 }
 
-static void bench_close(rose_kernel_bench *b)
+static void bench_close(rose_kernel_bench *base)
 {
-    if (b == NULL) return;
+    cpu_bench *b = (cpu_bench *)base;
     release(&b->p);
     rose_pool_destroy(b->pool);
     if (b->library != NULL) b->library->close(b->library);
     free(b);
 }
 
-static rose_status check(rose_kernel_bench *b, const rose_kernel_opts *o, rose_isa *isa,
-                         rose_err *err)
+static rose_status check(cpu_bench *b, const rose_kernel_opts *o, rose_isa *isa, rose_err *err)
 {
     rose_status st = rose_isa_parse(o->isa != NULL ? o->isa : "auto", isa, err);
     if (st != ROSE_OK) return st;
@@ -94,50 +89,14 @@ static rose_status check(rose_kernel_bench *b, const rose_kernel_opts *o, rose_i
 
 /* If the user named a library, it must exist; otherwise we measure only our side when there is
  * none. */
-static rose_status open_library(rose_kernel_bench *b, const char *path, const int *cpus,
-                                uint32_t n_cpus, rose_err *err)
+static rose_status open_library(cpu_bench *b, const char *path, const int *cpus, uint32_t n_cpus,
+                                rose_err *err)
 {
     const rose_onednn_opts oo = {
         .path = path, .bf16 = b->bf16, .n_threads = b->n_threads, .cpus = cpus, .n_cpus = n_cpus};
-    const rose_status st = rose_onednn_open(&b->library, &oo, &b->missing);
+    const rose_status st = rose_onednn_open(&b->library, &oo, &b->public.missing);
     if (st == ROSE_OK || (st == ROSE_E_UNSUPPORTED && path == NULL)) return ROSE_OK;
-    return rose_fail(err, st, "%s", b->missing.msg);
-}
-
-static rose_status bench_open(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
-{
-    rose_isa isa;
-    int cpus[ROSE_POOL_MAX_THREADS];
-    const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
-    rose_kernel_bench *b = calloc(1, sizeof *b);
-
-    *out = NULL;
-    if (b == NULL) return rose_fail(err, ROSE_E_NOMEM, "kernel benchmark: out of memory");
-    rose_status st = check(b, o, &isa, err);
-    b->rest_ms = o->rest_ms;
-    b->n_threads = o->n_threads > 0 ? o->n_threads : n_cpus > 0 ? n_cpus : 1;
-    if (st == ROSE_OK) st = open_library(b, o->library, cpus, n_cpus, err);
-    if (st == ROSE_OK) st = rose_pool_create(&b->pool, b->n_threads, cpus, n_cpus, err);
-    if (st != ROSE_OK) {
-        bench_close(b);
-        return st;
-    }
-    rose_cpu_kernels_init(&b->kernels, isa);
-    snprintf(b->about, sizeof b->about, "CPU at level %s, %u threads, %s",
-             rose_isa_name(b->kernels.isa), b->n_threads,
-             b->library != NULL ? b->library->about : "no oneDNN");
-    *out = b;
-    return ROSE_OK;
-}
-
-static const char *bench_about(const rose_kernel_bench *b)
-{
-    return b->about;
-}
-
-static const char *bench_missing(const rose_kernel_bench *b)
-{
-    return b->library != NULL ? NULL : b->missing.msg;
+    return rose_fail(err, st, "%s", b->public.missing.msg);
 }
 
 /* ---- one shape ---- */
@@ -186,19 +145,19 @@ static void fill(float *x, size_t n, float scale, bool bf16, uint32_t *state)
 static bool allocate(product *p)
 {
     const rose_kernel_shape *s = &p->s;
-    const size_t w = rose_panels_bytes(p->b->bf16 ? ROSE_W_BF16 : ROSE_W_F32, s->n_in, s->n_out);
+    const size_t w = rose_panels_bytes(p->b->bf16 ? ROSE_BF16 : ROSE_F32, s->n_in, s->n_out);
     bool ok = true;
 
     p->n_copies = (uint32_t)(PASS_BYTES / w) + 1;
     if (p->n_copies > MAX_COPIES) p->n_copies = MAX_COPIES;
     p->scratch_stride = (rose_matmul_scratch(s->n_in) + 63) / 64 * 64 + 128;
-    ok = (p->plain = take((size_t)s->n_in * s->n_out * sizeof(float))) != NULL && ok;
-    ok = (p->x = take((size_t)s->rows * s->n_in * sizeof(float))) != NULL && ok;
-    ok = (p->y = take((size_t)s->rows * s->n_out * sizeof(float))) != NULL && ok;
-    ok = (p->bias = take(s->n_out * sizeof(float))) != NULL && ok;
-    ok = (p->scratch = take(p->b->n_threads * p->scratch_stride)) != NULL && ok;
+    ok = (p->plain = rose_kernel_take((size_t)s->n_in * s->n_out * sizeof(float))) != NULL && ok;
+    ok = (p->x = rose_kernel_take((size_t)s->rows * s->n_in * sizeof(float))) != NULL && ok;
+    ok = (p->y = rose_kernel_take((size_t)s->rows * s->n_out * sizeof(float))) != NULL && ok;
+    ok = (p->bias = rose_kernel_take(s->n_out * sizeof(float))) != NULL && ok;
+    ok = (p->scratch = rose_kernel_take(p->b->n_threads * p->scratch_stride)) != NULL && ok;
     for (uint32_t i = 0; i < p->n_copies; i++)
-        ok = (p->w[i] = take(w)) != NULL && ok;
+        ok = (p->w[i] = rose_kernel_take(w)) != NULL && ok;
     return ok;
 }
 
@@ -206,7 +165,7 @@ static bool allocate(product *p)
 static void pack_own(product *p)
 {
     const rose_kernel_shape *s = &p->s;
-    const rose_weight_type type = p->b->bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+    const rose_format type = p->b->bf16 ? ROSE_BF16 : ROSE_F32;
     const rose_tensor t = {.name = "w",
                            .data = p->plain,
                            .dtype = ROSE_F32,
@@ -218,9 +177,10 @@ static void pack_own(product *p)
         memcpy(p->w[i], p->w[0], rose_panels_bytes(type, s->n_in, s->n_out));
 }
 
-static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *s,
+static rose_status bench_prepare(rose_kernel_bench *base, const rose_kernel_shape *s,
                                  rose_kernel_sides *out, rose_err *err)
 {
+    cpu_bench *b = (cpu_bench *)base;
     product *p = &b->p;
     uint32_t state = 1;
 
@@ -240,9 +200,10 @@ static rose_status bench_prepare(rose_kernel_bench *b, const rose_kernel_shape *
 }
 
 /* Runs two passes: the first wakes the threads, the second is timed. */
-static rose_status bench_time(rose_kernel_bench *b, rose_kernel_side side, double *us,
+static rose_status bench_time(rose_kernel_bench *base, rose_kernel_side side, double *us,
                               rose_err *err)
 {
+    cpu_bench *b = (cpu_bench *)base;
     rose_status st = ROSE_OK;
     uint64_t start = 0;
     rose_sleep_ms(b->rest_ms);
@@ -257,16 +218,30 @@ static rose_status bench_time(rose_kernel_bench *b, rose_kernel_side side, doubl
     return st;
 }
 
-rose_status rose_kernel_bench_cpu(const rose_kernel_bench_ops **out, rose_err *err)
+rose_status rose_kernel_bench_cpu(rose_kernel_bench **out, const rose_kernel_opts *o, rose_err *err)
 {
-    static const rose_kernel_bench_ops ops = {.library = "oneDNN",
-                                              .open = bench_open,
-                                              .about = bench_about,
-                                              .missing = bench_missing,
-                                              .prepare = bench_prepare,
-                                              .time = bench_time,
-                                              .close = bench_close};
-    (void)err;
-    *out = &ops;
+    rose_isa isa;
+    int cpus[ROSE_POOL_MAX_THREADS];
+    const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
+    cpu_bench *b = calloc(1, sizeof *b);
+
+    *out = NULL;
+    if (b == NULL) return rose_fail(err, ROSE_E_NOMEM, "kernel benchmark: out of memory");
+    b->public = (rose_kernel_bench){
+        .library = "oneDNN", .prepare = bench_prepare, .time = bench_time, .close = bench_close};
+    rose_status st = check(b, o, &isa, err);
+    b->rest_ms = o->rest_ms;
+    b->n_threads = o->n_threads > 0 ? o->n_threads : n_cpus > 0 ? n_cpus : 1;
+    if (st == ROSE_OK) st = open_library(b, o->library, cpus, n_cpus, err);
+    if (st == ROSE_OK) st = rose_pool_create(&b->pool, b->n_threads, cpus, n_cpus, err);
+    if (st != ROSE_OK) {
+        bench_close(&b->public);
+        return st;
+    }
+    rose_cpu_kernels_init(&b->kernels, isa);
+    snprintf(b->public.about, sizeof b->public.about, "CPU at level %s, %u threads, %s",
+             rose_isa_name(b->kernels.isa), b->n_threads,
+             b->library != NULL ? b->library->about : "no oneDNN");
+    *out = &b->public;
     return ROSE_OK;
 }

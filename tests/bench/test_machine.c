@@ -1,4 +1,4 @@
-/* tests/backend/test_machine.c - what a benchmark says of the machine: figures there are, within
+/* tests/bench/test_machine.c - what a benchmark says of the machine: figures there are, within
  * reason and in order; refusals; the better of two. Nothing about how fast it is. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include "backend/cpu/pool.h"
 #include "base/cpuinfo.h"
-#include "bench/floor.h"
+#include "bench/machine.h"
 
 static void figures_are_there(void **state)
 {

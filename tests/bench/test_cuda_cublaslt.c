@@ -1,8 +1,8 @@
-/* tests/backend/test_cuda_cublaslt.c - what `bench kernels` asks of cuBLASLt is what it gets: every
+/* tests/bench/test_cuda_cublaslt.c - what `bench kernels` asks of cuBLASLt is what it gets: every
  * end of a product, by every algorithm it offers, against sums in double precision. Exits 77
  * without a GPU or the library (ROSE_CUBLASLT: its path). */
-#include "backend/cuda/cublaslt.h"
 #include "backend/cuda_fixture.h"
+#include "bench/kernels_internal.h"
 
 enum { N_OUT = 256, N_IN = 192 };
 
