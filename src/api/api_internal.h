@@ -658,6 +658,9 @@ typedef struct rose_api_translated {
 
 /* Begins t->chat, and takes each field of the body by its row; null is an absent field. */
 bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n);
+/* The same for the members of a field, v, which must be an object. */
+bool rose_api_translate_members(rose_api_translation *t, const char *field, const rose_json *v,
+                                const rose_api_translated *rows, size_t n);
 /* Copies a field that has the same meaning in a chat. */
 bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
 /* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
@@ -666,7 +669,14 @@ bool rose_api_translate_other(rose_api_translation *t, const char *name, const r
 /* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
 bool rose_api_translate_hint(rose_api_translation *t, const char *name);
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
+rose_json *rose_api_translate_last(const rose_api_translation *t); /* NULL: there is none */
+/* Appends a message with the result of a call. */
+rose_json *rose_api_translate_result(rose_api_translation *t, const rose_json *id);
 bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text);
+/* The same; takes text, which may be NULL: no memory. */
+bool rose_api_translate_text_new(rose_api_translation *t, rose_json *message, rose_json *text);
+/* The compact JSON text of a value as a string; NULL: no memory. */
+rose_json *rose_api_translate_dump(const rose_json *v);
 /* Adds a call of a tool. arguments: a string, borrowed. */
 bool rose_api_translate_call(rose_api_translation *t, rose_json *message, const rose_json *id,
                              const rose_json *name, const rose_json *arguments);
