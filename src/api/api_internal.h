@@ -23,6 +23,7 @@
 #include "api/rules.h"
 #include "api/turns.h"
 #include "base/json.h"
+#include "base/siphash.h"
 #include "chat/calls.h"
 #include "tokenizer/stop.h"
 
@@ -548,14 +549,6 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
                          const char *query, rose_api_error *err);
 
-/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
-static inline uint64_t rose_api_mix64(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* keys.c: a number for the client of a request: of its API key if the server has keys, else of its
  * address. Different clients have different numbers, except by chance. */
 uint64_t rose_api_client_of(const rose_api *a, const rose_http_req *r);
@@ -755,6 +748,8 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} *
 void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server-Timing: ...\r\n" */
 void rose_api_reply_json(rose_api_out *o,
                          const rose_api_job *j); /* the reply of a completion or a chat */
+
+void rose_api_put_ids(rose_api_out *o, const rose_ids *ids); /* tokenize.c: [1,2,...] */
 
 /* tokenize.c: on a worker; fill j->reply or j->err */
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);
