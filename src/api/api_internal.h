@@ -64,8 +64,10 @@ void rose_api_utf8_clean(char *s);
 bool rose_api_json_load(rose_json **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
-/* Whether v is this string. v may be NULL. */
+/* Whether v is this string, or key one of these names, which end with a NULL. v and key may be
+ * NULL. */
 bool rose_api_json_is(const rose_json *v, const char *text);
+bool rose_api_is_one_of(const char *key, const char *const *names);
 
 /* Finds a time-out without parsing: the value of the member `key` (written without escapes) of
  * the outermost object. Returns it if it is a number above 0 and at most ROSE_API_MAX_TIMEOUT;

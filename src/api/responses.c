@@ -52,19 +52,11 @@ static bool add_content(rose_api_translation *t, rose_json *message, const rose_
     return true;
 }
 
-static bool is_role(const rose_json *role)
-{
-    static const char *const roles[] = {"user", "assistant", "system", "developer"};
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        if (rose_api_json_is(role, roles[i])) return true;
-    }
-    return false;
-}
-
 static bool add_message(rose_api_translation *t, const rose_json *item, size_t i)
 {
+    static const char *const roles[] = {"user", "assistant", "system", "developer", NULL};
     const rose_json *role = rose_json_get(item, "role");
-    if (!is_role(role))
+    if (!rose_api_is_one_of(rose_json_text(role), roles))
         return wrong_member(t, i, "role", "'user', 'assistant', 'system' or 'developer'");
     rose_json *m = rose_api_translate_message(t, rose_json_text(role));
     const rose_json *content = rose_json_get(item, "content");
@@ -365,19 +357,18 @@ static bool take_include(rose_api_translation *t, const rose_json *include)
                                           "message.input_image.image_url",
                                           "computer_call_output.output.image_url",
                                           "code_interpreter_call.outputs",
-                                          "reasoning.encrypted_content"};
+                                          "reasoning.encrypted_content",
+                                          NULL};
     const rose_json *top = rose_json_get(t->body, "top_logprobs");
     if (!rose_json_is_array(include))
         return rose_api_fail_wrong(t->err, "include", "a list of strings");
     for (size_t i = 0; i < rose_json_count(include); i++) {
         const rose_json *v = rose_json_at(include, i);
-        bool known = rose_api_json_is(v, "message.output_text.logprobs");
+        const bool known = rose_api_json_is(v, "message.output_text.logprobs");
         if (known && (!rose_api_translate_set(t, "logprobs", rose_json_true()) ||
                       (top != NULL && !rose_api_translate_copy(t, "top_logprobs", top))))
             return false;
-        for (size_t k = 0; k < sizeof without / sizeof *without && !known; k++)
-            known = rose_api_json_is(v, without[k]);
-        if (!known)
+        if (!known && !rose_api_is_one_of(rose_json_text(v), without))
             return rose_api_fail(t->err, 400, "unsupported_field", "include",
                                  "include[%zu]: '%.60s' is not supported by this server", i,
                                  rose_json_is_string(v) ? rose_json_text(v) : "null");

@@ -37,10 +37,9 @@ bool rose_api_translate_other(rose_api_translation *t, const char *name, const r
                                        "cache_salt",
                                        "chat_template",
                                        "chat_template_kwargs",
-                                       "structured_outputs"};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-        if (strcmp(name, ours[i]) == 0) return rose_api_translate_copy(t, name, v);
-    }
+                                       "structured_outputs",
+                                       NULL};
+    if (rose_api_is_one_of(name, ours)) return rose_api_translate_copy(t, name, v);
     return rose_api_unknown_field(t->ignored, name, t->err);
 }
 
