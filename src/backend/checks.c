@@ -77,8 +77,9 @@ static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p
                                   uint32_t first, rose_err *err)
 {
     const rose_batch_seq *s = &b->seqs[i];
-    if (s->first != first || s->n == 0 || s->n > b->n_tokens - first || s->pos > p->max_model_len ||
-        s->n > p->max_model_len - s->pos || s->adapter != 0)
+    const bool gap = i > 0 && s->table[0] == s[-1].table[0] && s->pos != s[-1].pos + s[-1].n;
+    if (gap || s->first != first || s->n == 0 || s->n > b->n_tokens - first ||
+        s->pos > p->max_model_len || s->n > p->max_model_len - s->pos || s->adapter != 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "step: sequence %u has %u rows from row %u, position %u, adapter %u", i,
                          s->n, s->first, s->pos, s->adapter);
