@@ -443,7 +443,7 @@ bench: deps-build
 # (The test itself at -O1: gcc 12 for AArch64 fails on it at -O3.)
 NEON_SRC := $(wildcard src/backend/cpu/*_ref.c) $(addprefix src/,backend/cpu/kernels.c backend/cpu/kernels_neon.c \
             backend/rotary.c backend/cpu/pack.c backend/cpu/quant_pack.c backend/cpu/quant_neon.c model/convert.c \
-            model/ggml_blocks.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
+            model/format.c base/gguf_get.c base/cpuinfo.c base/status.c base/log.c base/file.c base/buf.c)
 NEON_TESTS := test_kernels test_quant
 NEON_CC  := aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Werror -Isrc -Itests -Itests/backend/neon -pthread
 test-neon:

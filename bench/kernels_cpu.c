@@ -145,7 +145,7 @@ static void fill(float *x, size_t n, float scale, bool bf16, uint32_t *state)
 static bool allocate(product *p)
 {
     const rose_kernel_shape *s = &p->s;
-    const size_t w = rose_panels_bytes(p->b->bf16 ? ROSE_W_BF16 : ROSE_W_F32, s->n_in, s->n_out);
+    const size_t w = rose_panels_bytes(p->b->bf16 ? ROSE_BF16 : ROSE_F32, s->n_in, s->n_out);
     bool ok = true;
 
     p->n_copies = (uint32_t)(PASS_BYTES / w) + 1;
@@ -165,7 +165,7 @@ static bool allocate(product *p)
 static void pack_own(product *p)
 {
     const rose_kernel_shape *s = &p->s;
-    const rose_weight_type type = p->b->bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+    const rose_format type = p->b->bf16 ? ROSE_BF16 : ROSE_F32;
     const rose_tensor t = {.name = "w",
                            .data = p->plain,
                            .dtype = ROSE_F32,

@@ -249,7 +249,7 @@ static bool take_messages(rose_api_translation *t)
         return rose_api_fail(t->err, 400, "missing_required_parameter", "messages",
                              "field 'messages' is required");
     if (!rose_json_is_array(messages) || rose_json_count(messages) == 0)
-        return rose_api_translate_wrong(t, "messages", "a list of at least one message");
+        return rose_api_fail_wrong(t->err, "messages", "a list of at least one message");
     for (size_t i = 0; i < rose_json_count(messages); i++) {
         if (!add_turn(t, rose_json_at(messages, i), i)) return false;
     }
@@ -314,7 +314,7 @@ static bool add_typed(rose_api_translation *t, const rose_json *tool, const stru
 static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
     if (!rose_json_is_array(tools))
-        return rose_api_translate_wrong(t, "tools", "a list of objects");
+        return rose_api_fail_wrong(t->err, "tools", "a list of objects");
     for (size_t i = 0; i < rose_json_count(tools); i++) {
         const rose_json *tool = rose_json_at(tools, i), *type = rose_json_get(tool, "type");
         const rose_json *name = rose_json_get(tool, "name");
@@ -355,8 +355,8 @@ static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
         return rose_api_translate_set(t, "tool_choice", rose_json_string("required"));
     if (rose_api_json_is(type, "auto") || rose_api_json_is(type, "none"))
         return rose_api_translate_copy(t, "tool_choice", type);
-    return rose_api_translate_wrong(t, "tool_choice",
-                                    "of the type 'auto', 'any', 'none', or 'tool' with a 'name'");
+    return rose_api_fail_wrong(t->err, "tool_choice",
+                               "of the type 'auto', 'any', 'none', or 'tool' with a 'name'");
 }
 
 /* Templates that can think take the variable enable_thinking. */
@@ -369,8 +369,8 @@ static bool take_thinking(rose_api_translation *t)
     const bool off = rose_api_json_is(type, "disabled");
     if (thinking == NULL || rose_json_is_null(thinking)) return true;
     if (!off && !rose_api_json_is(type, "enabled") && !rose_api_json_is(type, "adaptive"))
-        return rose_api_translate_wrong(t, "thinking",
-                                        "of the type 'enabled', 'adaptive' or 'disabled'");
+        return rose_api_fail_wrong(t->err, "thinking",
+                                   "of the type 'enabled', 'adaptive' or 'disabled'");
     if (!t->templated) return off || rose_api_translate_hint(t, "thinking");
     if (budget != NULL && !rose_json_is_null(budget) && !off &&
         !rose_api_translate_hint(t, "thinking.budget_tokens"))
@@ -390,8 +390,8 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
     const rose_json *schema = rose_json_get(format, "schema");
     if (!rose_api_json_is(rose_json_get(format, "type"), "json_schema") ||
         !rose_json_is_object(schema))
-        return rose_api_translate_wrong(t, "output_config.format",
-                                        "of the type 'json_schema', with an object 'schema'");
+        return rose_api_fail_wrong(t->err, "output_config.format",
+                                   "of the type 'json_schema', with an object 'schema'");
     return rose_api_translate_schema(t, schema, NULL, rose_json_true(), NULL);
 }
 
@@ -401,7 +401,7 @@ static bool take_output_config(rose_api_translation *t, const rose_json *config)
     rose_json *v;
     char name[MAX_NAME];
     if (!rose_json_is_object(config))
-        return rose_api_translate_wrong(t, "output_config", "an object");
+        return rose_api_fail_wrong(t->err, "output_config", "an object");
     rose_json_each (config, key, v) {
         bool ok = rose_json_is_null(v);
         snprintf(name, sizeof name, "output_config.%.60s", key);
@@ -429,7 +429,7 @@ static bool take_servers(rose_api_translation *t, const rose_json *v)
 static bool take_container(rose_api_translation *t, const rose_json *v)
 {
     return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-           rose_api_translate_refuse(t, "container", NULL);
+           rose_api_fail_unsupported(t->err, "container", NULL);
 }
 
 static const rose_api_translated rows[] = {

@@ -41,6 +41,10 @@ typedef struct rose_api_error {
 bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *param,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 bool rose_api_fail_nomem(rose_api_error *e);
+/* "field 'name' must be `wanted`". */
+bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted);
+/* A known field that is not served, because of `why`, or NULL. */
+bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why);
 /* Fills e from a status of the engine. The engine says when to try again; NULL: there is none
  * yet. */
 void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
@@ -502,6 +506,12 @@ static inline bool rose_api_generates(const rose_api_job *j)
     return (j->kind & (ROSE_API_COMPLETION | ROSE_API_CHAT)) != 0;
 }
 
+/* Whether the client has left. relaxed: the answer only saves work. */
+static inline bool rose_api_is_gone(const rose_api_job *j)
+{
+    return atomic_load_explicit(&j->gone, memory_order_relaxed);
+}
+
 /* The plain template ends a reply, and trims it, by rules of its own. */
 static inline bool rose_api_is_plain_chat(const rose_api_job *j)
 {
@@ -655,9 +665,6 @@ bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose
 bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v);
 /* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
 bool rose_api_translate_hint(rose_api_translation *t, const char *name);
-/* Refuses what would change the answer: name is not supported, because of `why`, or NULL. */
-bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why);
-bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted);
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
 bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text);
 /* Adds a call of a tool. arguments: a string, borrowed. */
@@ -848,6 +855,12 @@ struct rose_api {
     uint32_t n_profiles;
     char *profile_path; /* owned; path of the running recording, NULL = none */
 };
+
+/* NULL while loading. */
+static inline rose_engine *rose_api_engine(const rose_api *a)
+{
+    return atomic_load_explicit(&a->engine, memory_order_acquire); /* pairs with set_engine */
+}
 
 /* page.c */
 void rose_api_get_page(rose_api_io *io, rose_http_req *r);

@@ -218,7 +218,7 @@ static bool take_input(rose_api_translation *t)
         rose_json *m = rose_api_translate_message(t, "system");
         if (m == NULL || !rose_api_translate_text(t, m, instructions)) return false;
     } else if (instructions != NULL && !rose_json_is_null(instructions)) {
-        return rose_api_translate_wrong(t, "instructions", "a string");
+        return rose_api_fail_wrong(t->err, "instructions", "a string");
     }
     if (input == NULL || rose_json_is_null(input))
         return rose_api_fail(t->err, 400, "missing_required_parameter", "input",
@@ -228,7 +228,7 @@ static bool take_input(rose_api_translation *t)
         return m != NULL && rose_api_translate_text(t, m, input);
     }
     if (!rose_json_is_array(input) || rose_json_count(input) == 0)
-        return rose_api_translate_wrong(t, "input", "a string or a list of at least one item");
+        return rose_api_fail_wrong(t->err, "input", "a string or a list of at least one item");
     for (size_t i = 0; i < rose_json_count(input); i++) {
         if (!add_item(t, rose_json_at(input, i), i)) return false;
     }
@@ -306,7 +306,7 @@ static bool take_tools(rose_api_translation *t, const rose_json *tools)
 {
     char where[MAX_NAME];
     if (!rose_json_is_array(tools))
-        return rose_api_translate_wrong(t, "tools", "a list of objects");
+        return rose_api_fail_wrong(t->err, "tools", "a list of objects");
     for (size_t i = 0; i < rose_json_count(tools); i++) {
         const rose_json *tool = rose_json_at(tools, i), *inner = rose_json_get(tool, "tools");
         const rose_json *space = rose_json_get(tool, "name");
@@ -339,7 +339,7 @@ static bool take_tool_choice(rose_api_translation *t, const rose_json *choice)
         rose_json_decref(whole);
         return ok;
     }
-    return rose_api_translate_refuse(t, "tool_choice",
+    return rose_api_fail_unsupported(t->err, "tool_choice",
                                      "it must be 'none', 'auto', 'required' or "
                                      "{\"type\": \"function\", \"name\": ...}");
 }
@@ -353,10 +353,10 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
         return rose_api_translate_set(t, "response_format",
                                       rose_json_pack("{s:s}", "type", "json_object"));
     if (!rose_api_json_is(type, "json_schema"))
-        return rose_api_translate_wrong(t, "text.format",
-                                        "of the type 'text', 'json_object' or 'json_schema'");
+        return rose_api_fail_wrong(t->err, "text.format",
+                                   "of the type 'text', 'json_object' or 'json_schema'");
     if (!rose_json_is_object(schema))
-        return rose_api_translate_wrong(t, "text.format.schema", "an object");
+        return rose_api_fail_wrong(t->err, "text.format.schema", "an object");
     return rose_api_translate_schema(t, schema, rose_json_get(format, "name"),
                                      rose_json_get(format, "strict"),
                                      rose_json_get(format, "description"));
@@ -374,7 +374,7 @@ static bool take_text(rose_api_translation *t, const rose_json *text)
 {
     const char *key;
     rose_json *v;
-    if (!rose_json_is_object(text)) return rose_api_translate_wrong(t, "text", "an object");
+    if (!rose_json_is_object(text)) return rose_api_fail_wrong(t->err, "text", "an object");
     rose_json_each (text, key, v) {
         bool ok = rose_json_is_null(v);
         if (!ok && strcmp(key, "format") == 0)
@@ -394,7 +394,7 @@ static bool take_reasoning(rose_api_translation *t, const rose_json *reasoning)
     const char *key;
     rose_json *v;
     if (!rose_json_is_object(reasoning))
-        return rose_api_translate_wrong(t, "reasoning", "an object");
+        return rose_api_fail_wrong(t->err, "reasoning", "an object");
     rose_json_each (reasoning, key, v) {
         bool ok = rose_json_is_null(v) || strcmp(key, "summary") == 0 ||
                   strcmp(key, "generate_summary") == 0;
@@ -419,7 +419,7 @@ static bool take_include(rose_api_translation *t, const rose_json *include)
                                           "reasoning.encrypted_content"};
     const rose_json *top = rose_json_get(t->body, "top_logprobs");
     if (!rose_json_is_array(include))
-        return rose_api_translate_wrong(t, "include", "a list of strings");
+        return rose_api_fail_wrong(t->err, "include", "a list of strings");
     for (size_t i = 0; i < rose_json_count(include); i++) {
         const rose_json *v = rose_json_at(include, i);
         bool known = rose_api_json_is(v, "message.output_text.logprobs");
@@ -455,7 +455,7 @@ static bool take_truncation(rose_api_translation *t, const rose_json *v)
 /* This server answers a request while its client waits. */
 static bool take_background(rose_api_translation *t, const rose_json *v)
 {
-    return rose_json_is_false(v) || rose_api_translate_refuse(t, "background", NULL);
+    return rose_json_is_false(v) || rose_api_fail_unsupported(t->err, "background", NULL);
 }
 
 /* ---- the table of fields ---- */

@@ -16,11 +16,6 @@
 
 /* ---- the fields ---- */
 
-static bool wrong(rose_api_error *err, const char *param, const char *wanted)
-{
-    return rose_api_fail(err, 400, NULL, param, "field '%s' must be %s", param, wanted);
-}
-
 static const rose_json *function_of(const rose_json *tools, size_t i)
 {
     return rose_json_get(rose_json_at(tools, i), "function");
@@ -56,16 +51,16 @@ static bool check_tool(const rose_json *tool, size_t i, rose_api_error *err)
     const rose_json *schema = rose_json_get(f, "parameters"), *strict = rose_json_get(f, "strict");
     char param[64];
     snprintf(param, sizeof param, "tools[%zu].function", i);
-    if (!rose_json_is_object(f)) return wrong(err, param, "an object");
+    if (!rose_json_is_object(f)) return rose_api_fail_wrong(err, param, "an object");
     snprintf(param, sizeof param, "tools[%zu].function.name", i);
     if (!is_name(rose_json_get(f, "name")))
-        return wrong(err, param, "1 to 128 letters, digits and '_-./:'");
+        return rose_api_fail_wrong(err, param, "1 to 128 letters, digits and '_-./:'");
     snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
     if (schema != NULL && !rose_json_is_object(schema) && !rose_json_is_null(schema))
-        return wrong(err, param, "a JSON schema, which is an object");
+        return rose_api_fail_wrong(err, param, "a JSON schema, which is an object");
     snprintf(param, sizeof param, "tools[%zu].function.strict", i);
     return strict == NULL || rose_json_is_boolean(strict) || rose_json_is_null(strict) ||
-           wrong(err, param, "true or false");
+           rose_api_fail_wrong(err, param, "true or false");
 }
 
 /* {"type": "function", "function": {"name": ...}} */
@@ -75,9 +70,9 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
     const rose_json *name = rose_json_get(f, "name");
     if (!rose_api_json_is(rose_json_get(p->tool_choice, "type"), "function") ||
         !rose_json_is_string(name))
-        return wrong(err, "tool_choice",
-                     "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
-                     "\"function\":{\"name\":...}}");
+        return rose_api_fail_wrong(err, "tool_choice",
+                                   "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
+                                   "\"function\":{\"name\":...}}");
     if (has_tool(p->tools, rose_json_text(name))) {
         p->tool_name = rose_json_text(name);
         return true;

@@ -50,7 +50,7 @@ static bool take_field(rose_api_translation *t, const rose_api_translated *row, 
     if (row->to != NULL) return rose_api_translate_copy(t, row->to, v);
     if (row->take != NULL) return row->take(t, v);
     if (row->hint) return rose_api_translate_hint(t, key);
-    return row->why == NULL || rose_api_translate_refuse(t, key, row->why);
+    return row->why == NULL || rose_api_fail_unsupported(t->err, key, row->why);
 }
 
 bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n)
@@ -73,21 +73,9 @@ bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translate
 
 bool rose_api_translate_hint(rose_api_translation *t, const char *name)
 {
-    if (t->ignored->strict) return rose_api_translate_refuse(t, name, NULL);
+    if (t->ignored->strict) return rose_api_fail_unsupported(t->err, name, NULL);
     rose_api_ignored_add(t->ignored, name);
     return true;
-}
-
-bool rose_api_translate_refuse(rose_api_translation *t, const char *name, const char *why)
-{
-    return rose_api_fail(t->err, 400, "unsupported_field", name,
-                         "field '%.80s' is not supported by this server%s%s", name,
-                         why != NULL ? ": " : "", why != NULL ? why : "");
-}
-
-bool rose_api_translate_wrong(rose_api_translation *t, const char *name, const char *wanted)
-{
-    return rose_api_fail(t->err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role)

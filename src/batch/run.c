@@ -109,18 +109,13 @@ static rose_status add_usage(run *r, rose_json_scan *s, rose_buf *scratch)
 {
     rose_status st = ROSE_OK;
     if (rose_json_scan_peek(s) != '{') return rose_json_scan_skip(s);
-    st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
+    for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);) {
         int64_t count = -1;
-        if ((st = rose_json_scan_key(s, scratch, &key, &n)) != ROSE_OK) break;
-        const bool in = (n == 13 && memcmp(key, "prompt_tokens", n) == 0) ||
-                        (n == 12 && memcmp(key, "input_tokens", n) == 0);
-        const bool out = (n == 17 && memcmp(key, "completion_tokens", n) == 0) ||
-                         (n == 13 && memcmp(key, "output_tokens", n) == 0);
+        const bool in =
+            rose_json_member_is(&m, "prompt_tokens") || rose_json_member_is(&m, "input_tokens");
+        const bool out = rose_json_member_is(&m, "completion_tokens") ||
+                         rose_json_member_is(&m, "output_tokens");
         st = in || out ? rose_json_scan_id(s, UINT32_MAX, &count) : rose_json_scan_skip(s);
-        if (st != ROSE_OK) break;
         if (count > 0 && in) r->c->prompt_tokens += (uint64_t)count;
         if (count > 0 && out) r->c->output_tokens += (uint64_t)count;
     }
@@ -131,15 +126,10 @@ static void count_tokens(run *r, const char *body, size_t len)
 {
     rose_json_scan s = {.begin = body, .p = body, .end = body + len, .path = "reply"};
     rose_buf scratch = {0};
-    rose_status st = rose_json_scan_open(&s, '{');
-    for (bool first = true; rose_json_scan_more(&s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
-        if ((st = rose_json_scan_key(&s, &scratch, &key, &n)) != ROSE_OK) break;
-        const bool usage = n == 5 && memcmp(key, "usage", n) == 0;
-        st = usage ? add_usage(r, &s, &scratch) : rose_json_scan_skip(&s);
-        if (st != ROSE_OK) break;
-    }
+    rose_status st = ROSE_OK;
+    for (rose_json_member m = {0}; rose_json_scan_member(&s, &scratch, &m, &st);)
+        st =
+            rose_json_member_is(&m, "usage") ? add_usage(r, &s, &scratch) : rose_json_scan_skip(&s);
     rose_buf_free(&scratch);
 }
 

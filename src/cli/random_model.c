@@ -62,7 +62,7 @@ static rose_status say_written(const char *out, bool weights, rose_err *err)
     rose_status st = rose_model_open_as(&m, out, weights ? "auto" : "dummy", err);
     if (st != ROSE_OK) return st;
     printf("%s: %s parameters, %s, %s\n", out, rose_format_count(m->n_params, n),
-           rose_dtype_name(m->dtype),
+           rose_formats[m->dtype].name,
            weights ? rose_format_bytes(m->file_bytes, bytes)
                    : "no weight files (--load-format dummy)");
     rose_model_close(m);

@@ -1,7 +1,6 @@
 /* engine/lifecycle.c - opens and closes an engine: the plan, memory, and the engine thread,
  * which opens and owns the backend. */
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -52,14 +51,9 @@ static rose_status start_thread(rose_engine *e, const rose_model *m, rose_err *e
 {
     start_args a = {.e = e, .m = m, .err = err};
     rose_err damaged = {{0}};
-    sigset_t all, old;
     if (sem_init(&a.opened, 0, 0) != 0)
         return rose_fail(err, ROSE_E_IO, "engine: cannot create a semaphore");
-    /* the main thread handles signals; the backend's threads inherit the mask */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&e->thread, NULL, engine_main, &a);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int rc = rose_thread_start(&e->thread, engine_main, &a);
     if (rc != 0) {
         a.st = rose_fail(err, ROSE_E_IO, "engine thread: %s", strerror(rc));
     } else {

@@ -1,45 +1,9 @@
-/* model/convert.c - element types: names, sizes, exact conversion. Everything works on bit
+/* model/convert.c - exact conversion of element types. Everything works on bit
  * patterns. A float is moved by memcpy only and never used in arithmetic. */
 #include "model/convert.h"
 
 #include <assert.h>
 #include <string.h>
-
-#include "model/ggml_blocks.h"
-
-typedef struct dtype_info {
-    const char *name;
-    uint32_t block, bytes; /* values and bytes of a block */
-} dtype_info;
-
-static const dtype_info g_dtypes[] = {
-    [ROSE_F32] = {"F32", 1, 4},       [ROSE_F16] = {"F16", 1, 2},
-    [ROSE_BF16] = {"BF16", 1, 2},     [ROSE_Q8_0] = {"Q8_0", 32, 34},
-    [ROSE_Q4_0] = {"Q4_0", 32, 18},   [ROSE_Q4_1] = {"Q4_1", 32, 20},
-    [ROSE_Q5_0] = {"Q5_0", 32, 22},   [ROSE_Q5_1] = {"Q5_1", 32, 24},
-    [ROSE_Q4_K] = {"Q4_K", 256, 144}, [ROSE_Q5_K] = {"Q5_K", 256, 176},
-    [ROSE_Q6_K] = {"Q6_K", 256, 210}};
-
-const char *rose_dtype_name(rose_dtype t)
-{
-    return (unsigned)t <= ROSE_Q6_K ? g_dtypes[t].name : "unknown";
-}
-
-size_t rose_dtype_size(rose_dtype t)
-{
-    return g_dtypes[t].block == 1 ? g_dtypes[t].bytes : 0;
-}
-
-uint32_t rose_dtype_block(rose_dtype t)
-{
-    return g_dtypes[t].block;
-}
-
-uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n)
-{
-    assert(n % g_dtypes[t].block == 0);
-    return n / g_dtypes[t].block * g_dtypes[t].bytes;
-}
 
 uint64_t rose_linear_row(const rose_linear *l, uint32_t part, uint64_t i)
 {
@@ -171,11 +135,11 @@ void rose_tensor_read_f32(const rose_tensor *t, uint64_t first, uint64_t n, floa
 {
     assert(first <= rose_tensor_n(t) && n <= rose_tensor_n(t) - first);
     if (n == 0) return;
-    if (rose_dtype_block(t->dtype) > 1) {
+    if (rose_format_is_quant(t->dtype)) {
         read_blocks(t, first, n, out);
         return;
     }
-    size_t size = rose_dtype_size(t->dtype);
+    size_t size = rose_format_size(t->dtype);
     const uint8_t *src = (const uint8_t *)t->data + first * size;
     if (t->dtype == ROSE_F32) {
         memcpy(out, src, n * sizeof *out);
@@ -196,7 +160,7 @@ void rose_linear_copy_rows(const rose_linear *l, uint32_t part, uint64_t first, 
                            void *out)
 {
     const rose_tensor *w = &l->w[part];
-    const uint64_t row_bytes = rose_dtype_bytes(w->dtype, w->shape[1]);
+    const uint64_t row_bytes = rose_values_bytes(w->dtype, w->shape[1]);
     assert(l->transposed && first <= w->shape[0] && n <= w->shape[0] - first);
     for (uint64_t i = 0; i < n; i++)
         memcpy((uint8_t *)out + i * row_bytes,

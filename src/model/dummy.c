@@ -12,14 +12,15 @@
 enum { BLOCK = 1 << 12, ALIGN = 64 /* bytes between the beginnings of tensors */ };
 
 /* Places the tensors one after the other; returns the bytes of all. */
-static uint64_t place_tensors(rose_weight_file *f, const rose_random_tensor *list, rose_dtype dtype)
+static uint64_t place_tensors(rose_weight_file *f, const rose_random_tensor *list,
+                              rose_format dtype)
 {
     uint64_t at = 0;
     for (size_t i = 0; i < f->n_tensors; i++) {
         const rose_random_tensor *from = &list[i];
-        const uint64_t bytes = from->n * rose_dtype_size(dtype);
+        const uint64_t bytes = from->n * rose_format_size(dtype);
         f->tensors[i] = (rose_st_tensor){.name = from->name,
-                                         .dtype_name = rose_dtype_name(dtype),
+                                         .dtype_name = rose_formats[dtype].name,
                                          .usable = true,
                                          .dtype = dtype,
                                          .n_dims = from->n_dims,
@@ -32,7 +33,7 @@ static uint64_t place_tensors(rose_weight_file *f, const rose_random_tensor *lis
 }
 
 static rose_status open_weights(rose_weights *w, const char *dir, const rose_family *family,
-                                const rose_arch *a, rose_dtype dtype, rose_err *err)
+                                const rose_arch *a, rose_format dtype, rose_err *err)
 {
     rose_weight_file *f = w->files = calloc(1, sizeof *w->files);
     if (f == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", dir);
@@ -58,7 +59,7 @@ static rose_status open_weights(rose_weights *w, const char *dir, const rose_fam
 }
 
 rose_status rose_weights_open_dummy(rose_weights **out, const char *dir, const rose_family *family,
-                                    const rose_arch *a, rose_dtype dtype, rose_err *err)
+                                    const rose_arch *a, rose_format dtype, rose_err *err)
 {
     rose_weights *w = calloc(1, sizeof *w);
     *out = NULL;
@@ -103,11 +104,11 @@ rose_random_values rose_dummy_values(const rose_model *m, const rose_tensor *t)
             hi = mid;
     }
     rose_random_values v = values_of(m, lo);
-    v.first = (at - f->tensors[lo].begin) / rose_dtype_size(t->dtype);
+    v.first = (at - f->tensors[lo].begin) / rose_format_size(t->dtype);
     return v;
 }
 
-static void write_values(uint8_t *to, rose_dtype dtype, const float *values, size_t n)
+static void write_values(uint8_t *to, rose_format dtype, const float *values, size_t n)
 {
     if (dtype == ROSE_F32) {
         memcpy(to, values, n * sizeof *values);
@@ -126,7 +127,7 @@ void rose_dummy_fill(const rose_model *m, uint32_t part, uint32_t n_parts)
     float block[BLOCK];
     for (size_t i = 0; i < f->n_tensors; i++) {
         const rose_st_tensor *t = &f->tensors[i];
-        const size_t size = rose_dtype_size(t->dtype);
+        const size_t size = rose_format_size(t->dtype);
         const uint64_t n_blocks = (m->weights->random[i].n + BLOCK - 1) / BLOCK;
         const uint64_t end = n_blocks * (part + 1) / n_parts * BLOCK, all = m->weights->random[i].n;
         rose_random_values v = values_of(m, i);

@@ -12,7 +12,7 @@
 enum { BLOCK = 512 };
 
 /* The bits of an exponent that is all ones, as NaN and infinity have. */
-static uint32_t exponent_bits(rose_dtype t)
+static uint32_t exponent_bits(rose_format t)
 {
     return t == ROSE_F32 ? 0x7F800000u : t == ROSE_F16 ? 0x7C00u : 0x7F80u;
 }
@@ -39,7 +39,7 @@ static bool block_is_finite16(const uint8_t *p, uint16_t exponent)
  * none. */
 static uint64_t find_bad(const rose_st_tensor *t, uint64_t at, uint64_t end)
 {
-    const size_t size = rose_dtype_size(t->dtype);
+    const size_t size = rose_format_size(t->dtype);
     const uint32_t exponent = exponent_bits(t->dtype);
     for (; at < end; at++) {
         uint32_t v = 0;
@@ -51,7 +51,7 @@ static uint64_t find_bad(const rose_st_tensor *t, uint64_t at, uint64_t end)
 
 static uint64_t first_bad(const rose_st_tensor *t, uint64_t n)
 {
-    const size_t size = rose_dtype_size(t->dtype);
+    const size_t size = rose_format_size(t->dtype);
     uint64_t at = 0;
     for (; at + BLOCK <= n; at += BLOCK) {
         const uint8_t *p = t->data + at * size;
@@ -66,34 +66,23 @@ static uint64_t first_bad(const rose_st_tensor *t, uint64_t n)
  * exponent, and infinity has none. */
 static bool is_nan(const rose_st_tensor *t, uint64_t i)
 {
-    const size_t size = rose_dtype_size(t->dtype);
+    const size_t size = rose_format_size(t->dtype);
     const uint32_t sign = size == 4 ? 0x80000000u : 0x8000u;
     uint32_t v = 0;
     memcpy(&v, t->data + i * size, size);
     return (v & ~sign) != exponent_bits(t->dtype);
 }
 
-/* Blocks hold integers and, at these bytes, one or two fp16 scales. A block is finite if its scales
- * are. */
-static int scale_places(rose_dtype t, size_t out[2])
-{
-    out[0] = t == ROSE_Q6_K ? 208 : 0;
-    out[1] = 2;
-    const bool two = t == ROSE_Q4_1 || t == ROSE_Q5_1 || t == ROSE_Q4_K || t == ROSE_Q5_K;
-    return two ? 2 : 1;
-}
-
-/* The first block with a scale that is NaN or infinite; the number of blocks if there is none. */
+/* Blocks hold integers and one or two fp16 scales. The first block with a scale that is NaN or
+ * infinite; the number of blocks if there is none. */
 static uint64_t first_bad_block(const rose_st_tensor *t)
 {
-    const size_t block_bytes = (size_t)rose_dtype_bytes(t->dtype, rose_dtype_block(t->dtype));
-    const uint64_t n = (t->end - t->begin) / block_bytes;
-    size_t places[2];
-    const int n_places = scale_places(t->dtype, places);
+    const rose_format_row *f = &rose_formats[t->dtype];
+    const uint64_t n = (t->end - t->begin) / f->bytes;
     for (uint64_t i = 0; i < n; i++)
-        for (int k = 0; k < n_places; k++) {
+        for (int k = 0; k <= f->min; k++) {
             uint16_t h;
-            memcpy(&h, t->data + i * block_bytes + places[k], sizeof h);
+            memcpy(&h, t->data + i * f->bytes + f->scale_at + 2 * k, sizeof h);
             if ((h & 0x7C00u) == 0x7C00u) return i;
         }
     return n;
@@ -101,8 +90,8 @@ static uint64_t first_bad_block(const rose_st_tensor *t)
 
 static rose_status check_blocks(const rose_weights *w, const rose_st_tensor *t, rose_err *err)
 {
-    const uint64_t bad = first_bad_block(t), block = rose_dtype_block(t->dtype);
-    if (bad == (t->end - t->begin) / rose_dtype_bytes(t->dtype, block)) return ROSE_OK;
+    const uint64_t bad = first_bad_block(t), block = rose_formats[t->dtype].block;
+    if (bad == (t->end - t->begin) / rose_formats[t->dtype].bytes) return ROSE_OK;
     return rose_fail(err, ROSE_E_FORMAT,
                      "%s: tensor '%.100s': a scale of the elements from %" PRIu64
                      " on is NaN or infinite: the weights are damaged",
@@ -112,8 +101,8 @@ static rose_status check_blocks(const rose_weights *w, const rose_st_tensor *t, 
 static rose_status check_tensor(const rose_weights *w, const rose_st_tensor *t, rose_err *err)
 {
     if (!t->used) return ROSE_OK;
-    if (rose_dtype_block(t->dtype) > 1) return check_blocks(w, t, err);
-    const uint64_t n = (t->end - t->begin) / rose_dtype_size(t->dtype), bad = first_bad(t, n);
+    if (rose_format_is_quant(t->dtype)) return check_blocks(w, t, err);
+    const uint64_t n = (t->end - t->begin) / rose_format_size(t->dtype), bad = first_bad(t, n);
     if (bad == n) return ROSE_OK;
     return rose_fail(err, ROSE_E_FORMAT,
                      "%s: tensor '%.100s' is %s at element %" PRIu64

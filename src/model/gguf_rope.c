@@ -110,7 +110,7 @@ static rose_status read_keys(const rose_gguf_reader *r, const rose_arch *a, rose
 static rose_status read_divisors(const rose_gguf_reader *r, rose_st_tensor *t, uint32_t n,
                                  float *out)
 {
-    if (!t->usable || rose_dtype_block(t->dtype) != 1 || t->n_dims != 1 || t->shape[0] != n)
+    if (!t->usable || rose_format_is_quant(t->dtype) || t->n_dims != 1 || t->shape[0] != n)
         return rose_fail(r->err, ROSE_E_FORMAT,
                          "%s: tensor '%s' is not a vector of %u floats, one for each frequency",
                          r->g->label, t->name, n);

@@ -155,10 +155,10 @@ static void count_kept(type_count *c, rose_kept kept)
     c->n[i]++;
 }
 
-static void count_types(const rose_model *m, const rose_keeper *k, type_count out[ROSE_N_DTYPES])
+static void count_types(const rose_model *m, const rose_keeper *k, type_count out[ROSE_N_FORMATS])
 {
     const rose_weights *w = m->weights;
-    memset(out, 0, ROSE_N_DTYPES * sizeof *out);
+    memset(out, 0, ROSE_N_FORMATS * sizeof *out);
     for (size_t i = 0; i < w->n_tensors; i++) {
         const rose_st_tensor *t = w->by_name[i];
         if (!t->used) continue;
@@ -170,13 +170,13 @@ static void count_types(const rose_model *m, const rose_keeper *k, type_count ou
 
 static void print_types(const rose_model *m, const rose_keeper *k, FILE *out)
 {
-    type_count counts[ROSE_N_DTYPES];
+    type_count counts[ROSE_N_FORMATS];
     char text[32];
     count_types(m, k, counts);
-    for (int t = 0; t < ROSE_N_DTYPES; t++) {
+    for (int t = 0; t < ROSE_N_FORMATS; t++) {
         const type_count *c = &counts[t];
         if (c->tensors == 0) continue;
-        fprintf(out, "  %-24s%" PRIu64 " %s, %s", rose_dtype_name((rose_dtype)t), c->tensors,
+        fprintf(out, "  %-24s%" PRIu64 " %s, %s", rose_formats[t].name, c->tensors,
                 c->tensors == 1 ? "tensor" : "tensors", rose_format_bytes(c->bytes, text));
         for (uint32_t i = 0; i < c->n_kept; i++)
             fprintf(out, "%s%" PRIu64 " %s as %s", i == 0 ? "; in memory: " : ", ", c->n[i],
@@ -224,7 +224,7 @@ rose_status rose_model_print_arch(const rose_model *m, const rose_keeper *keeper
     fprintf(out, "%s\n", safe(m->name, name, sizeof name));
     fprintf(out, "  %-24s%s\n", "architecture", a->model_type);
     row_count(out, "parameters", m->n_params);
-    fprintf(out, "  %-24s%s, ", "weights", rose_dtype_name(m->dtype));
+    fprintf(out, "  %-24s%s, ", "weights", rose_formats[m->dtype].name);
     fprintf(out, "%s in %zu %s\n", rose_format_bytes(m->file_bytes, text), m->weights->n_files,
             m->weights->n_files == 1 ? "file" : "files");
     if (rose_weights_gguf(m->weights) != NULL) print_types(m, keeper, out);
@@ -388,10 +388,10 @@ static rose_json *kept_json(const type_count *c)
 /* {"Q4_1": {"tensors": n, "bytes": n, "in_memory": {"Q4_1": n}, "widened": false}, ...} */
 static rose_json *types_json(const rose_model *m, const rose_keeper *k)
 {
-    type_count counts[ROSE_N_DTYPES];
+    type_count counts[ROSE_N_FORMATS];
     rose_json *types = rose_json_object();
     count_types(m, k, counts);
-    for (int t = 0; t < ROSE_N_DTYPES; t++) {
+    for (int t = 0; t < ROSE_N_FORMATS; t++) {
         const type_count *c = &counts[t];
         if (c->tensors == 0) continue;
         rose_json *row = k == NULL
@@ -400,7 +400,7 @@ static rose_json *types_json(const rose_model *m, const rose_keeper *k)
                              : rose_json_pack("{s:I,s:I,s:o,s:b}", "tensors", (int64_t)c->tensors,
                                               "bytes", (int64_t)c->bytes, "in_memory", kept_json(c),
                                               "widened", c->widened ? 1 : 0);
-        if (rose_json_set_new(types, rose_dtype_name((rose_dtype)t), row) != 0) {
+        if (rose_json_set_new(types, rose_formats[t].name, row) != 0) {
             rose_json_decref(types);
             return NULL;
         }
@@ -421,7 +421,7 @@ rose_json *rose_model_json(const rose_model *m, const rose_keeper *k)
     return rose_json_pack("{s:o,s:o,s:s,s:o,s:{s:s,s:I,s:I,s:I,s:o},s:o}", "name",
                           string_json(m->name), "path", string_json(m->path), "model_type",
                           m->arch.model_type, "architecture", arch_json(&m->arch), "weights",
-                          "dtype", rose_dtype_name(m->dtype), "parameters", (int64_t)m->n_params,
+                          "dtype", rose_formats[m->dtype].name, "parameters", (int64_t)m->n_params,
                           "files", (int64_t)w->n_files, "bytes", (int64_t)m->file_bytes, "types",
                           types_json(m, k), "tensors", tensors);
 }

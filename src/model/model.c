@@ -24,7 +24,7 @@ typedef struct binder {
     const rose_family *family;
     const char *prefix; /* "" or the family's */
     bool in_head;       /* the token embedding is stored under the name of the head */
-    uint64_t dtype_bytes[ROSE_N_DTYPES];
+    uint64_t dtype_bytes[ROSE_N_FORMATS];
     rose_err *err;
 } binder;
 
@@ -64,7 +64,7 @@ static rose_status bind_tensor(binder *b, const char *name, uint32_t n_dims, con
     *out = (rose_tensor){t->name, t->data, t->dtype, n_dims, {want[0], want[1], want[2]}};
     t->used = true;
     b->m->n_params += want[0] * want[1] * want[2];
-    b->m->has_blocks |= rose_dtype_block(t->dtype) > 1;
+    b->m->has_blocks |= rose_format_is_quant(t->dtype);
     b->dtype_bytes[t->dtype] += t->end - t->begin;
     return ROSE_OK;
 }
@@ -238,8 +238,8 @@ static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *
     if (st == ROSE_OK) st = bind_head(&b);
     if (st != ROSE_OK) return st;
     round_embed_scale(m);
-    for (int t = 0; t < ROSE_N_DTYPES; t++)
-        if (b.dtype_bytes[t] > b.dtype_bytes[m->dtype]) m->dtype = (rose_dtype)t;
+    for (int t = 0; t < ROSE_N_FORMATS; t++)
+        if (b.dtype_bytes[t] > b.dtype_bytes[m->dtype]) m->dtype = (rose_format)t;
     warn_unused(&b);
     return ROSE_OK;
 }
@@ -263,7 +263,7 @@ static rose_status read_generation_config(rose_model *m, rose_err *err)
 }
 
 /* The type that config.json says the weights have; F32 where it does not, as in transformers. */
-static rose_status read_dtype(const rose_config *c, rose_dtype *out, rose_err *err)
+static rose_status read_dtype(const rose_config *c, rose_format *out, rose_err *err)
 {
     const rose_json *v = rose_config_get(c, "torch_dtype", "dtype");
     const char *name = v == NULL ? "float32" : rose_json_text(v);
@@ -286,7 +286,7 @@ static void set_class_name(rose_model *m, const char *name)
 }
 
 /* dtype: NULL, or gets the type that config.json names. */
-static rose_status read_config(rose_model *m, const rose_family **family, rose_dtype *dtype,
+static rose_status read_config(rose_model *m, const rose_family **family, rose_format *dtype,
                                rose_err *err)
 {
     rose_config c;
@@ -342,7 +342,7 @@ static rose_status open_folder(rose_model *m, const rose_family **family, rose_e
 
 static rose_status open_dummy(rose_model *m, const rose_family **family, rose_err *err)
 {
-    rose_dtype dtype = ROSE_F32;
+    rose_format dtype = ROSE_F32;
     rose_status st = rose_folder_check(m->path, err);
     if (st == ROSE_OK) st = read_config(m, family, &dtype, err);
     if (st != ROSE_OK) return st;

@@ -7,29 +7,8 @@
 #ifndef ROSE_MODEL_MODEL_H
 #define ROSE_MODEL_MODEL_H
 
-#include <stdbool.h>
-
 #include "base/file.h"
-
-/* The types from Q8_0 on are the quantized blocks of GGUF files (ggml_blocks.h). */
-typedef enum rose_dtype {
-    ROSE_F32,
-    ROSE_F16,
-    ROSE_BF16,
-    ROSE_Q8_0,
-    ROSE_Q4_0,
-    ROSE_Q4_1,
-    ROSE_Q5_0,
-    ROSE_Q5_1,
-    ROSE_Q4_K,
-    ROSE_Q5_K,
-    ROSE_Q6_K
-} rose_dtype;
-enum { ROSE_N_DTYPES = ROSE_Q6_K + 1 };
-const char *rose_dtype_name(rose_dtype t); /* "F32", "F16", "BF16", "Q8_0", ... as files spell it */
-size_t rose_dtype_size(rose_dtype t);      /* bytes of a value; 0 for blocks */
-uint32_t rose_dtype_block(rose_dtype t);   /* values of a block: 32 or 256; 1 without blocks */
-uint64_t rose_dtype_bytes(rose_dtype t, uint64_t n); /* of n values, a multiple of the block */
+#include "model/format.h"
 
 typedef enum rose_norm { ROSE_NORM_LAYER, ROSE_NORM_RMS } rose_norm;
 typedef enum rose_pos { ROSE_POS_LEARNED, ROSE_POS_ROPE } rose_pos;
@@ -227,7 +206,7 @@ const char *rose_role_name(rose_role r); /* "qkv", "out", "up", "down" */
 typedef struct rose_tensor {
     const char *name; /* as in the file; borrowed */
     const void *data;
-    rose_dtype dtype;
+    rose_format dtype;
     uint32_t n_dims;
     uint64_t shape[3];
 } rose_tensor;
@@ -271,7 +250,7 @@ typedef struct rose_model {
     rose_layer *layers;           /* [n_layers], owned */
     rose_tensor lnf_w, lnf_b;     /* lnf_b: data NULL with RMSNorm */
     rose_tensor head;             /* [vocab][d_model]; == tok_embed when tied */
-    rose_dtype dtype;             /* of the majority of the weight bytes */
+    rose_format dtype;            /* of the majority of the weight bytes */
     bool has_blocks;              /* some tensor has a block type */
     bool dummy;                   /* the weights have no file: model/random.h */
     uint64_t n_params;            /* elements of all used tensors, tied ones once */

@@ -227,7 +227,7 @@ static void plan_shards(plan *p)
     uint32_t shard = 0;
     for (size_t i = 0; i < p->n; i++) {
         rose_random_tensor *t = &p->tensors[i];
-        uint64_t bytes = t->n * rose_dtype_size(p->o->dtype);
+        uint64_t bytes = t->n * rose_format_size(p->o->dtype);
         if (max != 0 && at > 0 && (at >= max || bytes > max - at)) {
             shard++;
             at = 0;
@@ -315,12 +315,12 @@ static bool write_tensor(FILE *f, const plan *p, size_t index)
 /* Makes the JSON header of tensors [begin, end), padded with spaces to a multiple of 8 bytes. */
 static rose_status make_header(rose_buf *b, const plan *p, size_t begin, size_t end)
 {
-    size_t size = rose_dtype_size(p->o->dtype);
+    size_t size = rose_format_size(p->o->dtype);
     rose_status st = rose_buf_addf(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = begin; st == ROSE_OK && i < end; i++) {
         const rose_random_tensor *t = &p->tensors[i];
         st = rose_buf_addf(b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64, t->name,
-                           rose_dtype_name(p->o->dtype), t->shape[0]);
+                           rose_formats[p->o->dtype].name, t->shape[0]);
         for (uint32_t k = 1; st == ROSE_OK && k < t->n_dims; k++)
             st = rose_buf_addf(b, ",%" PRIu64, t->shape[k]);
         if (st == ROSE_OK)

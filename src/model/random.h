@@ -17,7 +17,7 @@ typedef struct rose_random_opts {
     uint32_t n_kv_heads, head_dim; /* 0 = n_heads; 0 = d_model / n_heads; not for gpt2 */
     float init_std;                /* of the weights; 0.02 */
     uint32_t n_layers, d_model, n_heads, d_ff, vocab_size, max_positions; /* d_ff 0 = 4 d_model */
-    rose_dtype dtype;
+    rose_format dtype;
     bool tied_head;
     bool prefix;              /* names with "transformer." */
     uint64_t max_shard_bytes; /* 0 = one file; else model-0000i-of-0000n.safetensors + index */

@@ -26,8 +26,8 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
 
 /* dummy.c: the tensors of a model without files. *out is NULL on failure. */
 rose_status rose_weights_open_dummy(struct rose_weights **out, const char *dir,
-                                    const rose_family *family, const rose_arch *a, rose_dtype dtype,
-                                    rose_err *err);
+                                    const rose_family *family, const rose_arch *a,
+                                    rose_format dtype, rose_err *err);
 
 /* presets.c: the config.json of a preset, owned by the caller; NULL on failure. INVAL: no such
  * preset. */

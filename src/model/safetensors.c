@@ -14,20 +14,12 @@
 static const struct dtype_row {
     const char *name;
     uint32_t bits;
-    bool usable;
-    rose_dtype dtype;
 } dtypes[] = {
-    {"F32", 32, true, ROSE_F32},         {"F16", 16, true, ROSE_F16},
-    {"BF16", 16, true, ROSE_BF16},       {"BOOL", 8, false, ROSE_F32},
-    {"U8", 8, false, ROSE_F32},          {"I8", 8, false, ROSE_F32},
-    {"I16", 16, false, ROSE_F32},        {"U16", 16, false, ROSE_F32},
-    {"I32", 32, false, ROSE_F32},        {"U32", 32, false, ROSE_F32},
-    {"I64", 64, false, ROSE_F32},        {"U64", 64, false, ROSE_F32},
-    {"F64", 64, false, ROSE_F32},        {"C64", 64, false, ROSE_F32},
-    {"F8_E4M3", 8, false, ROSE_F32},     {"F8_E5M2", 8, false, ROSE_F32},
-    {"F8_E8M0", 8, false, ROSE_F32},     {"F8_E4M3FNUZ", 8, false, ROSE_F32},
-    {"F8_E5M2FNUZ", 8, false, ROSE_F32}, {"F6_E2M3", 6, false, ROSE_F32},
-    {"F6_E3M2", 6, false, ROSE_F32},     {"F4", 4, false, ROSE_F32},
+    {"F32", 32},        {"F16", 16},        {"BF16", 16},   {"BOOL", 8},    {"U8", 8},
+    {"I8", 8},          {"I16", 16},        {"U16", 16},    {"I32", 32},    {"U32", 32},
+    {"I64", 64},        {"U64", 64},        {"F64", 64},    {"C64", 64},    {"F8_E4M3", 8},
+    {"F8_E5M2", 8},     {"F8_E8M0", 8},     {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 };
 
 /* State of the checks of one tensor's entry in the header, with the names for messages. */
@@ -129,8 +121,7 @@ static rose_status read_tensor(reader *r, rose_st_tensor *t, const char *name, c
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: tensor '%.100s': unknown dtype '%.40s'",
                          r->label, name, dtype);
     t->dtype_name = row->name;
-    t->usable = row->usable;
-    t->dtype = row->dtype;
+    t->usable = rose_format_named(row->name, &t->dtype);
 
     uint64_t bytes = 0;
     rose_status st = read_shape(r, t, rose_json_get(v, "shape"));

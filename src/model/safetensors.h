@@ -17,9 +17,9 @@ enum { ROSE_ST_MAX_DIMS = 8 };
 typedef struct rose_st_tensor {
     const char *name;       /* borrowed: from the file's header */
     const char *dtype_name; /* static */
-    bool usable;            /* dtype is one that rose_dtype knows */
+    bool usable;            /* dtype is one of rose_format */
     bool used;              /* set by the model: has a role */
-    rose_dtype dtype;       /* valid if usable */
+    rose_format dtype;      /* valid if usable */
     uint32_t n_dims;
     uint64_t shape[ROSE_ST_MAX_DIMS];
     uint64_t begin, end; /* bytes within the data */

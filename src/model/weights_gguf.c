@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/ggml_blocks.h"
 #include "model/weights.h"
 
 static rose_status list_tensors(rose_weight_file *f, rose_err *err)
@@ -22,7 +21,7 @@ static rose_status list_tensors(rose_weight_file *f, rose_err *err)
                               .end = from->end,
                               .data = from->data};
         memcpy(t->shape, from->shape, sizeof from->shape);
-        t->usable = rose_ggml_dtype(from->format->id, &t->dtype);
+        t->usable = rose_format_named(from->format->name, &t->dtype);
     }
     return ROSE_OK;
 }

@@ -24,7 +24,7 @@ typedef struct fx_shape {
     const char *name;
     uint32_t n_layers, d_model, n_heads, d_ff, vocab, max_positions;
     rose_act act;
-    rose_dtype dtype;
+    rose_format dtype;
     bool untied, transposed, by_layer, no_bias;
 } fx_shape;
 
@@ -59,13 +59,13 @@ static inline uint32_t fx_below(fx_random *r, uint32_t n)
     return (uint32_t)((double)fx_uniform(r) * n);
 }
 
-static inline rose_tensor fx_tensor(fx_random *r, rose_dtype dtype, uint32_t rows, uint32_t cols,
+static inline rose_tensor fx_tensor(fx_random *r, rose_format dtype, uint32_t rows, uint32_t cols,
                                     float center, float spread)
 {
     rose_tensor t = {
         .name = "t", .dtype = dtype, .n_dims = cols > 1 ? 2 : 1, .shape = {rows, cols}};
     size_t n = (size_t)rows * cols;
-    uint8_t *data = malloc(n * rose_dtype_size(dtype) + 1);
+    uint8_t *data = malloc(n * rose_format_size(dtype) + 1);
     assert_non_null(data);
     for (size_t i = 0; i < n; i++) {
         float x = center + spread * (2 * fx_uniform(r) - 1);

@@ -66,7 +66,8 @@ static void accuracy_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels 
         bool bf16 = i % 2 == 0;
         uint32_t k = ks[i / 4], n = 17, m = 3;
         matmul_case c;
-        case_init(&c, bf16, k, n, m, i / 2 % 2 == 0 ? DATA_NORMAL : DATA_POSITIVE, false);
+        case_init(&c, bf16 ? ROSE_BF16 : ROSE_F32, k, n, m,
+                  i / 2 % 2 == 0 ? DATA_NORMAL : DATA_POSITIVE, false);
         guarded mem;
         float *y = case_run(&c, ref, &mem, 0, m, 0, 2);
         double bound = (16 + 2 + k / 32 + 2) * g_u, worst = 0;

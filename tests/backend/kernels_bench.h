@@ -16,7 +16,7 @@ typedef struct bench_job {
     void (*run)(const struct bench_job *j, uint32_t thread);
     const rose_cpu_kernels *table;
     rose_matmul a;
-    rose_weight_type type;
+    rose_format type;
     uint32_t n_panels, n_threads, repeats;
     const uint8_t *bytes;
     size_t n_bytes;
@@ -39,9 +39,9 @@ static void bench_matmul_run(const bench_job *j, uint32_t thread)
     a.scratch = (uint8_t *)a.scratch + thread * rose_round_up((uint32_t)scratch, 64);
     uint32_t p0 = j->n_panels * thread / j->n_threads;
     uint32_t p1 = j->n_panels * (thread + 1) / j->n_threads;
-    (j->type == ROSE_W_I8     ? j->table->matmul_i8
-     : j->type == ROSE_W_BF16 ? j->table->matmul_bf16
-                              : j->table->matmul_f32)(&a, p0, p1);
+    (j->type == ROSE_I8     ? j->table->matmul_i8
+     : j->type == ROSE_BF16 ? j->table->matmul_bf16
+                            : j->table->matmul_f32)(&a, p0, p1);
 }
 
 static void bench_read_run(const bench_job *j, uint32_t thread)
@@ -108,11 +108,11 @@ static double bench_time(bench_job *j, uint32_t n_threads)
 }
 
 /* Weights of GPT-2's layers and head as one matrix of depth 768: 248 MB in bf16, 124 in int8. */
-static void bench_matmul(const rose_cpu_kernels *t, rose_weight_type type)
+static void bench_matmul(const rose_cpu_kernels *t, rose_format type)
 {
     static const char *const names[] = {"f32", "bf16", "i8"};
     static const uint32_t ms[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 256};
-    const uint32_t k = 768, n = type == ROSE_W_F32 ? 80640 : 161280;
+    const uint32_t k = 768, n = type == ROSE_F32 ? 80640 : 161280;
     size_t bytes = rose_panels_bytes(type, k, n);
     guarded mw, mx, my, ms_mem;
     uint64_t sink[BENCH_MAX_THREADS] = {0};
@@ -148,7 +148,7 @@ static void bench_matmul(const rose_cpu_kernels *t, rose_weight_type type)
             double macs = (double)j.a.n * k;
             printf("%-6s matmul %-4s n %6u m %3u %u threads %12.0f ns  %6.1f GB/s  %7.1f GFLOP/s\n",
                    rose_isa_name(t->isa), names[type], j.a.n, ms[i], threads, ns,
-                   macs * (double)rose_weight_size(type) / ns, macs * ms[i] * 2 / ns);
+                   macs * (double)rose_format_size(type) / ns, macs * ms[i] * 2 / ns);
             if (scalar && ms[i] >= 2) break;
         }
     }
@@ -236,9 +236,9 @@ static void bench_level(rose_isa isa, const char *filter)
 {
     rose_cpu_kernels t;
     rose_cpu_kernels_init(&t, isa);
-    if (filter == NULL || strstr("matmul_bf16", filter) != NULL) bench_matmul(&t, ROSE_W_BF16);
-    if (filter == NULL || strstr("matmul_i8", filter) != NULL) bench_matmul(&t, ROSE_W_I8);
-    if (filter == NULL || strstr("matmul_f32", filter) != NULL) bench_matmul(&t, ROSE_W_F32);
+    if (filter == NULL || strstr("matmul_bf16", filter) != NULL) bench_matmul(&t, ROSE_BF16);
+    if (filter == NULL || strstr("matmul_i8", filter) != NULL) bench_matmul(&t, ROSE_I8);
+    if (filter == NULL || strstr("matmul_f32", filter) != NULL) bench_matmul(&t, ROSE_F32);
     if (filter == NULL || strstr("attention", filter) != NULL) {
         bench_attention(&t, true);
         bench_attention(&t, false);

@@ -142,7 +142,7 @@ static inline size_t first_difference(const float *a, const float *b, size_t n)
 }
 
 /* Pack w[k][n] (row-major) into panels with zero padding. */
-static inline void pack_panels(void *panels, rose_weight_type type, const float *w, uint32_t k,
+static inline void pack_panels(void *panels, rose_format type, const float *w, uint32_t k,
                                uint32_t n)
 {
     memset(panels, 0, rose_panels_bytes(type, k, n));
@@ -152,9 +152,9 @@ static inline void pack_panels(void *panels, rose_weight_type type, const float 
             uint32_t p = j / ROSE_PANEL, l = j % ROSE_PANEL;
             size_t at = (size_t)p * k_pad * ROSE_PANEL;
             float x = w[(size_t)i * n + j];
-            if (type == ROSE_W_I8)
+            if (type == ROSE_I8)
                 ((int8_t *)panels)[at + (size_t)i * ROSE_PANEL + l] = (int8_t)x;
-            else if (type == ROSE_W_BF16)
+            else if (type == ROSE_BF16)
                 ((uint16_t *)panels)[at + ((size_t)(i / 2) * ROSE_PANEL + l) * 2 + i % 2] =
                     rose_bf16_from_f32(x);
             else

@@ -303,7 +303,7 @@ static void test_open_checks_the_plan(void **state)
 static void test_packing(void **state)
 {
     (void)state;
-    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    static const rose_format dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
     static const uint32_t sizes[][2] = {{1, 1}, {31, 17}, {32, 16}, {33, 15}, {100, 77}};
     fx_random r = {.seed = fx_seed()};
     for (int i = 0; i < 5 * 3 * 4; i++) {
@@ -312,7 +312,7 @@ static void test_packing(void **state)
         rose_tensor t =
             fx_tensor(&r, dtypes[i / 5 % 3], transposed ? n : k, transposed ? k : n, 0, 2);
         const uint32_t n_panels = (n + 15) / 16;
-        const rose_weight_type type = bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+        const rose_format type = bf16 ? ROSE_BF16 : ROSE_F32;
         size_t bytes = rose_panels_bytes(type, k, n);
         uint8_t *panels = calloc(1, bytes), *parts = calloc(1, bytes);
         float *row = calloc(k, sizeof *row);
@@ -372,10 +372,10 @@ static void test_packing_moves_bf16(void **state)
         .name = "t", .data = bytes + 1, .dtype = ROSE_BF16, .n_dims = 2, .shape = {SIDE, SIDE}};
     for (int transposed = 0; transposed < 2; transposed++) {
         memset(panels, 0xEE, SIDE * SIDE * sizeof *panels);
-        assert_true(rose_pack_panels(panels, NULL, ROSE_W_BF16, &t, SIDE, SIDE, transposed == 1, 0,
+        assert_true(rose_pack_panels(panels, NULL, ROSE_BF16, &t, SIDE, SIDE, transposed == 1, 0,
                                      SIDE / ROSE_PANEL));
         for (uint32_t j = 0; j < SIDE; j++) {
-            rose_panel_row(row, panels, NULL, ROSE_W_BF16, SIDE, j);
+            rose_panel_row(row, panels, NULL, ROSE_BF16, SIDE, j);
             for (uint32_t l = 0; l < SIDE; l++) {
                 rose_tensor_read_f32(&t, transposed == 1 ? j * SIDE + l : l * SIDE + j, 1, &want);
                 want = rose_bf16_to_f32(rose_f32_to_bf16(want));
@@ -392,7 +392,7 @@ static void test_packing_moves_bf16(void **state)
 static void test_packing_int8(void **state)
 {
     (void)state;
-    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    static const rose_format dtypes[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
     static const uint32_t sizes[][2] = {{1, 1}, {31, 17}, {32, 16}, {33, 15}, {100, 77}, {96, 48}};
     fx_random r = {.seed = fx_seed() + 8};
     for (int i = 0; i < 6 * 3 * 2; i++) {
@@ -400,16 +400,16 @@ static void test_packing_int8(void **state)
         const bool transposed = i / 18 == 1;
         rose_tensor t =
             fx_tensor(&r, dtypes[i / 6 % 3], transposed ? n : k, transposed ? k : n, 0, 2);
-        size_t bytes = rose_panels_bytes(ROSE_W_I8, k, n);
+        size_t bytes = rose_panels_bytes(ROSE_I8, k, n);
         int8_t *panels = calloc(1, bytes), *parts = calloc(1, bytes);
         float *scale = calloc(n, sizeof *scale), *part_scale = calloc(n, sizeof *scale);
         assert_true(panels != NULL && parts != NULL && scale != NULL && part_scale != NULL);
         for (uint32_t j = 0; j < n; j++)
             scale[j] = 77.0f; /* whatever was there */
-        assert_true(rose_pack_panels(panels, scale, ROSE_W_I8, &t, k, n, transposed, 0, n_panels));
+        assert_true(rose_pack_panels(panels, scale, ROSE_I8, &t, k, n, transposed, 0, n_panels));
         for (uint32_t p = 0; p < n_panels; p++)
             assert_true(
-                rose_pack_panels(parts, part_scale, ROSE_W_I8, &t, k, n, transposed, p, p + 1));
+                rose_pack_panels(parts, part_scale, ROSE_I8, &t, k, n, transposed, p, p + 1));
         assert_memory_equal(panels, parts, bytes);
         assert_memory_equal(scale, part_scale, n * sizeof *scale);
         for (uint32_t j = 0; j < n; j++) {
@@ -430,9 +430,9 @@ static void test_packing_int8(void **state)
         }
         uint16_t half = 0x7F80; /* infinity as bf16; a NaN as f16 */
         uint32_t whole = 0x7FC00000;
-        memcpy((uint8_t *)(uintptr_t)t.data + ((size_t)k * n - 1) * rose_dtype_size(t.dtype),
-               t.dtype == ROSE_F32 ? (void *)&whole : (void *)&half, rose_dtype_size(t.dtype));
-        assert_false(rose_pack_panels(panels, scale, ROSE_W_I8, &t, k, n, transposed, 0, n_panels));
+        memcpy((uint8_t *)(uintptr_t)t.data + ((size_t)k * n - 1) * rose_format_size(t.dtype),
+               t.dtype == ROSE_F32 ? (void *)&whole : (void *)&half, rose_format_size(t.dtype));
+        assert_false(rose_pack_panels(panels, scale, ROSE_I8, &t, k, n, transposed, 0, n_panels));
         free(panels);
         free(parts);
         free(scale);
@@ -458,7 +458,7 @@ static void test_int8_refusals(void **state)
     assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
     assert_int_equal(p.dtype, ROSE_COMPUTE_BF16);
     rose_tensor *t = &m->layers[0].m[ROSE_UP].w[0];
-    memset((void *)(uintptr_t)t->data, 0xFF, rose_dtype_size(t->dtype));
+    memset((void *)(uintptr_t)t->data, 0xFF, rose_format_size(t->dtype));
     assert_int_equal(rose_backend_cpu()->open(&ctx, m, &o, &p, &err), ROSE_E_UNSUPPORTED);
     assert_null(ctx);
     assert_non_null(strstr(err.msg, t->name));
@@ -492,7 +492,7 @@ static void test_rounding(void **state)
 static void test_from_a_folder(void **state)
 {
     (void)state;
-    static const rose_dtype dtypes[] = {ROSE_F32, ROSE_BF16};
+    static const rose_format dtypes[] = {ROSE_F32, ROSE_BF16};
     for (int i = 0; i < 2; i++) {
         char dir[] = "/tmp/rose-test-XXXXXX", command[80];
         rose_random_opts ro;

@@ -477,7 +477,7 @@ static void test_prompt_graphs(void **state)
     }
 }
 
-/* Several rows of one sequence, in one entry or in some, behind contexts on both sides of a split:
+/* Several rows of one sequence, in one entry or in some, after contexts on both sides of a split:
  * the same bits as one row a step. Some are items of decode, some are tiles. */
 static void test_few_rows(void **state)
 {

@@ -40,18 +40,20 @@ static void check_same(const float *want, const float *got, size_t n, const char
 
 enum { N_EPILOGUES = ROSE_EPI_SOFTCAP + 1 };
 
+static const rose_format g_formats[] = {ROSE_F32, ROSE_BF16, ROSE_I8};
+
 typedef struct matmul_case {
     rose_matmul a; /* w, x, bias, scratch are shared by all runs; y is set by each */
-    rose_weight_type type;
+    rose_format type;
     guarded w, x, bias, scale, scratch;
     float *y0; /* initial y: what RESIDUAL reads and nothing else may change */
     size_t y_floats;
 } matmul_case;
 
-static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_t n, uint32_t m,
+static void case_init(matmul_case *c, rose_format type, uint32_t k, uint32_t n, uint32_t m,
                       data_kind kind, bool gated)
 {
-    const bool bf16 = type != ROSE_W_F32;
+    const bool bf16 = type != ROSE_F32;
     uint32_t k_pad = rose_round_up(k, ROSE_K_GROUP);
     *c = (matmul_case){.type = type};
     c->a = (rose_matmul){.k_pad = k_pad, .n = n, .m_rows = m, .gated = gated, .cap = 3.0f};
@@ -62,7 +64,7 @@ static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_
     float *w = malloc((size_t)k * columns * sizeof *w);
     if (w == NULL) exit(1);
     fill(w, (size_t)k * columns, kind, bf16);
-    for (size_t i = 0; type == ROSE_W_I8 && i < (size_t)k * columns; i++)
+    for (size_t i = 0; type == ROSE_I8 && i < (size_t)k * columns; i++)
         w[i] = (float)rng_below(255) - 127.0f;
     void *panels = guarded_alloc(&c->w, rose_panels_bytes(type, k, columns));
     pack_panels(panels, type, w, k, columns);
@@ -80,7 +82,7 @@ static void case_init(matmul_case *c, rose_weight_type type, uint32_t k, uint32_
     c->a.bias = rng_below(4) == 0 ? NULL : bias;
     float *scale = guarded_alloc(&c->scale, columns * sizeof(float));
     fill(scale, columns, kind, false);
-    c->a.scale = type == ROSE_W_I8 ? scale : NULL;
+    c->a.scale = type == ROSE_I8 ? scale : NULL;
     c->a.scratch = guarded_alloc(&c->scratch, rose_matmul_scratch(k_pad));
 
     c->y_floats = m * c->a.ldy;
@@ -108,9 +110,9 @@ static void case_free(matmul_case *c)
     free(c->y0);
 }
 
-static rose_matmul_fn kernel_of(const rose_cpu_kernels *t, rose_weight_type type)
+static rose_matmul_fn kernel_of(const rose_cpu_kernels *t, rose_format type)
 {
-    return type == ROSE_W_I8 ? t->matmul_i8 : type == ROSE_W_BF16 ? t->matmul_bf16 : t->matmul_f32;
+    return type == ROSE_I8 ? t->matmul_i8 : type == ROSE_BF16 ? t->matmul_bf16 : t->matmul_f32;
 }
 
 /* Runs rows [m0, m0 + m) and panels [p0, p1) from y0 into a fresh guarded y. */
@@ -171,11 +173,10 @@ static bool in_the_grid(uint32_t k, uint32_t n, uint32_t m)
     return n <= 100 || m % 16 != 0;
 }
 
-static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t,
-                        rose_weight_type type)
+static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, rose_format type)
 {
     static const char *const names[] = {"f32", "bf16", "i8"};
-    const bool bf16 = type != ROSE_W_F32;
+    const bool bf16 = type != ROSE_F32;
     static const uint32_t ks[] = {1, 15, 31, 32, 33, 64, 96, 288, 768, 3072};
     static const uint32_t ns[] = {1, 15, 16, 17, 48, 100, 272};
     static const uint32_t ms[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  15,
@@ -211,7 +212,7 @@ static void test_few_rows(const rose_cpu_kernels *ref, const rose_cpu_kernels *t
     for (uint32_t n_panels = 1; n_panels <= MOST; n_panels++) {
         for (uint32_t i = 0; i < 12; i++) {
             const uint32_t k = ks[rng_below(5)], m = ms[i % 4];
-            const rose_weight_type type = (rose_weight_type)(i % 3);
+            const rose_format type = g_formats[i % 3];
             const uint32_t n = n_panels * ROSE_PANEL - rng_below(3) * 5;
             matmul_case c;
             case_init(&c, type, k, n, m, (data_kind)(i % N_DATA_KINDS), rng_below(3) == 0);
@@ -235,7 +236,7 @@ static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
     for (uint32_t i = 0; i < 72 + N_DEEP; i++) {
         const bool is_deep = i < N_DEEP;
         if (i / 3 % EVERY != 0) continue;
-        const rose_weight_type type = (rose_weight_type)(i % 3);
+        const rose_format type = g_formats[i % 3];
         const uint32_t n_threads = threads[rng_below(is_deep ? 3 : 8)];
         const uint32_t k = is_deep ? deep[i / 3][0] : 1 + rng_below(i % 11 == 7 ? 3000 : 70);
         const uint32_t m = is_deep      ? deep[i / 3][1]
@@ -266,17 +267,17 @@ static void test_share(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 
 static void test_matmul_f32(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    test_matmul(ref, t, ROSE_W_F32);
+    test_matmul(ref, t, ROSE_F32);
 }
 
 static void test_matmul_bf16(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    test_matmul(ref, t, ROSE_W_BF16);
+    test_matmul(ref, t, ROSE_BF16);
 }
 
 static void test_matmul_i8(const rose_cpu_kernels *ref, const rose_cpu_kernels *t)
 {
-    test_matmul(ref, t, ROSE_W_I8);
+    test_matmul(ref, t, ROSE_I8);
 }
 
 /* Weight 1 makes the product the identity: each activation over the whole range of floats. */
@@ -285,7 +286,7 @@ static void test_activation(const rose_cpu_kernels *ref, const rose_cpu_kernels 
     for (int epi = ROSE_EPI_NONE; epi < N_EPILOGUES; epi++) {
         for (uint64_t start = 0; start <= UINT32_MAX; start += (uint64_t)EVERY << 27) {
             matmul_case c;
-            case_init(&c, ROSE_W_F32, 1, 100, 40, DATA_NORMAL, false);
+            case_init(&c, ROSE_F32, 1, 100, 40, DATA_NORMAL, false);
             c.a.bias = NULL;
             c.a.epilogue = (rose_epilogue)epi;
             c.a.round_bf16 = epi != ROSE_EPI_RESIDUAL && start % 2 == 0;

@@ -8,16 +8,18 @@
 
 #include "backend/cpu/pack.h"
 #include "backend/cpu/quant.h"
+#include "base/gguf.h"
 #include "kernels_data.h"
 #include "model/convert.h"
-#include "model/ggml_blocks.h"
 
 enum { MAX_BLOCK = 210 };
 
 /* ---- random matrices ---- */
 
-static const rose_dtype g_dtypes[ROSE_N_QUANT] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q4_1, ROSE_Q4_K,
-                                                  ROSE_Q6_K};
+enum { N_QUANT = 5 };
+
+static const rose_format g_dtypes[N_QUANT] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q4_1, ROSE_Q4_K,
+                                              ROSE_Q6_K};
 
 /* A factor of a block: a usual one or, for some kinds, one at the ends of fp16. */
 static uint16_t random_factor(data_kind kind)
@@ -29,10 +31,10 @@ static uint16_t random_factor(data_kind kind)
     return rose_f32_to_f16(rng_normal() * 0.01f);
 }
 
-static void fill_blocks(uint8_t *blocks, rose_dtype t, uint64_t n_values, data_kind kind)
+static void fill_blocks(uint8_t *blocks, rose_format t, uint64_t n_values, data_kind kind)
 {
-    const uint64_t bytes = rose_dtype_bytes(t, n_values);
-    const size_t size = rose_dtype_bytes(t, rose_dtype_block(t));
+    const uint64_t bytes = rose_values_bytes(t, n_values);
+    const size_t size = rose_values_bytes(t, rose_formats[t].block);
     const size_t at = t == ROSE_Q6_K ? 208 : 0;
     const bool has_min = t == ROSE_Q4_1 || t == ROSE_Q4_K || t == ROSE_Q5_1 || t == ROSE_Q5_K;
     const uint8_t same = (uint8_t)(rng_below(2) * 255); /* the extreme integers */
@@ -47,7 +49,7 @@ static void fill_blocks(uint8_t *blocks, rose_dtype t, uint64_t n_values, data_k
     }
 }
 
-static rose_tensor tensor_of(const uint8_t *blocks, rose_dtype t, uint32_t k, uint32_t n)
+static rose_tensor tensor_of(const uint8_t *blocks, rose_format t, uint32_t k, uint32_t n)
 {
     return (rose_tensor){.name = "w", .data = blocks, .dtype = t, .n_dims = 2, .shape = {n, k}};
 }
@@ -64,6 +66,13 @@ static FILE *open_golden(void)
     return f;
 }
 
+/* The format with this number in a GGUF file, if there is one. */
+static bool format_of(uint32_t number, rose_format *out)
+{
+    const rose_gguf_format *f = rose_gguf_format_find(number);
+    return f != NULL && rose_format_named(f->name, out);
+}
+
 static void test_values(void **state)
 {
     enum { VALUES = 512 };
@@ -73,15 +82,15 @@ static void test_values(void **state)
     while (fread(head, sizeof head, 1, f) == 1) {
         uint8_t blocks[VALUES / 32 * 34 + 1];
         float want[VALUES], got[VALUES];
-        rose_dtype t;
-        assert_true(rose_ggml_dtype(head[0], &t));
+        rose_format t;
+        assert_true(format_of(head[0], &t));
         assert_int_equal(head[2], VALUES);
-        assert_int_equal(head[1], rose_dtype_bytes(t, VALUES));
+        assert_int_equal(head[1], rose_values_bytes(t, VALUES));
         assert_int_equal(fread(blocks + 1, 1, head[1], f), head[1]); /* any alignment */
         assert_int_equal(fread(want, sizeof *want, VALUES, f), VALUES);
         const rose_tensor w = tensor_of(blocks + 1, t, VALUES, 1);
         rose_tensor_read_f32(&w, 0, VALUES, got);
-        if (memcmp(want, got, sizeof want) != 0) fail_msg("%s differs", rose_dtype_name(t));
+        if (memcmp(want, got, sizeof want) != 0) fail_msg("%s differs", rose_formats[t].name);
         for (uint32_t i = 0; i < 50; i++) {
             const uint32_t first = rng_below(VALUES), n = rng_below(VALUES - first + 1);
             memset(got, POISON, sizeof got);
@@ -97,26 +106,27 @@ static void test_values(void **state)
 
 static void test_type_numbers(void **state)
 {
-    rose_dtype t;
+    rose_format t;
     (void)state;
     for (uint32_t q2_k = 10, iq = 16, none = 99, i = 0; i < 3; i++)
-        assert_false(rose_ggml_dtype(i == 0 ? q2_k : i == 1 ? iq : none, &t));
-    assert_true(rose_ggml_dtype(30, &t) && t == ROSE_BF16);
-    assert_true(rose_ggml_dtype(1, &t) && t == ROSE_F16);
-    assert_true(rose_ggml_dtype(0, &t) && t == ROSE_F32);
+        assert_false(format_of(i == 0 ? q2_k : i == 1 ? iq : none, &t));
+    assert_true(format_of(30, &t) && t == ROSE_BF16);
+    assert_true(format_of(1, &t) && t == ROSE_F16);
+    assert_true(format_of(0, &t) && t == ROSE_F32);
 }
 
 /* Panels give back the value of every weight, in parts packed one after the other. */
 static void test_packing(void **state)
 {
     (void)state;
-    for (int i = 0; i < ROSE_N_QUANT; i++) {
+    for (int i = 0; i < N_QUANT; i++) {
         const uint32_t k = 768, n = 50, n_panels = 4;
-        const rose_weight_type type = (rose_weight_type)(ROSE_W_Q8_0 + i);
-        rose_weight_type found;
-        assert_true(rose_weight_type_of(g_dtypes[i], &found) && found == type);
+        const rose_format type = g_dtypes[i];
+        assert_true(rose_quant_has(type));
+        assert_int_equal(rose_quant_layout_of(type).bias, rose_formats[type].zero);
+        assert_int_equal(rose_quant_layout_of(type).has_min, rose_formats[type].min);
         guarded mem;
-        uint8_t *blocks = malloc(rose_dtype_bytes(g_dtypes[i], (uint64_t)k * n));
+        uint8_t *blocks = malloc(rose_values_bytes(g_dtypes[i], (uint64_t)k * n));
         uint8_t *panels = guarded_alloc(&mem, rose_panels_bytes(type, k, n));
         assert_non_null(blocks);
         fill_blocks(blocks, g_dtypes[i], (uint64_t)k * n, DATA_WIDE);
@@ -136,24 +146,23 @@ static void test_packing(void **state)
 
 static void test_other_types_are_widened(void **state)
 {
-    static const rose_dtype others[] = {ROSE_F32,  ROSE_F16,  ROSE_BF16,
-                                        ROSE_Q5_0, ROSE_Q5_1, ROSE_Q5_K};
-    rose_weight_type found;
+    static const rose_format others[] = {ROSE_F32,  ROSE_F16,  ROSE_BF16,
+                                         ROSE_Q5_0, ROSE_Q5_1, ROSE_Q5_K};
     (void)state;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_false(rose_weight_type_of(others[i], &found));
+        assert_false(rose_quant_has(others[i]));
     const uint32_t k = 512, n = 19;
-    uint8_t *blocks = malloc(rose_dtype_bytes(ROSE_Q5_K, (uint64_t)k * n));
+    uint8_t *blocks = malloc(rose_values_bytes(ROSE_Q5_K, (uint64_t)k * n));
     guarded mem;
-    void *panels = guarded_alloc(&mem, rose_panels_bytes(ROSE_W_BF16, k, n));
+    void *panels = guarded_alloc(&mem, rose_panels_bytes(ROSE_BF16, k, n));
     assert_non_null(blocks);
     fill_blocks(blocks, ROSE_Q5_K, (uint64_t)k * n, DATA_NORMAL);
     const rose_tensor w = tensor_of(blocks, ROSE_Q5_K, k, n);
-    assert_true(rose_pack_panels(panels, NULL, ROSE_W_BF16, &w, k, n, true, 0, 2));
+    assert_true(rose_pack_panels(panels, NULL, ROSE_BF16, &w, k, n, true, 0, 2));
     for (uint32_t j = 0; j < n; j++) {
         float want[512], got[512];
         rose_tensor_read_f32(&w, (uint64_t)j * k, k, want);
-        rose_panel_row(got, panels, NULL, ROSE_W_BF16, k, j);
+        rose_panel_row(got, panels, NULL, ROSE_BF16, k, j);
         for (uint32_t i = 0; i < k; i++)
             assert_true(got[i] == rose_round_bf16(want[i]));
     }
@@ -189,7 +198,7 @@ static uint32_t list_levels(level *out)
 
 typedef struct quant_case {
     rose_matmul a;
-    rose_weight_type type;
+    rose_format type;
     data_kind kind;
     bool i8;
     guarded w, x, bias, scratch;
@@ -200,15 +209,15 @@ typedef struct quant_case {
 
 static void case_init(quant_case *c, int type, uint32_t k, uint32_t n, uint32_t m, data_kind kind)
 {
-    const rose_dtype t = g_dtypes[type];
-    *c = (quant_case){.type = (rose_weight_type)(ROSE_W_Q8_0 + type), .kind = kind};
+    const rose_format t = g_dtypes[type];
+    *c = (quant_case){.type = t, .kind = kind};
     c->a = (rose_matmul){.k_pad = k, .n = n, .m_rows = m};
     c->a.ldx = k + 16 * rng_below(2);
     c->a.ldy = rose_round_up(n, 16) + 16 * rng_below(2);
     c->a.epilogue = (rose_epilogue)rng_below(6);
     c->a.round_bf16 = c->a.epilogue != ROSE_EPI_RESIDUAL && rng_below(2) == 0;
 
-    c->blocks = malloc(rose_dtype_bytes(t, (uint64_t)k * n));
+    c->blocks = malloc(rose_values_bytes(t, (uint64_t)k * n));
     assert_non_null(c->blocks);
     fill_blocks(c->blocks, t, (uint64_t)k * n, kind);
     const rose_tensor w = tensor_of(c->blocks, t, k, n);
@@ -256,7 +265,7 @@ static float *case_run(const quant_case *c, const rose_quant_kernels *t, guarded
     a.y = guarded_alloc(y, m * a.ldy * sizeof(float));
     memcpy(a.y, c->y0 + m0 * a.ldy, m * a.ldy * sizeof(float));
     memset(a.scratch, 0xff, c->scratch.bytes); /* NaN left by whoever used it before */
-    (c->i8 ? t->i8 : t->f32)[c->type - ROSE_W_Q8_0](&a, p0, p1);
+    (c->i8 ? t->i8 : t->f32)[c->type](&a, p0, p1);
     return a.y;
 }
 
@@ -300,10 +309,10 @@ static void test_levels(void **state)
     const uint32_t n_levels = list_levels(levels);
     uint32_t count = 0;
     (void)state;
-    for (int type = 0; type < ROSE_N_QUANT; type++)
+    for (int type = 0; type < N_QUANT; type++)
         for (uint32_t im = 0; im < 14; im++)
             for (uint32_t kind = 0; kind < N_DATA_KINDS; kind++, count++) {
-                const uint32_t block = rose_dtype_block(g_dtypes[type]);
+                const uint32_t block = rose_formats[g_dtypes[type]].block;
                 uint32_t k = ks[count % 5], n = ns[count / 5 % 5];
                 if (ms[im] > 31 && k > 256) k = 256; /* time */
                 k = rose_round_up(k, block);
@@ -352,7 +361,7 @@ static void test_share(void **state)
 static void test_accuracy(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2 * ROSE_N_QUANT; i++) {
+    for (int i = 0; i < 2 * N_QUANT; i++) {
         const uint32_t k = 768, n = 20, m = 3;
         quant_case c;
         guarded mem;
@@ -390,7 +399,7 @@ static void test_not_finite(void **state)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
     (void)state;
-    for (uint32_t i = 0; i < 3 * ROSE_N_QUANT; i++) {
+    for (uint32_t i = 0; i < 3 * N_QUANT; i++) {
         quant_case c;
         guarded mem;
         case_init(&c, (int)(i / 3), 256, 16, 2, DATA_NORMAL);

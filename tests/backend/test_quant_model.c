@@ -8,7 +8,7 @@
 /* Types of the parts of qkv, of proj, of gate and up, of fc2, of head and embedding. */
 typedef struct recipe {
     const char *name, *family;
-    rose_dtype qkv[3], proj, fc1[2], fc2, head, embed;
+    rose_format qkv[3], proj, fc1[2], fc2, head, embed;
     bool permuted; /* as GGUF files keep the rows of q and k */
 } recipe;
 
@@ -85,9 +85,10 @@ static void put_f16(uint8_t *p, float x)
 }
 
 /* Blocks of random integers whose values are about spread in size. */
-static void fill_blocks(fx_random *r, uint8_t *out, rose_dtype t, uint64_t n, float spread)
+static void fill_blocks(fx_random *r, uint8_t *out, rose_format t, uint64_t n, float spread)
 {
-    const uint64_t size = rose_dtype_bytes(t, rose_dtype_block(t)), bytes = rose_dtype_bytes(t, n);
+    const uint64_t size = rose_values_bytes(t, rose_formats[t].block),
+                   bytes = rose_values_bytes(t, n);
     for (uint64_t i = 0; i < bytes; i++)
         out[i] = (uint8_t)fx_below(r, 256);
     for (uint8_t *b = out; b < out + bytes; b += size) {
@@ -120,15 +121,15 @@ static void fill_blocks(fx_random *r, uint8_t *out, rose_dtype t, uint64_t n, fl
 }
 
 /* The values of t as another type (random ones, for blocks) into a, and as fp32 into b. */
-static void make_twins(twins *all, fx_random *r, rose_tensor *a, rose_tensor *b, rose_dtype t)
+static void make_twins(twins *all, fx_random *r, rose_tensor *a, rose_tensor *b, rose_format t)
 {
     const uint64_t n = rose_tensor_n(a);
     const float spread = 1.5f / sqrtf((float)a->shape[1]);
-    uint8_t *data = own(all, rose_dtype_bytes(t, n));
+    uint8_t *data = own(all, rose_values_bytes(t, n));
     float *wide = own(all, n * sizeof *wide);
 
-    if (rose_dtype_block(t) > 1) fill_blocks(r, data, t, n, spread);
-    for (uint64_t i = 0; i < n && rose_dtype_block(t) == 1; i++) {
+    if (rose_format_is_quant(t)) fill_blocks(r, data, t, n, spread);
+    for (uint64_t i = 0; i < n && !rose_format_is_quant(t); i++) {
         const float x = spread * (2 * fx_uniform(r) - 1);
         const uint16_t h = t == ROSE_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
         memcpy(data + i * sizeof h, &h, sizeof h);
@@ -141,7 +142,7 @@ static void make_twins(twins *all, fx_random *r, rose_tensor *a, rose_tensor *b,
 }
 
 static void linear_twins(twins *all, fx_random *r, rose_linear *a, rose_linear *b,
-                         const rose_dtype *types)
+                         const rose_format *types)
 {
     for (uint32_t i = 0; i < a->n_parts; i++)
         make_twins(all, r, &a->w[i], &b->w[i], types[i]);
@@ -339,16 +340,16 @@ static void test_plan(void **state)
     assert_int_equal(rose_backend_cpu()->plan(t.blocks, &o, &p, &err), ROSE_OK);
     assert_true(p.int8_activations && p.dtype == ROSE_COMPUTE_F32);
     /* blocks of all matrices, with Q4_K's factors as bytes; the rest is norms and rotary tables */
-    uint64_t least = rose_dtype_bytes(ROSE_Q4_K, rose_tensor_n(&t.blocks->tok_embed));
-    least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, a->vocab_size);
+    uint64_t least = rose_values_bytes(ROSE_Q4_K, rose_tensor_n(&t.blocks->tok_embed));
+    least += rose_panels_bytes(ROSE_Q6_K, a->d_model, a->vocab_size);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const uint32_t o_width = a->kinds[0].mixer.n_heads * a->kinds[0].mixer.head_dim,
                        kv = a->kinds[0].mixer.n_kv_heads * a->kinds[0].mixer.head_dim;
-        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, o_width + kv);
-        least += rose_panels_bytes(ROSE_W_Q6_K, a->d_model, kv);
-        least += rose_panels_bytes(ROSE_W_Q4_K, o_width, a->d_model);
-        least += rose_panels_bytes(ROSE_W_Q4_K, a->d_model, 2 * a->kinds[0].mlp.d_ff);
-        least += rose_panels_bytes(ROSE_W_Q6_K, a->kinds[0].mlp.d_ff, a->d_model);
+        least += rose_panels_bytes(ROSE_Q4_K, a->d_model, o_width + kv);
+        least += rose_panels_bytes(ROSE_Q6_K, a->d_model, kv);
+        least += rose_panels_bytes(ROSE_Q4_K, o_width, a->d_model);
+        least += rose_panels_bytes(ROSE_Q4_K, a->d_model, 2 * a->kinds[0].mlp.d_ff);
+        least += rose_panels_bytes(ROSE_Q6_K, a->kinds[0].mlp.d_ff, a->d_model);
     }
     const uint64_t tables = (uint64_t)a->max_positions * a->kinds[0].mixer.head_dim * sizeof(float);
     assert_in_range(p.weights, least + tables, least + tables + 16384);

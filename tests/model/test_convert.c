@@ -112,7 +112,7 @@ static void read_any_alignment_and_range(void **state)
     for (size_t i = 0; i < sizeof raw; i++)
         raw[i] = (uint8_t)(rose_philox_uniform(7, (uint32_t)i, 0) * 256.0f);
     for (int d = 0; d < 3; d++) {
-        rose_dtype t = (rose_dtype[]){ROSE_F32, ROSE_F16, ROSE_BF16}[d];
+        rose_format t = (rose_format[]){ROSE_F32, ROSE_F16, ROSE_BF16}[d];
         for (size_t off = 0; off < 4; off++) {
             rose_tensor ten = {"t", raw + off, t, 1, {N, 1}};
             float out[N + 1];
@@ -121,7 +121,7 @@ static void read_any_alignment_and_range(void **state)
             assert_true(bits(out[N]) == bits(42.0f));
             for (size_t i = 5; i < N; i++) {
                 uint32_t u = 0;
-                memcpy(&u, raw + off + i * rose_dtype_size(t), rose_dtype_size(t));
+                memcpy(&u, raw + off + i * rose_format_size(t), rose_format_size(t));
                 float want = t == ROSE_F32   ? from_bits(u)
                              : t == ROSE_F16 ? rose_f16_to_f32((uint16_t)u)
                                              : rose_bf16_to_f32((uint16_t)u);

@@ -368,7 +368,7 @@ static void refusals(void **state)
 static const char *const families[] = {"llama",   "mistral",     "qwen2", "qwen3",
                                        "smollm3", "gemma3_text", "phi3"};
 
-static rose_model *random_model(const char *arch, rose_dtype dtype, uint32_t heads)
+static rose_model *random_model(const char *arch, rose_format dtype, uint32_t heads)
 {
     rose_random_opts o;
     rose_err err = {{0}};
@@ -495,7 +495,7 @@ static void embedding_scale_has_the_type_of_the_weights(void **state)
     (void)state;
     static const float want[] = {4.89897966f, 4.8984375f, 4.90625f};
     for (int d = 0; d < 3; d++) {
-        rose_model *m = random_model("gemma3_text", (rose_dtype)d, 4);
+        rose_model *m = random_model("gemma3_text", (rose_format)d, 4);
         assert_true(m->arch.embed_scale == want[d]);
         rose_model_close(m);
     }

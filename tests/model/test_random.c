@@ -54,12 +54,12 @@ static void bytes_are_fixed(void **state)
     char path[1024];
     for (int d = 0; d < 3; d++) {
         rose_random_opts o = small_opts();
-        o.dtype = (rose_dtype)d;
+        o.dtype = (rose_format)d;
         o.seed = 7;
         write_to(path, &o, "fixed");
         uint64_t h = hash_file(path, "model.safetensors");
         if (h != want[d])
-            fail_msg("%s: 0x%016llx", rose_dtype_name(o.dtype), (unsigned long long)h);
+            fail_msg("%s: 0x%016llx", rose_formats[o.dtype].name, (unsigned long long)h);
     }
 }
 
@@ -127,7 +127,7 @@ static void layouts_hold_the_same_weights(void **state)
             size_t n = 0;
             rose_random_opts o = small_opts();
             o.tied_head = tied != 0;
-            o.dtype = (rose_dtype)(c % 3);
+            o.dtype = (rose_format)(c % 3);
             o.prefix = c / 3 % 2 != 0;
             o.max_shard_bytes = (uint64_t[]){0, 5000, 1}[c / 6];
             o.d_ff = 20;
@@ -240,7 +240,7 @@ static void weights_have_the_promised_spread(void **state)
 /* The same values from config.json alone, drawn in shares. */
 static void dummy_holds_the_same_weights(void **state)
 {
-    static const rose_dtype types[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
+    static const rose_format types[] = {ROSE_F32, ROSE_F16, ROSE_BF16};
     (void)state;
     for (int i = 0; i < 3; i++) {
         char path[1024], bare[1024];
@@ -261,7 +261,7 @@ static void dummy_holds_the_same_weights(void **state)
         assert_int_equal(m->n_params, want->n_params);
         for (uint32_t part = 3; part-- > 0;)
             rose_dummy_fill(m, part, 3);
-        const size_t size = rose_dtype_size(types[i]);
+        const size_t size = rose_format_size(types[i]);
         assert_memory_equal(m->tok_embed.data, want->tok_embed.data, 5001 * 9 * size);
         for (int l = 0; l < 2; l++) {
             assert_memory_equal(m->layers[l].ln1_w.data, want->layers[l].ln1_w.data, 9 * size);

@@ -23,7 +23,7 @@ typedef struct shape {
     const char *name;
     uint32_t k, n;
     int layers;
-    rose_weight_type type;
+    rose_format type;
     size_t bytes; /* of a layer */
     uint8_t *w;
 } shape;
@@ -64,25 +64,25 @@ static void *take(size_t bytes)
 }
 
 /* Fp16 factors are set to 0.01, or their random bits would make infinities. */
-static void set_factors(uint8_t *blocks, rose_dtype t, uint64_t n)
+static void set_factors(uint8_t *blocks, rose_format t, uint64_t n)
 {
-    const uint64_t size = rose_dtype_bytes(t, rose_dtype_block(t));
+    const uint64_t size = rose_values_bytes(t, rose_formats[t].block);
     const uint64_t at = t == ROSE_Q6_K ? 208 : 0;
     const uint16_t factor = 0x211F;
-    for (uint64_t b = 0; b < rose_dtype_bytes(t, n); b += size) {
+    for (uint64_t b = 0; b < rose_values_bytes(t, n); b += size) {
         memcpy(blocks + b + at, &factor, sizeof factor);
         if (t == ROSE_Q4_1 || t == ROSE_Q4_K) memcpy(blocks + b + 2, &factor, sizeof factor);
     }
 }
 
-static void prepare(shape *s, rose_dtype t)
+static void prepare(shape *s, rose_format t)
 {
     const uint64_t n = (uint64_t)s->k * s->n;
-    uint8_t *blocks = take(rose_dtype_bytes(t, n));
+    uint8_t *blocks = take(rose_values_bytes(t, n));
     const rose_tensor w = {
         .name = "w", .data = blocks, .dtype = t, .n_dims = 2, .shape = {s->n, s->k}};
     set_factors(blocks, t, n);
-    rose_weight_type_of(t, &s->type);
+    s->type = t;
     s->bytes = rose_panels_bytes(s->type, s->k, s->n);
     s->w = take(s->bytes * (size_t)s->layers);
     rose_pack_panels(s->w, NULL, s->type, &w, s->k, s->n, true, 0, s->n / ROSE_PANEL);
@@ -122,7 +122,7 @@ static void read_thread(void *arg, uint32_t tid, uint32_t n)
 
 static void multiply(speed *s, const shape *h, int layer, const kernel *k, uint32_t rows)
 {
-    s->fn = (s->i8 ? k->table->i8 : k->table->f32)[h->type - ROSE_W_Q8_0];
+    s->fn = (s->i8 ? k->table->i8 : k->table->f32)[h->type];
     s->a = (rose_matmul){.w = h->w + (size_t)layer * h->bytes,
                          .k_pad = h->k,
                          .n = h->n,
@@ -206,14 +206,10 @@ static void list_kernels(speed *s)
     if (s->n_kernels == 0) s->kernels[s->n_kernels++] = (kernel){"ref", &rose_quant_ref};
 }
 
-static rose_dtype parse_type(const char *name)
+static rose_format parse_type(const char *name)
 {
-    for (int t = ROSE_Q8_0; t <= ROSE_Q6_K; t++) {
-        rose_weight_type found;
-        if (strcmp(rose_dtype_name((rose_dtype)t), name) == 0 &&
-            rose_weight_type_of((rose_dtype)t, &found))
-            return (rose_dtype)t;
-    }
+    rose_format f;
+    if (rose_format_named(name, &f) && rose_quant_has(f)) return f;
     fprintf(stderr, "quant_speed: type %s: expected Q8_0, Q4_0, Q4_1, Q4_K or Q6_K\n", name);
     exit(1);
 }
@@ -224,8 +220,8 @@ int main(int argc, char **argv)
     static speed s;
     int cpus[ROSE_POOL_MAX_THREADS];
     const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_POOL_MAX_THREADS);
-    const rose_dtype t = parse_type(argc > 2 ? argv[2] : "Q4_1");
-    const uint32_t d = rose_dtype_block(t) > 32 ? 512 : 576;
+    const rose_format t = parse_type(argc > 2 ? argv[2] : "Q4_1");
+    const uint32_t d = rose_formats[t].block > 32 ? 512 : 576;
     rose_err err = {""};
 
     s.n_threads = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : n_cpus;

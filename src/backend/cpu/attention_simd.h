@@ -12,9 +12,9 @@
 
 #include "backend/cpu/matmul_simd.h"
 
-ROSE_INLINE rose_weight_type kv_type(bool bf16)
+ROSE_INLINE rose_format kv_type(bool bf16)
 {
-    return bf16 ? ROSE_W_BF16 : ROSE_W_F32;
+    return bf16 ? ROSE_BF16 : ROSE_F32;
 }
 
 /* The call's view of its scratch. */

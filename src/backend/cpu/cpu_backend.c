@@ -109,7 +109,7 @@ static uint64_t beside_a_row(const rose_model *m, const rose_memory_plan *p)
     for (uint32_t i = 0; i < a->n_kinds; i++)
         if (rose_rope_of_kind(a, i) == (int)i) position += a->kinds[i].mixer.rope.dim;
     return p->max_model_len * position * sizeof(float) +
-           rose_dtype_bytes(rose_cpu_tok_dtype(m, p), n_tok);
+           rose_values_bytes(rose_cpu_tok_dtype(m, p), n_tok);
 }
 
 /* bf16 KV pages: half the memory and bandwidth of fp32, and about the error of int8 activations
@@ -128,7 +128,7 @@ static rose_status choose_types(const rose_model *m, const rose_backend_opts *o,
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "quantization int8: the weights of %s are quantized already (most are "
                          "%s); use quantization none",
-                         m->name, rose_dtype_name(m->dtype));
+                         m->name, rose_formats[m->dtype].name);
     if (p->dtype == ROSE_COMPUTE_AUTO) {
         p->int8_activations = m->has_blocks;
         p->dtype = m->dtype == ROSE_BF16 || p->quantization == ROSE_QUANT_INT8 ? ROSE_COMPUTE_BF16

@@ -21,7 +21,7 @@ enum {
 typedef struct rose_cpu_run {
     void *w;      /* panels, kernels.h */
     float *scale; /* [n] of int8 weights, else NULL */
-    rose_weight_type type;
+    rose_format type;
     uint32_t first, n;
 } rose_cpu_run;
 
@@ -138,10 +138,10 @@ typedef struct rose_cpu {
 
 /* The types in which the plan keeps the parts of a matrix. A gated matrix has one type: if the file
  * has two, it is widened, because the panels of gate and up alternate. */
-void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_linear *from,
-                         bool gated, const rose_memory_plan *p);
+void rose_cpu_part_types(rose_format types[ROSE_LINEAR_PARTS], const rose_linear *from, bool gated,
+                         const rose_memory_plan *p);
 /* The type in which the plan keeps the token embedding of a model whose head is not tied. */
-rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
+rose_format rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p);
 rose_linear rose_cpu_head(const rose_model *m);
 rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const void *data);
 /* "1 Q8_0, 210 Q4_1": how many matrices of the files are kept as what. */

@@ -177,7 +177,7 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
     } else {
         rose_tensor_read_f32(&wt->tok, (uint64_t)id * d, d, x);
     }
-    if (c->plan.dtype == ROSE_COMPUTE_BF16 && rose_dtype_block(wt->tok.dtype) > 1)
+    if (c->plan.dtype == ROSE_COMPUTE_BF16 && rose_format_is_quant(wt->tok.dtype))
         for (uint32_t i = 0; i < d; i++)
             x[i] = rose_round_bf16(x[i]);
     if (c->arch.embed_scale != 1.0f)

@@ -5,13 +5,13 @@
 #include "backend/cpu/kernels_internal.h"
 #include "backend/cpu/quant.h"
 
-size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad)
+size_t rose_panel_bytes(rose_format t, uint32_t k_pad)
 {
-    if (rose_weight_is_quant(t)) return rose_quant_panel_bytes(t, k_pad);
-    return (size_t)k_pad * ROSE_PANEL * rose_weight_size(t);
+    if (rose_format_is_quant(t)) return rose_quant_panel_bytes(t, k_pad);
+    return (size_t)k_pad * ROSE_PANEL * rose_format_size(t);
 }
 
-size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n)
+size_t rose_panels_bytes(rose_format t, uint32_t k, uint32_t n)
 {
     size_t depth = ((size_t)k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
     size_t n_panels = ((size_t)n + ROSE_PANEL - 1) / ROSE_PANEL;
@@ -126,12 +126,11 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     }
 }
 
-rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
                                   bool int8_activations)
 {
-    if (rose_weight_is_quant(type))
-        return (int8_activations ? k->quant->i8 : k->quant->f32)[type - ROSE_W_Q8_0];
-    return type == ROSE_W_F32 ? k->matmul_f32 : type == ROSE_W_BF16 ? k->matmul_bf16 : k->matmul_i8;
+    if (rose_format_is_quant(type)) return (int8_activations ? k->quant->i8 : k->quant->f32)[type];
+    return type == ROSE_F32 ? k->matmul_f32 : type == ROSE_BF16 ? k->matmul_bf16 : k->matmul_i8;
 }
 
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)

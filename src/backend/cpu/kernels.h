@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/cpuinfo.h"
+#include "model/format.h"
 
 enum {
     ROSE_PANEL =
@@ -23,32 +24,9 @@ enum {
     ROSE_ROW_TILE = 16 /* the most rows of one attention call: one AMX tile */
 };
 
-/* How a packed matrix keeps its values. int8 is an integer in -127 .. 127 times a scale of its
- * output: the products are those of the integer as a bf16, which is exact, so all row counts and
- * levels agree as they do for bf16. The types from Q8_0 on are the blocks of GGUF files, repacked
- * into panels (quant.h). */
-typedef enum rose_weight_type {
-    ROSE_W_F32,
-    ROSE_W_BF16,
-    ROSE_W_I8,
-    ROSE_W_Q8_0,
-    ROSE_W_Q4_0,
-    ROSE_W_Q4_1,
-    ROSE_W_Q4_K,
-    ROSE_W_Q6_K
-} rose_weight_type;
-
-enum { ROSE_N_WEIGHT_TYPES = ROSE_W_Q6_K + 1, ROSE_N_QUANT = ROSE_W_Q6_K - ROSE_W_Q8_0 + 1 };
-
-static inline bool rose_weight_is_quant(rose_weight_type t)
-{
-    return t >= ROSE_W_Q8_0;
-}
-
-static inline size_t rose_weight_size(rose_weight_type t) /* bytes of a value; not of blocks */
-{
-    return t == ROSE_W_F32 ? 4 : t == ROSE_W_BF16 ? 2 : 1;
-}
+/* A packed matrix keeps its values in a rose_format. The products of int8 are those of the integer
+ * as a bf16, which is exact, so all row counts and levels agree as they do for bf16. Blocks of GGUF
+ * files are repacked into panels (quant.h). */
 
 typedef enum rose_epilogue {
     ROSE_EPI_NONE,      /* y = acc + bias */
@@ -92,10 +70,10 @@ typedef struct rose_matmul {
 size_t rose_matmul_scratch(uint32_t k_pad);
 
 /* Bytes of one packed panel: 16 outputs of all k_pad values. */
-size_t rose_panel_bytes(rose_weight_type t, uint32_t k_pad);
+size_t rose_panel_bytes(rose_format t, uint32_t k_pad);
 
 /* Bytes of a packed matrix [k][n] with its zero padding; 0 if that overflows. */
-size_t rose_panels_bytes(rose_weight_type t, uint32_t k, uint32_t n);
+size_t rose_panels_bytes(rose_format t, uint32_t k, uint32_t n);
 
 static inline uint32_t rose_matmul_panels(const rose_matmul *a)
 {
@@ -158,10 +136,10 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 enum { ROSE_SUM_BLOCK = 256 };
 
-/* Products with quantized weights, by type - ROSE_W_Q8_0. f32: the weights as fp32 values and the
+/* Products with quantized weights, by type - ROSE_Q8_0. f32: the weights as fp32 values and the
  * activations as they are. i8: each thread first rounds its rows to int8 in blocks of 32. */
 typedef struct rose_quant_kernels {
-    rose_matmul_fn f32[ROSE_N_QUANT], i8[ROSE_N_QUANT];
+    rose_matmul_fn f32[ROSE_N_FORMATS], i8[ROSE_N_FORMATS];
 } rose_quant_kernels;
 
 typedef struct rose_cpu_kernels {
@@ -201,7 +179,7 @@ typedef struct rose_cpu_kernels {
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 /* The product for weights of this type; int8_activations counts for quantized weights only. */
-rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_weight_type type,
+rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
                                   bool int8_activations);
 
 #endif

@@ -15,17 +15,17 @@ enum { MATMUL_ROWS = 3, ATTENTION_ROWS = 2 };
 
 void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_F32, p0, p1, MATMUL_ROWS);
+    matmul_panels(a, ROSE_F32, p0, p1, MATMUL_ROWS);
 }
 
 void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_BF16, p0, p1, MATMUL_ROWS);
+    matmul_panels(a, ROSE_BF16, p0, p1, MATMUL_ROWS);
 }
 
 void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_I8, p0, p1, MATMUL_ROWS);
+    matmul_panels(a, ROSE_I8, p0, p1, MATMUL_ROWS);
 }
 
 ROSE_ATTENTION_KERNELS(neon, ATTENTION_ROWS)

@@ -32,30 +32,31 @@ static uint32_t *take_u32(rose_bump *b, size_t n)
 
 /* Where no kernel reads the file's type. With int8 activations bf16 is exact enough: it rounds a
  * weight to 8 bits, as an activation is. */
-static rose_weight_type widest(const rose_memory_plan *p)
+static rose_format widest(const rose_memory_plan *p)
 {
-    return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations ? ROSE_W_BF16 : ROSE_W_F32;
+    return p->dtype == ROSE_COMPUTE_BF16 || p->int8_activations ? ROSE_BF16 : ROSE_F32;
 }
 
-void rose_cpu_part_types(rose_weight_type types[ROSE_LINEAR_PARTS], const rose_linear *from,
-                         bool gated, const rose_memory_plan *p)
+void rose_cpu_part_types(rose_format types[ROSE_LINEAR_PARTS], const rose_linear *from, bool gated,
+                         const rose_memory_plan *p)
 {
     bool mixed = false;
     for (uint32_t i = 0; i < from->n_parts; i++) {
         types[i] = widest(p);
         if (p->quantization == ROSE_QUANT_INT8)
-            types[i] = ROSE_W_I8;
-        else if (p->dtype == ROSE_COMPUTE_F32 && from->transposed)
-            rose_weight_type_of(from->w[i].dtype, &types[i]);
+            types[i] = ROSE_I8;
+        else if (p->dtype == ROSE_COMPUTE_F32 && from->transposed &&
+                 rose_quant_has(from->w[i].dtype))
+            types[i] = from->w[i].dtype;
         mixed |= types[i] != types[0];
     }
     for (uint32_t i = 0; gated && mixed && i < from->n_parts; i++)
         types[i] = widest(p);
 }
 
-rose_dtype rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p)
+rose_format rose_cpu_tok_dtype(const rose_model *m, const rose_memory_plan *p)
 {
-    const bool rounds = p->dtype == ROSE_COMPUTE_BF16 && rose_dtype_block(m->tok_embed.dtype) == 1;
+    const bool rounds = p->dtype == ROSE_COMPUTE_BF16 && !rose_format_is_quant(m->tok_embed.dtype);
     return rounds ? ROSE_BF16 : m->tok_embed.dtype;
 }
 
@@ -64,28 +65,18 @@ rose_linear rose_cpu_head(const rose_model *m)
     return (rose_linear){.w = {m->head}, .n_parts = 1, .transposed = true};
 }
 
-static const char *type_name(rose_weight_type t)
-{
-    static const char *const names[] = {
-        [ROSE_W_F32] = "F32",   [ROSE_W_BF16] = "BF16", [ROSE_W_I8] = "int8",
-        [ROSE_W_Q8_0] = "Q8_0", [ROSE_W_Q4_0] = "Q4_0", [ROSE_W_Q4_1] = "Q4_1",
-        [ROSE_W_Q4_K] = "Q4_K", [ROSE_W_Q6_K] = "Q6_K"};
-    return names[t];
-}
-
 /* The part of the matrix whose bytes begin at data, if it has one. */
 static bool kept_part(rose_kept *out, const rose_linear *l, bool gated, const rose_memory_plan *p,
                       const void *data)
 {
-    rose_weight_type types[ROSE_LINEAR_PARTS];
+    rose_format types[ROSE_LINEAR_PARTS];
     for (uint32_t i = 0; i < l->n_parts; i++) {
-        const rose_dtype file = l->w[i].dtype;
-        const uint32_t block = rose_dtype_block(file);
+        const rose_format_row *file = &rose_formats[l->w[i].dtype];
         if (l->w[i].data != data) continue;
         rose_cpu_part_types(types, l, gated, p);
-        out->type = type_name(types[i]);
-        out->widened = !rose_weight_is_quant(types[i]) &&
-                       rose_weight_size(types[i]) * block > rose_dtype_bytes(file, block);
+        out->type = rose_formats[types[i]].name;
+        out->widened = !rose_format_is_quant(types[i]) &&
+                       rose_format_size(types[i]) * file->block > file->bytes;
         return true;
     }
     return false;
@@ -96,7 +87,7 @@ rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const vo
     const rose_linear head = rose_cpu_head(m);
     rose_kept kept = {0};
     if (data == NULL || kept_part(&kept, &head, false, p, data)) return kept;
-    if (data == m->tok_embed.data) kept.type = rose_dtype_name(rose_cpu_tok_dtype(m, p));
+    if (data == m->tok_embed.data) kept.type = rose_formats[rose_cpu_tok_dtype(m, p)].name;
     if (data == m->pos_embed.data) kept = (rose_kept){"F32", m->pos_embed.dtype != ROSE_F32};
     for (uint32_t i = 0; i < m->arch.n_layers && kept.type == NULL; i++) {
         rose_matrix_spec specs[ROSE_N_ROLES];
@@ -107,10 +98,10 @@ rose_kept rose_cpu_kept(const rose_model *m, const rose_memory_plan *p, const vo
     return kept;
 }
 
-static void count_parts(uint32_t counts[ROSE_N_WEIGHT_TYPES], const rose_linear *l, bool gated,
+static void count_parts(uint32_t counts[ROSE_N_FORMATS], const rose_linear *l, bool gated,
                         const rose_memory_plan *p)
 {
-    rose_weight_type types[ROSE_LINEAR_PARTS];
+    rose_format types[ROSE_LINEAR_PARTS];
     rose_cpu_part_types(types, l, gated, p);
     for (uint32_t i = 0; i < l->n_parts; i++)
         counts[types[i]]++;
@@ -118,7 +109,7 @@ static void count_parts(uint32_t counts[ROSE_N_WEIGHT_TYPES], const rose_linear 
 
 void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_memory_plan *p)
 {
-    uint32_t counts[ROSE_N_WEIGHT_TYPES] = {0};
+    uint32_t counts[ROSE_N_FORMATS] = {0};
     const rose_linear head = rose_cpu_head(m);
     size_t at = 0;
     count_parts(counts, &head, false, p);
@@ -128,10 +119,10 @@ void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_
         for (size_t k = 0; k < n; k++)
             count_parts(counts, &m->layers[i].m[specs[k].role], specs[k].gated, p);
     }
-    for (int t = 0; t < ROSE_N_WEIGHT_TYPES && at < cap; t++)
+    for (int t = 0; t < ROSE_N_FORMATS && at < cap; t++)
         if (counts[t] > 0)
             at += (size_t)snprintf(out + at, cap - at, "%s%u %s", at > 0 ? ", " : "", counts[t],
-                                   type_name((rose_weight_type)t));
+                                   rose_formats[t].name);
 }
 
 static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool gated)
@@ -139,7 +130,7 @@ static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool
     const uint32_t sums = gated ? 2 * (uint32_t)round_up(n, ROSE_PANEL) : n;
     r->n = n;
     r->w = rose_bump_take(b, rose_panels_bytes(r->type, k, sums));
-    r->scale = r->type == ROSE_W_I8 ? take_floats(b, sums) : NULL;
+    r->scale = r->type == ROSE_I8 ? take_floats(b, sums) : NULL;
 }
 
 static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from,
@@ -147,7 +138,7 @@ static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *fro
 {
     const bool gated = spec->gated;
     const uint32_t k = spec->k, n = gated ? spec->n / 2 : spec->n;
-    rose_weight_type types[ROSE_LINEAR_PARTS];
+    rose_format types[ROSE_LINEAR_PARTS];
     uint32_t at = 0, end = 0;
     *l = (rose_cpu_linear){.gated = gated, .n = n};
     l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
@@ -159,7 +150,7 @@ static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *fro
         if (!last && (gated || types[i + 1] == types[i])) continue;
         *r = (rose_cpu_run){.type = types[i], .first = at};
         take_run(r, b, k, end - at, gated);
-        l->rounds_x |= r->type == ROSE_W_BF16 || r->type == ROSE_W_I8;
+        l->rounds_x |= r->type == ROSE_BF16 || r->type == ROSE_I8;
         l->n_runs++;
         at = end;
     }
@@ -230,7 +221,7 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
     if (a->tied_head) return;
     w->tok = m->tok_embed;
     w->tok.dtype = rose_cpu_tok_dtype(m, p);
-    w->tok.data = rose_bump_take(b, rose_dtype_bytes(w->tok.dtype, (uint64_t)a->vocab_size * d));
+    w->tok.data = rose_bump_take(b, rose_values_bytes(w->tok.dtype, (uint64_t)a->vocab_size * d));
 }
 
 static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)

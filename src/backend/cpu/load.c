@@ -48,7 +48,7 @@ static rose_tensor panel_rows(const pack_job *j, uint32_t p, void *rows)
         rose_linear_copy_rows(j->from, part, row, n, rows);
         t.data = rows;
     } else {
-        t.data = (const uint8_t *)t.data + row * rose_dtype_bytes(t.dtype, j->k);
+        t.data = (const uint8_t *)t.data + row * rose_values_bytes(t.dtype, j->k);
     }
     t.shape[0] = n;
     return t;
@@ -59,7 +59,7 @@ static size_t row_room(const pack_job *j)
 {
     size_t most = 0;
     for (uint32_t i = 0; i < j->from->n_parts; i++) {
-        const size_t bytes = (size_t)rose_dtype_bytes(j->from->w[i].dtype, j->k) * ROSE_PANEL;
+        const size_t bytes = (size_t)rose_values_bytes(j->from->w[i].dtype, j->k) * ROSE_PANEL;
         if (j->from->permuted_heads[i] != 0 && bytes > most) most = bytes;
     }
     return most;
@@ -114,10 +114,10 @@ static void copy_rows_thread(void *arg, uint32_t tid, uint32_t n)
     const rose_tensor *to = j->out;
     const uint64_t width = j->t->shape[1], first = rose_share(j->count, tid, n) * width;
     const uint64_t count = rose_share(j->count, tid + 1, n) * width - first;
-    const uint64_t at = rose_dtype_bytes(to->dtype, first);
+    const uint64_t at = rose_values_bytes(to->dtype, first);
     uint8_t *out = (uint8_t *)(uintptr_t)to->data + at;
     if (to->dtype == j->t->dtype)
-        memcpy(out, (const uint8_t *)j->t->data + at, rose_dtype_bytes(to->dtype, count));
+        memcpy(out, (const uint8_t *)j->t->data + at, rose_values_bytes(to->dtype, count));
     else
         rose_pack_bf16((uint16_t *)(void *)out, j->t, first, count);
 }
@@ -143,7 +143,7 @@ static rose_status pack_matrix(rose_cpu *c, const rose_model *m, const rose_line
     for (j.run = l->runs; j.run < l->runs + l->n_runs; j.run++)
         rose_pool_run(c->pool, pack_thread, &j);
     for (uint32_t i = 0; i < from->n_parts; i++)
-        drop_pages(m, &from->w[i], rose_dtype_bytes(from->w[i].dtype, rose_tensor_n(&from->w[i])));
+        drop_pages(m, &from->w[i], rose_values_bytes(from->w[i].dtype, rose_tensor_n(&from->w[i])));
     if (atomic_load_explicit(&no_memory, memory_order_relaxed))
         return rose_fail(err, ROSE_E_NOMEM, "tensor %s: out of memory", from->w[0].name);
     if (atomic_load_explicit(&not_finite, memory_order_relaxed))
@@ -161,7 +161,7 @@ static void pack_vector(rose_cpu *c, const rose_model *m, const rose_tensor *t, 
     pack_job j = {.t = t, .out = out, .count = count};
     if (t->data == NULL || out == NULL) return;
     rose_pool_run(c->pool, pack_thread, &j);
-    drop_pages(m, t, rose_dtype_bytes(t->dtype, count));
+    drop_pages(m, t, rose_values_bytes(t->dtype, count));
 }
 
 /* 1 + w, where the architecture says so. */
@@ -282,7 +282,7 @@ rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err)
         pack_job j = {.t = &m->tok_embed, .out = &w->tok, .count = a->vocab_size};
         rose_pool_run(c->pool, copy_rows_thread, &j);
         drop_pages(m, &m->tok_embed,
-                   rose_dtype_bytes(m->tok_embed.dtype, rose_tensor_n(&m->tok_embed)));
+                   rose_values_bytes(m->tok_embed.dtype, rose_tensor_n(&m->tok_embed)));
     }
     const rose_linear head = rose_cpu_head(m);
     return pack_matrix(c, m, &head, a->d_model, &w->head, err);

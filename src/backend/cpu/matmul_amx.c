@@ -57,10 +57,9 @@ _Static_assert(sizeof(float) * FEW_PANELS * SUM_FLOATS == ROSE_AMX_SUM_BYTES, "s
 /* Computes one row times n_panels (a constant) panels from panel p on. The loop reads n_panels
  * places in memory in turn. The L2 prefetcher follows each place by itself, and keeps more lines
  * in flight than L1 may request. */
-ROSE_INLINE void row_panels(const rose_matmul *a, rose_weight_type type, uint32_t p,
-                            uint32_t n_panels)
+ROSE_INLINE void row_panels(const rose_matmul *a, rose_format type, uint32_t p, uint32_t n_panels)
 {
-    const size_t pair_bytes = 2 * ROSE_PANEL * rose_weight_size(type); /* of a panel */
+    const size_t pair_bytes = 2 * ROSE_PANEL * rose_format_size(type); /* of a panel */
     const size_t panel_bytes = a->k_pad / 2 * pair_bytes;
     const uint8_t *w = (const uint8_t *)a->w + p * panel_bytes;
     const float *x = a->x;
@@ -100,7 +99,7 @@ ROSE_INLINE void row_panels(const rose_matmul *a, rose_weight_type type, uint32_
 }
 
 /* Multiplies one row with panels p .. p1-1, at most `most` (a constant) panels at a time. */
-ROSE_INLINE void matmul_row(const rose_matmul *a, rose_weight_type type, uint32_t p, uint32_t p1,
+ROSE_INLINE void matmul_row(const rose_matmul *a, rose_format type, uint32_t p, uint32_t p1,
                             uint32_t most)
 {
     for (; p1 - p >= most; p += most)
@@ -369,7 +368,7 @@ static void matmul_tiles(const rose_matmul *a, bool i8, uint32_t p0, uint32_t p1
 void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
     if (a->m_rows == 1)
-        matmul_row(a, ROSE_W_BF16, p0, p1, ROW_PANELS);
+        matmul_row(a, ROSE_BF16, p0, p1, ROW_PANELS);
     else
         matmul_tiles(a, false, p0, p1);
 }
@@ -377,7 +376,7 @@ void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
     if (a->m_rows == 1)
-        matmul_row(a, ROSE_W_I8, p0, p1, ROW_I8_PANELS);
+        matmul_row(a, ROSE_I8, p0, p1, ROW_I8_PANELS);
     else if (a->m_rows <= FEW_I8_ROWS)
         rose_matmul_i8_avx512(a, p0, p1);
     else

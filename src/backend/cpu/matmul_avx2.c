@@ -30,12 +30,12 @@ _Static_assert(sizeof(float) * ROSE_PANEL <= 2 * ROSE_AMX_MIN_ROWS, "a widened k
 
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_F32, p0, p1, TILE_ROWS);
+    matmul_panels(a, ROSE_F32, p0, p1, TILE_ROWS);
 }
 
 void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_BF16, p0, p1, TILE_ROWS);
+    matmul_panels(a, ROSE_BF16, p0, p1, TILE_ROWS);
 }
 
 /* ---- int8, widened ---- */
@@ -123,7 +123,7 @@ static void matmul_wide(const rose_matmul *a, const uint8_t *panel, uint32_t m, 
 
 static __attribute__((noinline)) void matmul_few(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_panels(a, ROSE_W_I8, p0, p1, TILE_ROWS);
+    matmul_panels(a, ROSE_I8, p0, p1, TILE_ROWS);
 }
 
 void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)

@@ -32,9 +32,9 @@ typedef struct chunk {
 } chunk;
 
 /* Adds a chunk to the sums of n_rows rows. n_rows and fetch (prefetch weights) are constants. */
-ROSE_INLINE void tile_chunk(const chunk *c, rose_weight_type type, uint32_t n_rows, bool fetch)
+ROSE_INLINE void tile_chunk(const chunk *c, rose_format type, uint32_t n_rows, bool fetch)
 {
-    const size_t step = 2 * ROSE_PANEL * rose_weight_size(type), stride = c->stride, ldx = c->ldx;
+    const size_t step = 2 * ROSE_PANEL * rose_format_size(type), stride = c->stride, ldx = c->ldx;
     const uint8_t *w = c->w;
     const float *x = c->x;
     vec16 acc[2 * TILE_ROWS];
@@ -70,7 +70,7 @@ ROSE_INLINE void tile_chunk(const chunk *c, rose_weight_type type, uint32_t n_ro
 }
 
 /* More than FEW_ROWS rows, spread evenly over tiles, give tiles of 3 and 4 rows. */
-ROSE_INLINE void tile_rows(const chunk *c, rose_weight_type type, uint32_t n_rows, bool fetch)
+ROSE_INLINE void tile_rows(const chunk *c, rose_format type, uint32_t n_rows, bool fetch)
 {
     if (n_rows == 3)
         tile_chunk(c, type, 3, fetch);
@@ -80,10 +80,10 @@ ROSE_INLINE void tile_rows(const chunk *c, rose_weight_type type, uint32_t n_row
 
 /* Multiplies rows m .. m + rows, more than FEW_ROWS and at most BLOCK_ROWS, with the panels p and
  * p + 1. */
-ROSE_INLINE void two_panels(const rose_matmul *a, rose_weight_type type, uint32_t m, uint32_t rows,
+ROSE_INLINE void two_panels(const rose_matmul *a, rose_format type, uint32_t m, uint32_t rows,
                             uint32_t p)
 {
-    const size_t k_bytes = ROSE_PANEL * rose_weight_size(type), stride = a->k_pad * k_bytes;
+    const size_t k_bytes = ROSE_PANEL * rose_format_size(type), stride = a->k_pad * k_bytes;
     const uint32_t n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     vec16 sum[2 * BLOCK_ROWS];
     chunk c = {.w = (const uint8_t *)a->w + p * stride, .stride = stride, .ldx = a->ldx};
@@ -109,7 +109,7 @@ ROSE_INLINE void two_panels(const rose_matmul *a, rose_weight_type type, uint32_
         finish_outputs(a, sum[i], m + i / 2, (p + i % 2) * ROSE_PANEL);
 }
 
-ROSE_INLINE void matmul_any(const rose_matmul *a, rose_weight_type type, uint32_t p0, uint32_t p1)
+ROSE_INLINE void matmul_any(const rose_matmul *a, rose_format type, uint32_t p0, uint32_t p1)
 {
     const uint64_t rows = a->m_rows, n = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     for (; rows > FEW_ROWS && p1 - p0 >= 2; p0 += 2)
@@ -122,17 +122,17 @@ ROSE_INLINE void matmul_any(const rose_matmul *a, rose_weight_type type, uint32_
 
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_any(a, ROSE_W_F32, p0, p1);
+    matmul_any(a, ROSE_F32, p0, p1);
 }
 
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_any(a, ROSE_W_BF16, p0, p1);
+    matmul_any(a, ROSE_BF16, p0, p1);
 }
 
 void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul_any(a, ROSE_W_I8, p0, p1);
+    matmul_any(a, ROSE_I8, p0, p1);
 }
 
 #endif

@@ -8,17 +8,17 @@
 #include "backend/cpu/numerics.h"
 
 /* The panel's weight at (k, lane). */
-static float weight_at(const void *panel, rose_weight_type type, uint32_t k, uint32_t lane)
+static float weight_at(const void *panel, rose_format type, uint32_t k, uint32_t lane)
 {
     const size_t at = (size_t)k * ROSE_PANEL + lane;
-    if (type == ROSE_W_F32) return ((const float *)panel)[at];
-    if (type == ROSE_W_I8) return (float)((const int8_t *)panel)[at];
+    if (type == ROSE_F32) return ((const float *)panel)[at];
+    if (type == ROSE_I8) return (float)((const int8_t *)panel)[at];
     const uint16_t *w = panel;
     return rose_f32_from_bf16(w[((size_t)(k / 2) * ROSE_PANEL + lane) * 2 + k % 2]);
 }
 
 /* acc[lane] = sum over k of x[k] w[k][lane]. */
-static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad, const float *x,
+static void product_row(const void *panel, rose_format type, uint32_t k_pad, const float *x,
                         float *acc)
 {
     for (uint32_t l = 0; l < ROSE_PANEL; l++)
@@ -38,8 +38,8 @@ static void product_row(const void *panel, rose_weight_type type, uint32_t k_pad
 
 /* acc[lane] by rule 11 of docs/NUMERICS.md: one running sum. Each pair of k adds the product of
  * its odd k first. */
-static void product_row_pairs(const void *panel, rose_weight_type type, uint32_t k_pad,
-                              const float *x, float *acc)
+static void product_row_pairs(const void *panel, rose_format type, uint32_t k_pad, const float *x,
+                              float *acc)
 {
     for (uint32_t l = 0; l < ROSE_PANEL; l++)
         acc[l] = 0.0f;
@@ -92,10 +92,9 @@ void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, 
         y[n0 + l] = apply_epilogue(a, acc[l], p * ROSE_PANEL + l, y[n0 + l]);
 }
 
-static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint32_t p0,
-                   uint32_t p1)
+static void matmul(const rose_matmul *a, rose_format type, bool pairs, uint32_t p0, uint32_t p1)
 {
-    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_weight_size(type);
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_format_size(type);
     for (uint32_t p = p0; p < p1; p++) {
         const uint8_t *panel = (const uint8_t *)a->w + p * panel_bytes;
         for (uint32_t m = 0; m < a->m_rows; m++) {
@@ -109,25 +108,25 @@ static void matmul(const rose_matmul *a, rose_weight_type type, bool pairs, uint
 
 void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_F32, false, p0, p1);
+    matmul(a, ROSE_F32, false, p0, p1);
 }
 
 void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_BF16, false, p0, p1);
+    matmul(a, ROSE_BF16, false, p0, p1);
 }
 
 void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_I8, false, p0, p1);
+    matmul(a, ROSE_I8, false, p0, p1);
 }
 
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_BF16, true, p0, p1);
+    matmul(a, ROSE_BF16, true, p0, p1);
 }
 
 void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
 {
-    matmul(a, ROSE_W_I8, true, p0, p1);
+    matmul(a, ROSE_I8, true, p0, p1);
 }

@@ -43,20 +43,20 @@ ROSE_INLINE void prefetch_weights(const uint8_t *w, intptr_t ahead, bool near)
 }
 
 /* Loads sixteen outputs of one k as fp32. odd: take the second k of the pair at w. */
-ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_weight_type type, bool odd)
+ROSE_INLINE vec16 v_weights(const uint8_t *w, rose_format type, bool odd)
 {
-    if (type == ROSE_W_F32) return v_load((const float *)(const void *)(w + (odd ? 64 : 0)));
-    if (type == ROSE_W_I8) return v_load_i8(w + (odd ? 16 : 0));
+    if (type == ROSE_F32) return v_load((const float *)(const void *)(w + (odd ? 64 : 0)));
+    if (type == ROSE_I8) return v_load_i8(w + (odd ? 16 : 0));
     return odd ? v_pairs_odd(v_load_pairs(w)) : v_pairs_even(v_load_pairs(w));
 }
 
 /* Adds the products of n_k (even) consecutive k, whose weights are at w, to the sums e and o of
  * n_rows rows. The cache line `ahead` bytes after each weight vector is prefetched: into L1 if
  * `near` is set, else into L2. `near` must be a compile-time constant. */
-ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type type, uint32_t n_k,
+ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_format type, uint32_t n_k,
                           const float *x, size_t ldx, uint32_t n_rows, intptr_t ahead, bool near)
 {
-    size_t step = 2 * ROSE_PANEL * rose_weight_size(type); /* bytes of a pair of k */
+    size_t step = 2 * ROSE_PANEL * rose_format_size(type); /* bytes of a pair of k */
     for (uint32_t k = 0; k < n_k; k += 2, w += step) {
         /* Even before odd: AVX2 has no register to hold both next to three rows of chains. */
         vec16 w_even = v_weights(w, type, false);
@@ -66,7 +66,7 @@ ROSE_INLINE void v_chains(vec16 *e, vec16 *o, const uint8_t *w, rose_weight_type
             e[r] = v_fma(v_set1(x[r * ldx + k]), w_even, e[r]);
 
         vec16 w_odd = v_weights(w, type, true);
-        if (type == ROSE_W_F32) prefetch_weights(w, ahead + 64, near);
+        if (type == ROSE_F32) prefetch_weights(w, ahead + 64, near);
         ROSE_UNROLL
         for (uint32_t r = 0; r < n_rows; r++)
             o[r] = v_fma(v_set1(x[r * ldx + k + 1]), w_odd, o[r]);
@@ -116,10 +116,10 @@ static void finish_outputs(const rose_matmul *a, vec16 acc, uint32_t m, uint32_t
     v_store_n(a->y + m * a->ldy + n0, v_epilogue(a, acc, m, i, n0, n), n);
 }
 
-ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,
+ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_format type,
                               uint32_t m, uint32_t n0, uint32_t n_rows)
 {
-    size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * rose_weight_size(type);
+    size_t group_bytes = (size_t)ROSE_K_GROUP * ROSE_PANEL * rose_format_size(type);
     const float *x = a->x + m * a->ldx;
     vec16 acc[ROSE_MAX_ROW_BLOCK];
 
@@ -145,7 +145,7 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_w
 
 /* Multiplies all rows with one panel, in blocks of at most max_block rows (a constant: what the
  * registers hold). */
-ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_weight_type type,
+ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_format type,
                               uint32_t n0, uint32_t max_block)
 {
     uint32_t m = 0;
@@ -182,10 +182,10 @@ ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_w
     }
 }
 
-ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_weight_type type, uint32_t p0,
-                               uint32_t p1, uint32_t max_block)
+ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_format type, uint32_t p0, uint32_t p1,
+                               uint32_t max_block)
 {
-    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_weight_size(type);
+    size_t panel_bytes = (size_t)a->k_pad * ROSE_PANEL * rose_format_size(type);
     for (uint32_t p = p0; p < p1; p++) {
         matmul_panel(a, (const uint8_t *)a->w + p * panel_bytes, type, p * ROSE_PANEL, max_block);
     }

@@ -29,8 +29,9 @@ static inline uint16_t round_bits(uint32_t u)
 static void prefetch_ahead(const rose_tensor *w, uint64_t element)
 {
     enum { AHEAD = 512 }; /* bytes */
-    const uint32_t block = rose_dtype_block(w->dtype);
-    uintptr_t at = (uintptr_t)w->data + rose_dtype_bytes(w->dtype, element / block * block) + AHEAD;
+    const uint32_t block = rose_formats[w->dtype].block;
+    uintptr_t at =
+        (uintptr_t)w->data + rose_values_bytes(w->dtype, element / block * block) + AHEAD;
     __builtin_prefetch((const void *)at); /* may lie past the end: ignored */
 }
 
@@ -115,7 +116,7 @@ static void move_block_bf16(uint16_t *out, const uint8_t *in, size_t ld, bool tr
  * int8. */
 typedef struct packing {
     void *panels;
-    rose_weight_type type;
+    rose_format type;
     const rose_tensor *w;
     uint32_t k, n, k_pad;
     bool transposed;
@@ -203,11 +204,11 @@ static void block_write(packing *s, uint32_t k0, uint32_t p, const float *block)
     float inverse[ROSE_PANEL] = {0};
     int8_t *out = (int8_t *)s->panels + at;
 
-    if (s->type == ROSE_W_F32) {
+    if (s->type == ROSE_F32) {
         memcpy((float *)s->panels + at, block, BLOCK * sizeof *block);
         return;
     }
-    if (s->type == ROSE_W_BF16) {
+    if (s->type == ROSE_BF16) {
         write_block_bf16((uint16_t *)s->panels + at, block);
         return;
     }
@@ -228,7 +229,7 @@ static void whole_block_bf16(packing *s, uint32_t k0, uint32_t p)
 
     for (uint32_t i = 0; i < (s->transposed ? ROSE_PANEL : ROSE_K_GROUP); i++)
         prefetch_ahead(s->w, first + i * (ld / size));
-    if (s->type == ROSE_W_I8)
+    if (s->type == ROSE_I8)
         block_largest_bf16(s, p, in, ld);
     else
         move_block_bf16((uint16_t *)s->panels + ((size_t)p * s->k_pad + k0) * ROSE_PANEL, in, ld,
@@ -239,7 +240,7 @@ static void whole_block_bf16(packing *s, uint32_t k0, uint32_t p)
 static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
 {
     const bool moves = s->w->dtype == ROSE_BF16 &&
-                       (s->type == ROSE_W_BF16 || (s->type == ROSE_W_I8 && fn == block_largest));
+                       (s->type == ROSE_BF16 || (s->type == ROSE_I8 && fn == block_largest));
     const uint32_t n_outer = s->transposed ? p1 - p0 : s->k_pad / ROSE_K_GROUP;
     const uint32_t n_inner = s->transposed ? s->k_pad / ROSE_K_GROUP : p1 - p0;
     float block[BLOCK];
@@ -258,7 +259,7 @@ static void walk(packing *s, uint32_t p0, uint32_t p1, block_fn *fn)
     }
 }
 
-bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const rose_tensor *w,
+bool rose_pack_panels(void *panels, float *scale, rose_format type, const rose_tensor *w,
                       uint32_t k, uint32_t n, bool transposed, uint32_t p0, uint32_t p1)
 {
     packing s = {.panels = panels, .type = type, .w = w, .k = k, .n = n};
@@ -268,19 +269,19 @@ bool rose_pack_panels(void *panels, float *scale, rose_weight_type type, const r
     s.largest = scale;
     s.finite = true;
 
-    if (rose_weight_is_quant(type)) {
+    if (rose_format_is_quant(type)) {
         assert(transposed);
         rose_quant_pack(panels, type, w, k, n, p0, p1);
         return true;
     }
-    if (type == ROSE_W_I8) {
+    if (type == ROSE_I8) {
         for (uint32_t j = p0 * ROSE_PANEL; j < end; j++)
             scale[j] = 0.0f;
         walk(&s, p0, p1, block_largest);
         if (!s.finite) return false;
     }
     walk(&s, p0, p1, block_write);
-    for (uint32_t j = p0 * ROSE_PANEL; type == ROSE_W_I8 && j < end; j++)
+    for (uint32_t j = p0 * ROSE_PANEL; type == ROSE_I8 && j < end; j++)
         scale[j] = scale[j] >= SMALLEST ? scale[j] / 127.0f : 0.0f;
     return true;
 }
@@ -303,8 +304,7 @@ void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_
     }
 }
 
-static void quant_row(float *out, const void *panel, rose_weight_type type, uint32_t k,
-                      uint32_t column)
+static void quant_row(float *out, const void *panel, rose_format type, uint32_t k, uint32_t column)
 {
     const bool has_min = rose_quant_layout_of(type).has_min;
     for (uint32_t i = 0; i < k / ROSE_QUANT_K; i++) {
@@ -315,25 +315,25 @@ static void quant_row(float *out, const void *panel, rose_weight_type type, uint
     }
 }
 
-void rose_panel_row(float *out, const void *panels, const float *scale, rose_weight_type type,
+void rose_panel_row(float *out, const void *panels, const float *scale, rose_format type,
                     uint32_t k, uint32_t n)
 {
     const uint32_t k_pad = (k + ROSE_K_GROUP - 1) / ROSE_K_GROUP * ROSE_K_GROUP;
     const size_t panel = (size_t)(n / ROSE_PANEL) * k_pad * ROSE_PANEL;
     const uint32_t column = n % ROSE_PANEL;
 
-    if (rose_weight_is_quant(type)) {
+    if (rose_format_is_quant(type)) {
         quant_row(out, (const uint8_t *)panels + n / ROSE_PANEL * rose_panel_bytes(type, k), type,
                   k, column);
         return;
     }
-    if (type == ROSE_W_I8) {
+    if (type == ROSE_I8) {
         const int8_t *w = (const int8_t *)panels + panel + column;
         for (uint32_t i = 0; i < k; i++)
             out[i] = rose_round_bf16((float)w[(size_t)i * ROSE_PANEL] * scale[n]);
         return;
     }
-    if (type == ROSE_W_F32) {
+    if (type == ROSE_F32) {
         const float *w = (const float *)panels + panel + column;
         for (uint32_t i = 0; i < k; i++)
             out[i] = w[(size_t)i * ROSE_PANEL];

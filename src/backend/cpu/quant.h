@@ -30,12 +30,29 @@ typedef struct rose_quant_layout {
     bool has_min;
 } rose_quant_layout;
 
-static inline rose_quant_layout rose_quant_layout_of(rose_weight_type t)
+/* Products with panels: the functions <name>_f32 and <name>_i8 of a level. */
+#define ROSE_QUANT_ROW(of)                                                                         \
+    {                                                                                              \
+        [ROSE_Q8_0] = q8_0_##of, [ROSE_Q4_0] = q4_0_##of, [ROSE_Q4_1] = q4_1_##of,                 \
+        [ROSE_Q4_K] = q4_k_##of, [ROSE_Q6_K] = q6_k_##of                                           \
+    }
+#define ROSE_QUANT_TABLE                                                                           \
+    {                                                                                              \
+        ROSE_QUANT_ROW(f32), ROSE_QUANT_ROW(i8)                                                    \
+    }
+
+/* Whether matrices of this format are multiplied without widening. */
+static inline bool rose_quant_has(rose_format f)
 {
-    if (t == ROSE_W_Q8_0) return (rose_quant_layout){512, 32, 0, 128, false};
-    if (t == ROSE_W_Q4_0) return (rose_quant_layout){256, 32, 0, 8, false};
-    if (t == ROSE_W_Q4_1) return (rose_quant_layout){256, 64, 0, 0, true};
-    if (t == ROSE_W_Q4_K) return (rose_quant_layout){256, 32, 64, 0, true};
+    return f == ROSE_Q8_0 || f == ROSE_Q4_0 || f == ROSE_Q4_1 || f == ROSE_Q4_K || f == ROSE_Q6_K;
+}
+
+static inline rose_quant_layout rose_quant_layout_of(rose_format t)
+{
+    if (t == ROSE_Q8_0) return (rose_quant_layout){512, 32, 0, 128, false};
+    if (t == ROSE_Q4_0) return (rose_quant_layout){256, 32, 0, 8, false};
+    if (t == ROSE_Q4_1) return (rose_quant_layout){256, 64, 0, 0, true};
+    if (t == ROSE_Q4_K) return (rose_quant_layout){256, 32, 64, 0, true};
     return (rose_quant_layout){384, 32, 32, 32, false}; /* Q6_K */
 }
 
@@ -44,7 +61,7 @@ typedef struct rose_quant_panel {
     const uint8_t *quants, *scales, *supers;
 } rose_quant_panel;
 
-static inline rose_quant_panel rose_quant_panel_at(const void *panel, rose_weight_type t,
+static inline rose_quant_panel rose_quant_panel_at(const void *panel, rose_format t,
                                                    uint32_t n_tiles)
 {
     const rose_quant_layout l = rose_quant_layout_of(t);
@@ -54,7 +71,7 @@ static inline rose_quant_panel rose_quant_panel_at(const void *panel, rose_weigh
     return p;
 }
 
-size_t rose_quant_panel_bytes(rose_weight_type t, uint32_t k_pad);
+size_t rose_quant_panel_bytes(rose_format t, uint32_t k_pad);
 
 /* Lanes of one tile of a panel, unpacked: for the definition and for single rows. */
 typedef struct rose_quant_tile {
@@ -64,8 +81,8 @@ typedef struct rose_quant_tile {
     float m[ROSE_PANEL];                 /* added to each weight; 0 without a minimum */
 } rose_quant_tile;
 
-void rose_quant_tile_read(rose_quant_tile *out, const void *panel, rose_weight_type t,
-                          uint32_t n_tiles, uint32_t tile, uint32_t lane0, uint32_t lane1);
+void rose_quant_tile_read(rose_quant_tile *out, const void *panel, rose_format t, uint32_t n_tiles,
+                          uint32_t tile, uint32_t lane0, uint32_t lane1);
 
 /* The fp32 weight at (k, lane) of a tile. */
 static inline float rose_quant_weight(const rose_quant_tile *w, bool has_min, uint32_t k,
@@ -75,12 +92,9 @@ static inline float rose_quant_weight(const rose_quant_tile *w, bool has_min, ui
     return has_min ? v + w->m[lane] : v;
 }
 
-/* Which quantized type, if any, multiplies tensors of this dtype without widening. */
-bool rose_weight_type_of(rose_dtype dtype, rose_weight_type *out);
-
 /* Panels p0 .. p1-1 of the matrix w, stored [n][k] in blocks; see rose_pack_panels. */
-void rose_quant_pack(void *panels, rose_weight_type type, const rose_tensor *w, uint32_t k,
-                     uint32_t n, uint32_t p0, uint32_t p1);
+void rose_quant_pack(void *panels, rose_format type, const rose_tensor *w, uint32_t k, uint32_t n,
+                     uint32_t p0, uint32_t p1);
 
 /* 32 activations of a row. */
 typedef struct rose_quant_block {
@@ -108,13 +122,13 @@ static inline void rose_quant_scale(uint32_t largest, float *d, float *inverse)
 }
 
 /* Fills everything but q, from the sums of both halves of q. */
-static inline void rose_quant_sums(rose_quant_block *b, rose_weight_type t, float d, int32_t first,
+static inline void rose_quant_sums(rose_quant_block *b, rose_format t, float d, int32_t first,
                                    int32_t last)
 {
     const int32_t bias = rose_quant_layout_of(t).bias;
     b->d = d;
     b->dsum = d * (float)(first + last);
-    b->start[0] = -bias * (t == ROSE_W_Q6_K ? first : first + last);
+    b->start[0] = -bias * (t == ROSE_Q6_K ? first : first + last);
     b->start[1] = -bias * last;
 }
 

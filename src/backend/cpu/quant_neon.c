@@ -72,12 +72,12 @@ ROSE_INLINE vec16 q_byte_f32(ivec16 w, uint32_t b, int bias)
 }
 
 /* Nothing is added for Q8_0, whose bytes become signed. */
-ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
 {
-    return v_int_set1(t == ROSE_W_Q8_0 || rose_quant_layout_of(t).has_min ? 0 : start);
+    return v_int_set1(t == ROSE_Q8_0 || rose_quant_layout_of(t).has_min ? 0 : start);
 }
 
-ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
 {
     int32_t bits;
     (void)t;
@@ -93,7 +93,7 @@ ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t 
     return acc;
 }
 
-ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
 {
     (void)t;
     (void)start;
@@ -107,7 +107,7 @@ ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
 
 ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
 {
-    return q_dot(ROSE_W_Q8_0, acc, w, x);
+    return q_dot(ROSE_Q8_0, acc, w, x);
 }
 
 /* ---- activations ---- */
@@ -135,7 +135,7 @@ ROSE_INLINE int32_t q_store_rounded(int8_t *to, vec16 x, float inverse, bool zer
     return vaddvq_s32(vaddq_s32(vaddq_s32(q[0], q[1]), vaddq_s32(q[2], q[3])));
 }
 
-ROSE_INLINE void q_quantize(rose_quant_block *b, rose_weight_type t, const float *x)
+ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
 {
     const vec16 first = v_load(x), last = v_load(x + 16);
     const uint32_t largest = q_largest(first, last);

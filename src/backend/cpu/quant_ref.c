@@ -22,7 +22,7 @@ static void add_group_f32(float *acc, const rose_quant_tile *w, bool has_min, co
 
 /* ---- int8 activations ---- */
 
-static void quantize_block(rose_quant_block *b, rose_weight_type t, const float *x)
+static void quantize_block(rose_quant_block *b, rose_format t, const float *x)
 {
     uint32_t largest = 0;
     int32_t sum[2] = {0, 0};
@@ -56,7 +56,7 @@ static void add_group_i8(float *acc, const rose_quant_tile *w, bool has_min,
     }
 }
 
-static void matmul(const rose_matmul *a, rose_weight_type t, bool i8, uint32_t p0, uint32_t p1)
+static void matmul(const rose_matmul *a, rose_format t, bool i8, uint32_t p0, uint32_t p1)
 {
     const bool has_min = rose_quant_layout_of(t).has_min;
     const uint32_t n_tiles = a->k_pad / ROSE_QUANT_K;
@@ -91,11 +91,10 @@ static void matmul(const rose_matmul *a, rose_weight_type t, bool i8, uint32_t p
         matmul(a, type, true, p0, p1);                                                             \
     }
 
-ENTRIES(q8_0, ROSE_W_Q8_0)
-ENTRIES(q4_0, ROSE_W_Q4_0)
-ENTRIES(q4_1, ROSE_W_Q4_1)
-ENTRIES(q4_k, ROSE_W_Q4_K)
-ENTRIES(q6_k, ROSE_W_Q6_K)
+ENTRIES(q8_0, ROSE_Q8_0)
+ENTRIES(q4_0, ROSE_Q4_0)
+ENTRIES(q4_1, ROSE_Q4_1)
+ENTRIES(q4_k, ROSE_Q4_K)
+ENTRIES(q6_k, ROSE_Q6_K)
 
-const rose_quant_kernels rose_quant_ref = {{q8_0_f32, q4_0_f32, q4_1_f32, q4_k_f32, q6_k_f32},
-                                           {q8_0_i8, q4_0_i8, q4_1_i8, q4_k_i8, q6_k_i8}};
+const rose_quant_kernels rose_quant_ref = ROSE_QUANT_TABLE;

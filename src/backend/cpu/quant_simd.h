@@ -29,22 +29,22 @@ typedef struct tile_scales {
     vec16 d, m, s[2]; /* as in rose_quant_tile */
 } tile_scales;
 
-ROSE_INLINE void load_scales(tile_scales *out, const rose_quant_panel *p, rose_weight_type t,
+ROSE_INLINE void load_scales(tile_scales *out, const rose_quant_panel *p, rose_format t,
                              uint32_t tile)
 {
     const rose_quant_layout l = rose_quant_layout_of(t);
     const uint8_t *scales = p->scales + (size_t)tile * l.scales;
     const uint8_t *supers = p->supers + (size_t)tile / ROSE_SUPER_TILES * l.supers;
     switch ((int)t) {
-    case ROSE_W_Q4_1:
+    case ROSE_Q4_1:
         out->m = q_load_f16(scales + 32);
         out->d = q_load_f16(scales);
         break;
-    case ROSE_W_Q4_K:
+    case ROSE_Q4_K:
         out->d = v_mul(q_load_f16(supers), q_load_u8(scales));
         out->m = v_mul(q_load_f16(supers + 32), v_sub(v_zero(), q_load_u8(scales + 16)));
         break;
-    case ROSE_W_Q6_K:
+    case ROSE_Q6_K:
         out->d = q_load_f16(supers);
         out->s[0] = v_load_i8(scales);
         out->s[1] = v_load_i8(scales + 16);
@@ -72,17 +72,16 @@ ROSE_INLINE void load_six_bits(ivec16 *low, ivec16 *high, const uint8_t *tile, u
 
 /* The integer sums of n_rows rows with one tile, less the bias: of all 32 k in sum[0], or (Q6_K)
  * of each half. x: their blocks, ldx apart. */
-ROSE_INLINE void tile_sums(ivec16 (*sum)[ROSE_MAX_ROW_BLOCK], rose_weight_type t,
-                           const uint8_t *tile, const rose_quant_block *x, size_t ldx,
-                           uint32_t n_rows)
+ROSE_INLINE void tile_sums(ivec16 (*sum)[ROSE_MAX_ROW_BLOCK], rose_format t, const uint8_t *tile,
+                           const rose_quant_block *x, size_t ldx, uint32_t n_rows)
 {
-    const bool halves = t == ROSE_W_Q6_K;
+    const bool halves = t == ROSE_Q6_K;
     ROSE_UNROLL
     for (uint32_t r = 0; r < n_rows; r++) {
         sum[0][r] = q_begin(t, x[r * ldx].start[0]);
         if (halves) sum[1][r] = q_begin(t, x[r * ldx].start[1]);
     }
-    if (t == ROSE_W_Q8_0) {
+    if (t == ROSE_Q8_0) {
         ROSE_UNROLL
         for (uint32_t v = 0; v < 8; v++) {
             const q_bytes w = q_load_bytes(tile + 64 * v);
@@ -114,8 +113,8 @@ ROSE_INLINE void tile_sums(ivec16 (*sum)[ROSE_MAX_ROW_BLOCK], rose_weight_type t
 }
 
 /* n_rows rows (a constant) by one panel. */
-ROSE_INLINE void quant_block(const rose_matmul *a, const void *panel, rose_weight_type t,
-                             uint32_t m, uint32_t n0, const rose_quant_block *x, uint32_t n_rows)
+ROSE_INLINE void quant_block(const rose_matmul *a, const void *panel, rose_format t, uint32_t m,
+                             uint32_t n0, const rose_quant_block *x, uint32_t n_rows)
 {
     const rose_quant_layout l = rose_quant_layout_of(t);
     const uint32_t n_tiles = a->k_pad / ROSE_QUANT_K;
@@ -140,7 +139,7 @@ ROSE_INLINE void quant_block(const rose_matmul *a, const void *panel, rose_weigh
         for (uint32_t r = 0; r < n_rows; r++) {
             const rose_quant_block *b = x + (size_t)r * n_tiles;
             vec16 v = q_to_f32(sum[0][r]);
-            if (t == ROSE_W_Q6_K) v = v_fma(q_to_f32(sum[1][r]), s.s[1], v_mul(v, s.s[0]));
+            if (t == ROSE_Q6_K) v = v_fma(q_to_f32(sum[1][r]), s.s[1], v_mul(v, s.s[0]));
             acc[r] = v_fma(v, v_mul(s.d, v_set1(b->d)), acc[r]);
             if (l.has_min) acc[r] = v_fma(s.m, v_set1(b->dsum), acc[r]);
         }
@@ -167,7 +166,7 @@ typedef struct quant_blocks {
     uint32_t rows[4];
 } quant_blocks;
 
-static void quantize_rows(const rose_matmul *a, rose_weight_type t, uint32_t m, uint32_t n_rows)
+static void quantize_rows(const rose_matmul *a, rose_format t, uint32_t m, uint32_t n_rows)
 {
     const uint32_t n_tiles = a->k_pad / ROSE_QUANT_K;
     rose_quant_block *out = a->scratch;
@@ -176,7 +175,7 @@ static void quantize_rows(const rose_matmul *a, rose_weight_type t, uint32_t m, 
             q_quantize(out++, t, a->x + (m + r) * a->ldx + (size_t)i * ROSE_QUANT_K);
 }
 
-ROSE_INLINE void matmul_quant_i8(const rose_matmul *a, rose_weight_type t, const quant_blocks *b,
+ROSE_INLINE void matmul_quant_i8(const rose_matmul *a, rose_format t, const quant_blocks *b,
                                  uint32_t p0, uint32_t p1)
 {
     const size_t bytes = rose_panel_bytes(t, a->k_pad);
@@ -201,23 +200,23 @@ ROSE_INLINE void matmul_quant_i8(const rose_matmul *a, rose_weight_type t, const
 /* ---- fp32 activations ---- */
 
 /* w[k][16] of one tile. */
-ROSE_INLINE void widen_tile(float *w, const rose_quant_panel *p, rose_weight_type t, uint32_t tile)
+ROSE_INLINE void widen_tile(float *w, const rose_quant_panel *p, rose_format t, uint32_t tile)
 {
     const rose_quant_layout l = rose_quant_layout_of(t);
     const uint8_t *quants = p->quants + (size_t)tile * l.quants;
-    const bool bytes = t == ROSE_W_Q8_0;
+    const bool bytes = t == ROSE_Q8_0;
     tile_scales s;
     load_scales(&s, p, t, tile);
     for (uint32_t v = 0; v < (bytes ? 8 : 4); v++) {
         ivec16 q[2];
         if (bytes)
             q[0] = q[1] = q_load(quants + 64 * v);
-        else if (t == ROSE_W_Q6_K)
+        else if (t == ROSE_Q6_K)
             load_six_bits(&q[0], &q[1], quants, v);
         else
             load_nibbles(&q[0], &q[1], quants, v);
         for (uint32_t half = 0; half < (bytes ? 1 : 2); half++) {
-            const vec16 d = t == ROSE_W_Q6_K ? v_mul(s.d, s.s[half]) : s.d;
+            const vec16 d = t == ROSE_Q6_K ? v_mul(s.d, s.s[half]) : s.d;
             ROSE_UNROLL
             for (uint32_t b = 0; b < 4; b++) {
                 const vec16 x = v_mul(d, q_byte_f32(q[half], b, l.bias));
@@ -258,8 +257,7 @@ static void add_all_groups(float *sums, const float *w, const float *x, size_t l
     if (r < n_rows) add_groups(sums + r * ROSE_PANEL, w, x + r * ldx, ldx, 1);
 }
 
-ROSE_INLINE void matmul_quant_f32(const rose_matmul *a, rose_weight_type t, uint32_t p0,
-                                  uint32_t p1)
+ROSE_INLINE void matmul_quant_f32(const rose_matmul *a, rose_format t, uint32_t p0, uint32_t p1)
 {
     const size_t bytes = rose_panel_bytes(t, a->k_pad);
     const uint32_t n_tiles = a->k_pad / ROSE_QUANT_K;
@@ -302,12 +300,11 @@ ROSE_INLINE void matmul_quant_f32(const rose_matmul *a, rose_weight_type t, uint
 
 /* All functions of a level and its table. */
 #define ROSE_QUANT_LEVEL(table)                                                                    \
-    ROSE_QUANT_TYPE(q8_0, ROSE_W_Q8_0)                                                             \
-    ROSE_QUANT_TYPE(q4_0, ROSE_W_Q4_0)                                                             \
-    ROSE_QUANT_TYPE(q4_1, ROSE_W_Q4_1)                                                             \
-    ROSE_QUANT_TYPE(q4_k, ROSE_W_Q4_K)                                                             \
-    ROSE_QUANT_TYPE(q6_k, ROSE_W_Q6_K)                                                             \
-    const rose_quant_kernels table = {{q8_0_f32, q4_0_f32, q4_1_f32, q4_k_f32, q6_k_f32},          \
-                                      {q8_0_i8, q4_0_i8, q4_1_i8, q4_k_i8, q6_k_i8}};
+    ROSE_QUANT_TYPE(q8_0, ROSE_Q8_0)                                                               \
+    ROSE_QUANT_TYPE(q4_0, ROSE_Q4_0)                                                               \
+    ROSE_QUANT_TYPE(q4_1, ROSE_Q4_1)                                                               \
+    ROSE_QUANT_TYPE(q4_k, ROSE_Q4_K)                                                               \
+    ROSE_QUANT_TYPE(q6_k, ROSE_Q6_K)                                                               \
+    const rose_quant_kernels table = ROSE_QUANT_TABLE;
 
 #endif

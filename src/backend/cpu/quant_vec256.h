@@ -82,12 +82,12 @@ ROSE_INLINE ivec16 q_set1(int32_t x)
 
 typedef ivec16 q_bytes;
 
-ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
 {
     return q_set1(rose_quant_layout_of(t).has_min ? 0 : start);
 }
 
-ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
 {
     const __m256i four = q_four(x);
     (void)t;
@@ -95,7 +95,7 @@ ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t 
                     _mm256_dpbusd_avx_epi32(acc.hi, w.hi, four)};
 }
 
-ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
 {
     (void)t;
     (void)start;
@@ -109,7 +109,7 @@ ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
 
 ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
 {
-    return q_dot(ROSE_W_Q8_0, acc, w, x);
+    return q_dot(ROSE_Q8_0, acc, w, x);
 }
 
 #else
@@ -124,24 +124,24 @@ ROSE_INLINE ivec16 q_pairs_to_32(ivec16 x)
     return Q_BOTH_WITH(_mm256_madd_epi16, x, _mm256_set1_epi16(1));
 }
 
-ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
 {
-    return q_set1(t == ROSE_W_Q6_K ? start : 0);
+    return q_set1(t == ROSE_Q6_K ? start : 0);
 }
 
-ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
 {
     const __m256i four = q_four(x);
     const ivec16 two = Q_BOTH_WITH(_mm256_maddubs_epi16, w, four);
-    if (t != ROSE_W_Q6_K) return Q_BOTH2(_mm256_add_epi16, acc, two);
+    if (t != ROSE_Q6_K) return Q_BOTH2(_mm256_add_epi16, acc, two);
     return Q_BOTH2(_mm256_add_epi32, acc, q_pairs_to_32(two));
 }
 
-ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
 {
-    if (t == ROSE_W_Q6_K) return acc;
+    if (t == ROSE_Q6_K) return acc;
     acc = q_pairs_to_32(acc);
-    return t == ROSE_W_Q4_0 ? Q_BOTH_WITH(_mm256_add_epi32, acc, _mm256_set1_epi32(start)) : acc;
+    return t == ROSE_Q4_0 ? Q_BOTH_WITH(_mm256_add_epi32, acc, _mm256_set1_epi32(start)) : acc;
 }
 
 ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
@@ -190,7 +190,7 @@ ROSE_INLINE ivec16 q_round(vec16 x, float inverse)
     return (ivec16){_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)};
 }
 
-ROSE_INLINE void q_quantize(rose_quant_block *b, rose_weight_type t, const float *x)
+ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
     const vec16 first = v_load(x), last = v_load(x + 16);

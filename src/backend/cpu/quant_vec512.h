@@ -62,18 +62,18 @@ ROSE_INLINE ivec16 q_four(const int8_t *x)
 
 typedef ivec16 q_bytes;
 
-ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
 {
     return rose_quant_layout_of(t).has_min ? _mm512_setzero_si512() : _mm512_set1_epi32(start);
 }
 
-ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
 {
     (void)t;
     return _mm512_dpbusd_epi32(acc, w, q_four(x));
 }
 
-ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
 {
     (void)t;
     (void)start;
@@ -105,23 +105,23 @@ ROSE_INLINE ivec16 q_pairs_to_32(ivec16 x)
     return _mm512_madd_epi16(x, _mm512_set1_epi16(1));
 }
 
-ROSE_INLINE ivec16 q_begin(rose_weight_type t, int32_t start)
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
 {
-    return t == ROSE_W_Q6_K ? _mm512_set1_epi32(start) : _mm512_setzero_si512();
+    return t == ROSE_Q6_K ? _mm512_set1_epi32(start) : _mm512_setzero_si512();
 }
 
-ROSE_INLINE ivec16 q_dot(rose_weight_type t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
 {
     const ivec16 two = _mm512_maddubs_epi16(w, q_four(x));
-    if (t == ROSE_W_Q6_K) return _mm512_add_epi32(acc, q_pairs_to_32(two));
+    if (t == ROSE_Q6_K) return _mm512_add_epi32(acc, q_pairs_to_32(two));
     return _mm512_add_epi16(acc, two);
 }
 
-ROSE_INLINE ivec16 q_end(rose_weight_type t, ivec16 acc, int32_t start)
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
 {
-    if (t == ROSE_W_Q6_K) return acc;
+    if (t == ROSE_Q6_K) return acc;
     acc = q_pairs_to_32(acc);
-    return t == ROSE_W_Q4_0 ? _mm512_add_epi32(acc, _mm512_set1_epi32(start)) : acc;
+    return t == ROSE_Q4_0 ? _mm512_add_epi32(acc, _mm512_set1_epi32(start)) : acc;
 }
 
 ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
@@ -139,7 +139,7 @@ ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
 
 #endif
 
-ROSE_INLINE void q_quantize(rose_quant_block *b, rose_weight_type t, const float *x)
+ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
 {
     const ivec16 magnitude = _mm512_set1_epi32(0x7FFFFFFF);
     const vec16 first = v_load(x), last = v_load(x + 16);

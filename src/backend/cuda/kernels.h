@@ -203,7 +203,7 @@ typedef struct rose_cuda_reports {
 
 typedef struct rose_cuda_pack {
     const void *src;   /* device copy of n_rows rows of the tensor, from row first_row on */
-    uint32_t src_type; /* F32, F16 or BF16 of rose_dtype; blocks of GGUF are widened on the host */
+    uint32_t src_type; /* F32, F16 or BF16 of rose_format; blocks of GGUF are widened on the host */
     uint32_t first_row, n_rows, width;
     bool transposed; /* the tensor is [out][in], as PyTorch stores a Linear */
     void *dst;       /* rose_cuda_matrix.w */
@@ -221,7 +221,7 @@ typedef struct rose_cuda_pack {
 /* Random weights: element i of dst is element first + i of a tensor (rose_random_values). */
 typedef struct rose_cuda_draw {
     void *dst;
-    uint32_t type; /* F32, F16 or BF16 of rose_dtype */
+    uint32_t type; /* F32, F16 or BF16 of rose_format */
     uint64_t n, first, seed;
     uint32_t stream;
     float mean, scale;

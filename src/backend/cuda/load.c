@@ -115,7 +115,7 @@ static void end_buffer(loader *l)
 
 static void fill_values(const fill *f, uint64_t first, uint64_t end)
 {
-    const size_t size = rose_dtype_size(f->t->dtype);
+    const size_t size = rose_format_size(f->t->dtype);
     if (size == 0)
         rose_tensor_read_f32(f->t, f->from + first, end - first, (float *)f->out + first);
     else
@@ -152,8 +152,8 @@ static void draw_values(loader *l, const rose_tensor *t, uint64_t from, uint64_t
 static void load_rows(loader *l, const rose_tensor *t, uint64_t rows, uint64_t width,
                       rose_cuda_pack pack, bool floats)
 {
-    const bool blocks = rose_dtype_block(t->dtype) > 1;
-    const uint64_t size = blocks ? sizeof(float) : rose_dtype_size(t->dtype);
+    const bool blocks = rose_format_is_quant(t->dtype);
+    const uint64_t size = blocks ? sizeof(float) : rose_format_size(t->dtype);
     uint64_t step = l->room / (width * size);
 
     if (step > PACK_ROWS) step -= step % PACK_ROWS;
@@ -211,7 +211,7 @@ static rose_tensor rows_of(const rose_tensor *t, uint32_t i, uint32_t n)
     part.shape[0] /= n;
     const uint64_t values = part.shape[0] * (t->n_dims == 2 ? t->shape[1] : 1);
     if (t->data != NULL)
-        part.data = (const uint8_t *)t->data + i * rose_dtype_bytes(t->dtype, values);
+        part.data = (const uint8_t *)t->data + i * rose_values_bytes(t->dtype, values);
     return part;
 }
 

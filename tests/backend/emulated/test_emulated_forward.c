@@ -131,7 +131,7 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
-/* A few rows of one sequence, in some entries, behind a context of more than one split. This GPU
+/* A few rows of one sequence, in some entries, after a context of more than one split. This GPU
  * has four SMs, so that up to four rows are single items. */
 static void test_few_rows(void **state)
 {

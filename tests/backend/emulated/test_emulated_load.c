@@ -331,7 +331,7 @@ static void check_model(const rose_model *m, rose_compute dtype, uint64_t kv_byt
 /* ---- models ---- */
 
 /* The random model of a golden config. */
-static rose_model *open_config_as(const char *name, rose_dtype dtype, const char *format)
+static rose_model *open_config_as(const char *name, rose_format dtype, const char *format)
 {
     char file[128], config[1024], dir[] = "/tmp/rose-load-XXXXXX", command[64];
     rose_random_opts o;
@@ -351,7 +351,7 @@ static rose_model *open_config_as(const char *name, rose_dtype dtype, const char
     return m;
 }
 
-static rose_model *open_config(const char *name, rose_dtype dtype)
+static rose_model *open_config(const char *name, rose_format dtype)
 {
     return open_config_as(name, dtype, "auto");
 }
@@ -398,10 +398,10 @@ static void test_permuted(void **state)
 }
 
 /* A copy of t whose values are random blocks of this type. The caller frees its data. */
-static void to_blocks(rose_tensor *t, rose_dtype dtype, fx_random *r)
+static void to_blocks(rose_tensor *t, rose_format dtype, fx_random *r)
 {
     t->dtype = dtype;
-    const uint64_t bytes = rose_dtype_bytes(dtype, t->shape[0] * t->shape[1]);
+    const uint64_t bytes = rose_values_bytes(dtype, t->shape[0] * t->shape[1]);
     uint8_t *data = malloc(bytes);
     assert_non_null(data);
     for (uint64_t i = 0; i < bytes; i++) /* 0x2c: every fp16 scale is small and finite */
@@ -412,7 +412,7 @@ static void to_blocks(rose_tensor *t, rose_dtype dtype, fx_random *r)
 /* Block types are widened on the host, by several threads where a slice is large. */
 static void test_blocks(void **state)
 {
-    static const rose_dtype types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
+    static const rose_format types[] = {ROSE_Q8_0, ROSE_Q4_0, ROSE_Q6_K, ROSE_Q4_K};
     (void)state;
     fx_random r = {fx_seed(), 0};
     rose_model *m = open_config("families/gemma3", ROSE_BF16);
@@ -503,7 +503,7 @@ static void refused(rose_model *m, const char *why)
 /* Every family is taken; a shape that no kernel computes is refused by name. */
 static void test_check(void **state)
 {
-    static const rose_dtype files[] = {ROSE_F32, ROSE_F16, ROSE_BF16, ROSE_Q4_K};
+    static const rose_format files[] = {ROSE_F32, ROSE_F16, ROSE_BF16, ROSE_Q4_K};
     static const rose_compute taken[] = {ROSE_COMPUTE_BF16, ROSE_COMPUTE_F16, ROSE_COMPUTE_BF16,
                                          ROSE_COMPUTE_BF16};
     (void)state;
@@ -538,7 +538,7 @@ static void test_check(void **state)
 /* Load format "dummy": the weights that the GPU draws are those of the written model. */
 static void test_dummy(void **state)
 {
-    static const rose_dtype files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
+    static const rose_format files[] = {ROSE_BF16, ROSE_F32, ROSE_F16};
     static const char *const names[] = {"families/gemma3", "families/llama-dynamic",
                                         "families/phi3"};
     (void)state;

@@ -1,6 +1,6 @@
-/* model/ggml_blocks.c - see ggml_blocks.h. Every format is taken apart by one short function, which
+/* model/format.c - see format.h. Every kind of block is taken apart by one short function, which
  * states where a block keeps its parts. */
-#include "model/ggml_blocks.h"
+#include "model/format.h"
 
 #include <assert.h>
 #include <string.h>
@@ -9,34 +9,35 @@
 
 enum { HALF = ROSE_GGML_GROUP / 2, GROUPS_OF_K = 8 /* in a block of 256 */ };
 
-typedef struct block_type {
-    rose_dtype dtype;
-    uint32_t ggml_type; /* number in a GGUF file */
-    int bias;
-} block_type;
+const rose_format_row rose_formats[] = {
+    [ROSE_F32] = {"F32", 1, 4, 0, 0, false, 0},
+    [ROSE_F16] = {"F16", 1, 2, 0, 0, false, 0},
+    [ROSE_BF16] = {"BF16", 1, 2, 0, 0, false, 0},
+    [ROSE_I8] = {"int8", 1, 1, 0, 0, false, 0},
+    [ROSE_Q8_0] = {"Q8_0", 32, 34, 32, 128, false, 0},
+    [ROSE_Q4_0] = {"Q4_0", 32, 18, 32, 8, false, 0},
+    [ROSE_Q4_1] = {"Q4_1", 32, 20, 32, 0, true, 0},
+    [ROSE_Q5_0] = {"Q5_0", 32, 22, 32, 16, false, 0},
+    [ROSE_Q5_1] = {"Q5_1", 32, 24, 32, 0, true, 0},
+    [ROSE_Q4_K] = {"Q4_K", 256, 144, 32, 0, true, 0},
+    [ROSE_Q5_K] = {"Q5_K", 256, 176, 32, 0, true, 0},
+    [ROSE_Q6_K] = {"Q6_K", 256, 210, 16, 32, false, 208},
+};
 
-static const block_type g_types[] = {{ROSE_F32, 0, 0},    {ROSE_F16, 1, 0},   {ROSE_BF16, 30, 0},
-                                     {ROSE_Q8_0, 8, 128}, {ROSE_Q4_0, 2, 8},  {ROSE_Q4_1, 3, 0},
-                                     {ROSE_Q5_0, 6, 16},  {ROSE_Q5_1, 7, 0},  {ROSE_Q4_K, 12, 0},
-                                     {ROSE_Q5_K, 13, 0},  {ROSE_Q6_K, 14, 32}};
-
-enum { N_TYPES = sizeof g_types / sizeof *g_types };
-
-bool rose_ggml_dtype(uint32_t ggml_type, rose_dtype *out)
+uint64_t rose_values_bytes(rose_format f, uint64_t n)
 {
-    for (int i = 0; i < N_TYPES; i++) {
-        if (g_types[i].ggml_type != ggml_type) continue;
-        *out = g_types[i].dtype;
+    assert(n % rose_formats[f].block == 0);
+    return n / rose_formats[f].block * rose_formats[f].bytes;
+}
+
+bool rose_format_named(const char *name, rose_format *out)
+{
+    for (int f = 0; f < ROSE_N_FORMATS; f++) {
+        if (f == ROSE_I8 || strcmp(rose_formats[f].name, name) != 0) continue;
+        *out = (rose_format)f;
         return true;
     }
     return false;
-}
-
-int rose_ggml_bias(rose_dtype t)
-{
-    for (int i = 0; i < N_TYPES; i++)
-        if (g_types[i].dtype == t) return g_types[i].bias;
-    return 0;
 }
 
 static uint16_t read_u16(const uint8_t *p)
@@ -62,9 +63,9 @@ static void add_fifth_bits(uint8_t *q, const uint8_t *p)
 
 /* Blocks of 32 values: the scale d, then the minimum m (Q4_1 and Q5_1), then the fifth bits (Q5_0
  * and Q5_1), then nibbles, or bytes (Q8_0). */
-static void read_block32(rose_ggml_group *g, rose_dtype t, const uint8_t *p)
+static void read_block32(rose_ggml_group *g, rose_format t, const uint8_t *p)
 {
-    const bool has_min = t == ROSE_Q4_1 || t == ROSE_Q5_1;
+    const bool has_min = rose_formats[t].min;
     const bool five = t == ROSE_Q5_0 || t == ROSE_Q5_1;
     g->d = read_u16(p);
     p += 2;
@@ -121,14 +122,14 @@ static void read_q6_k(rose_ggml_group *g, const uint8_t *p, uint32_t group)
         g->q[i] = (uint8_t)((low[i] >> (j / 2 * 4) & 15) | (high[i] >> 2 * j & 3) << 4);
     for (int i = 0; i < 2; i++)
         memcpy(&g->scale[i], p + 192 + 2 * group + (uint32_t)i, 1);
-    g->d = read_u16(p + 208);
+    g->d = read_u16(p + rose_formats[ROSE_Q6_K].scale_at);
 }
 
-void rose_ggml_group_read(rose_ggml_group *out, rose_dtype t, const void *blocks, uint64_t g)
+void rose_ggml_group_read(rose_ggml_group *out, rose_format t, const void *blocks, uint64_t g)
 {
-    const uint32_t n = rose_dtype_block(t) / ROSE_GGML_GROUP; /* groups of a block */
+    const uint32_t n = rose_formats[t].block / ROSE_GGML_GROUP; /* groups of a block */
     assert(n == 1 || n == GROUPS_OF_K);
-    const uint8_t *p = (const uint8_t *)blocks + rose_dtype_bytes(t, g / n * n * ROSE_GGML_GROUP);
+    const uint8_t *p = (const uint8_t *)blocks + rose_values_bytes(t, g / n * n * ROSE_GGML_GROUP);
     const uint32_t j = (uint32_t)(g % n);
     *out = (rose_ggml_group){.scale = {1, 1}, .min = 1};
     if (t == ROSE_Q6_K)
@@ -139,14 +140,14 @@ void rose_ggml_group_read(rose_ggml_group *out, rose_dtype t, const void *blocks
         read_block32(out, t, p);
 }
 
-void rose_ggml_group_f32(float *out, rose_dtype t, const void *blocks, uint64_t g)
+void rose_ggml_group_f32(float *out, rose_format t, const void *blocks, uint64_t g)
 {
-    const int bias = rose_ggml_bias(t);
-    const bool has_min = bias == 0;
+    const int bias = rose_formats[t].zero;
+    const bool has_min = rose_formats[t].min;
     rose_ggml_group u;
     rose_ggml_group_read(&u, t, blocks, g);
     const float d = rose_f16_to_f32(u.d), m = rose_f16_to_f32(u.m) * (float)u.min;
-    const bool subtract = t == ROSE_Q4_K || t == ROSE_Q5_K;
+    const bool subtract = rose_formats[t].block > ROSE_GGML_GROUP;
     for (int i = 0; i < ROSE_GGML_GROUP; i++) {
         const float v = d * (float)u.scale[i / HALF] * (float)(u.q[i] - bias);
         out[i] = !has_min ? v : subtract ? v - m : v + m;
