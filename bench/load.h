@@ -13,16 +13,8 @@
 
 #include <signal.h>
 
+#include "base/fetch.h"
 #include "bench/reply.h"
-
-typedef struct rose_url {
-    char host[256]; /* without brackets, also for an IPv6 address */
-    char port[8];
-    char path[256]; /* without a slash at the end: "" or "/base" */
-} rose_url;
-
-/* Parses http://HOST[:PORT][/PATH]. Errors: INVAL names what is wrong. */
-rose_status rose_url_parse(rose_url *out, const char *text, rose_err *err);
 
 /* Appends one request, head and body, to out. body NULL makes it a GET. */
 rose_status rose_request_write(rose_buf *out, const rose_url *u, const char *path, const char *key,
@@ -55,12 +47,9 @@ typedef struct rose_load_opts {
 rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, uint32_t n,
                           rose_reply *replies, rose_err *err);
 
-/* Sends one blocking GET that takes at most timeout_ms, for example of /ready. *status is the
- * HTTP status, or 0 if no reply came. body (may be NULL) gets the body of the reply. */
-rose_status rose_http_get(const rose_url *u, const char *path, uint32_t timeout_ms, int *status,
-                          rose_buf *body, rose_err *err);
-/* Sends one blocking POST with a JSON body; otherwise as rose_http_get. body NULL makes the
- * request a GET. */
+/* Sends one blocking request that takes at most timeout_ms: a POST of a JSON body, or a GET if post
+ * is NULL. *status is the HTTP status, or 0 if no reply came. body (may be NULL) gets the body of
+ * the reply. */
 rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 

@@ -224,7 +224,7 @@ static rose_status wait_ready(rose_server *s, const char *path, const rose_serve
     char dead[320];
     for (;;) {
         int status = 0;
-        rose_http_get(&s->url, path, GET_TIMEOUT_MS, &status, NULL, NULL);
+        rose_http_call(&s->url, path, NULL, GET_TIMEOUT_MS, &status, NULL, NULL);
         if (status == 200) {
             s->ready_s = (double)(rose_now_ns() - start_ns) * 1e-9;
             return ROSE_OK;
@@ -248,8 +248,9 @@ static void get_string(const rose_url *u, const char *path, const char *key, cha
     rose_json *o = NULL;
     int status;
     out[0] = '\0';
-    if (rose_http_get(u, path, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK && status == 200 &&
-        body.data != NULL && rose_json_parse(&o, body.data, body.len, 0, &e) == ROSE_OK) {
+    if (rose_http_call(u, path, NULL, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK &&
+        status == 200 && body.data != NULL &&
+        rose_json_parse(&o, body.data, body.len, 0, &e) == ROSE_OK) {
         const rose_json *v = rose_json_at(rose_json_get(o, "data"), 0);
         v = rose_json_get(v != NULL ? v : o, key);
         if (rose_json_is_string(v)) snprintf(out, cap, "%s", rose_json_text(v));
@@ -330,7 +331,7 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     } else {
         int status;
         s->log[0] = '\0';
-        st = rose_http_get(&s->url, "/v1/models", GET_TIMEOUT_MS, &status, NULL, err);
+        st = rose_http_call(&s->url, "/v1/models", NULL, GET_TIMEOUT_MS, &status, NULL, err);
     }
     if (st == ROSE_OK) {
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);

@@ -111,7 +111,7 @@ rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err
     rose_buf body = {0};
     int status;
     *out = (rose_watch){0};
-    rose_status st = rose_http_get(&s->url, "/metrics", GET_TIMEOUT_MS, &status, &body, err);
+    rose_status st = rose_http_call(&s->url, "/metrics", NULL, GET_TIMEOUT_MS, &status, &body, err);
     if (st == ROSE_OK && status != 200)
         st = rose_fail(err, ROSE_E_FORMAT, "/metrics: HTTP status %d", status);
     if (st == ROSE_OK) rose_watch_parse(out, body.data, body.len);

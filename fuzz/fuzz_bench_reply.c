@@ -36,8 +36,8 @@ static void check(const rose_reply *r)
     }
     if (r->first_ns > r->last_ns) abort();
     if (r->error[0] == '\0' && (r->n_tokens == 0 || r->status != 200 || r->first_ns == 0)) abort();
-    if (rose_utf8_valid_prefix((const uint8_t *)r->error, strlen(r->error)) != strlen(r->error) ||
-        rose_utf8_valid_prefix((const uint8_t *)r->finish, strlen(r->finish)) != strlen(r->finish))
+    if (rose_utf8_valid_prefix(r->error, strlen(r->error)) != strlen(r->error) ||
+        rose_utf8_valid_prefix(r->finish, strlen(r->finish)) != strlen(r->finish))
         abort();
 }
 

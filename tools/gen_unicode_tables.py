@@ -110,29 +110,34 @@ def norm_exceptions():
     return found
 
 
-def ranges(points):
-    out = []
-    for c in sorted(points):
-        if out and out[-1][1] == c - 1:
-            out[-1][1] = c
-        else:
-            out.append([c, c])
-    return out
+def emit_runs(named):
+    """Neighbouring code points of the same classes as runs, which name their classes by a number."""
+    kinds, runs = {0: 0}, []
+    of = [0] * 0x110000
+    for bit, (_, points) in enumerate(named):
+        for c in points:
+            of[c] |= 1 << bit
+    for c in range(0xD800, 0xE000):
+        of[c] = 1 << 31
+    for c, classes in enumerate(of):
+        kind = kinds.setdefault(classes, len(kinds))
+        if not runs or runs[-1][1] != kind:
+            runs.append((c, kind))
+    print("const uint32_t rose_cp_kinds[] = {")
+    wrap(f"0x{classes:x}," for classes in kinds)
+    print("};\n\nconst rose_cp_run rose_cp_runs[] = {")
+    wrap(f"{{0x{first:x},{kind}}}," for first, kind in [*runs, (0x110000, 0)])
+    print("};")
 
 
-def emit(name, points):
-    rs = ranges(points)
-    print(f"static const rose_cp_range {name}[] = {{")
+def wrap(items):
     line = "   "
-    for lo, hi in rs:
-        item = f" {{0x{lo:x}, 0x{hi:x}}},"
-        if len(line) + len(item) > 100:
+    for item in items:
+        if len(line) + 1 + len(item) > 100:
             print(line)
             line = "   "
-        line += item
+        line += " " + item
     print(line)
-    print("};")
-    return len(rs)
 
 
 def main():
@@ -147,12 +152,10 @@ def main():
           f"{tokenizers.__version__};\n * do not edit. See unicode.h. */")
     print("/* clang-format off */")
     print('#include "tokenizer/unicode.h"\n')
-    for i, (_, points) in enumerate(named):
-        emit(f"set_{i}", points)
-    print("\nconst rose_cp_set rose_cp_sets[] = {")
-    for i, (name, _) in enumerate(named):
-        print(f'    {{"{name}", set_{i}, sizeof set_{i} / sizeof set_{i}[0]}},')
-    print("    {NULL, NULL, 0},\n};")
+    print("const char *const rose_cp_names[] = {")
+    wrap(f'"{name}",' for name, _ in named)
+    print("    NULL\n};\n")
+    emit_runs(named)
 
 
 main()

@@ -34,6 +34,18 @@ bool rose_api_fail_nomem(rose_api_error *e)
     return rose_api_fail(e, 503, "out_of_memory", NULL, "the server is out of memory");
 }
 
+bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted)
+{
+    return rose_api_fail(e, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
+}
+
+bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why)
+{
+    return rose_api_fail(e, 400, "unsupported_field", name,
+                         "field '%.80s' is not supported by this server%s%s", name,
+                         why != NULL ? ": " : "", why != NULL ? why : "");
+}
+
 void rose_api_fail_status(rose_api_error *e, rose_status st, const rose_err *err,
                           const rose_engine *engine)
 {

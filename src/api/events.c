@@ -24,11 +24,6 @@ static bool wanted(const rose_api_job *j)
     return j->r != NULL && j->err.status == 0;
 }
 
-static const rose_engine *engine_of(const rose_api_job *j)
-{
-    return atomic_load_explicit(&j->api->engine, memory_order_acquire); /* pairs with set_engine */
-}
-
 static void cancel_all(rose_api_job *j)
 {
     for (uint32_t i = 0; i < j->n_submitted; i++) {
@@ -73,7 +68,7 @@ static void lose(rose_api_job *j)
 static void note_stop_id(rose_api_choice *c, uint32_t id)
 {
     const rose_api_job *j = c->job;
-    const rose_arch *a = rose_engine_arch(engine_of(j));
+    const rose_arch *a = rose_engine_arch(rose_api_engine(j->api));
     if (!j->asked.ignore_eos && rose_arch_is_eos(a, id)) return;
     c->stop_kind = ROSE_API_STOP_ID;
     c->stop_id = id;
@@ -140,7 +135,7 @@ static void flush_text(rose_api_choice *c, rose_finish finish)
 
 static void fail_engine(rose_api_job *j)
 {
-    const char *why = rose_engine_failure(engine_of(j));
+    const char *why = rose_engine_failure(rose_api_engine(j->api));
     if (why != NULL)
         rose_api_fail(&j->err, 500, "engine_error", NULL, "the engine failed: %s", why);
     else
@@ -155,7 +150,7 @@ static void take_failure(rose_api_choice *c, rose_finish finish)
     if (finish == ROSE_FINISH_CANCELLED)
         rose_api_fail_status(&j->err, ROSE_E_CLOSED, NULL, NULL);
     else if (finish == ROSE_FINISH_LATE)
-        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, engine_of(j));
+        rose_api_fail_status(&j->err, ROSE_E_LATE, NULL, rose_api_engine(j->api));
     else if (finish == ROSE_FINISH_NO_TOKEN)
         rose_api_fail(&j->err, 400, "no_token_left", NULL,
                       "after %u tokens %sallowed_token_ids, bad_words, min_tokens and "
@@ -324,7 +319,7 @@ static uint64_t ping_ns(const rose_api *a)
 /* Whether the engine computes the prompt, or will do so after the step that it is busy with. */
 static bool has_begun(const rose_api_job *j)
 {
-    if (rose_engine_has_room(engine_of(j))) return true;
+    if (rose_engine_has_room(rose_api_engine(j->api))) return true;
     for (uint32_t i = 0; i < j->n_submitted; i++) {
         const rose_request *req = j->choices[i].req;
         if (req != NULL && rose_request_has_begun(req)) return true;

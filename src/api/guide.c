@@ -40,7 +40,7 @@ void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats
 /* Builds the vocabulary and the empty cache. With the lock. */
 static rose_status make_cache(rose_api *a, rose_grammar_cache **out, rose_err *err)
 {
-    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(a);
     const rose_arch *arch = rose_engine_arch(e);
     const rose_prof_span span = rose_prof_begin("api.vocabulary");
     const rose_status st = rose_grammar_cache_open(out, a->tok, arch->vocab_size, arch->eos_ids,
@@ -115,8 +115,7 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     j->declined = st == ROSE_E_EMPTY;
     if (st == ROSE_OK || st == ROSE_E_EMPTY) return st == ROSE_OK;
     if (st == ROSE_E_FULL && err.msg[0] == '\0') {
-        rose_api_fail_status(&j->err, st, NULL,
-                             atomic_load_explicit(&j->api->engine, memory_order_acquire));
+        rose_api_fail_status(&j->err, st, NULL, rose_api_engine(j->api));
         return false;
     }
     if (st == ROSE_E_FULL)

@@ -22,7 +22,7 @@ enum { MAX_SHORT_CHOICES = 4 };
  * SplitMix64. */
 static uint64_t choice_seed(uint64_t seed, uint64_t i)
 {
-    return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
+    return i == 0 ? seed : rose_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
 
 /* The seed of a prompt whose request has none. --seed: output i of SplitMix64, where i counts these
@@ -36,15 +36,8 @@ static uint64_t own_seed(rose_api *a)
         return choice_seed(a->o.seed, i + 1);
     }
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        seed = rose_api_mix64(rose_now_ns());
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = rose_mix64(rose_now_ns());
     return seed;
-}
-
-/* Whether the client has left. relaxed: the answer only saves work. */
-static bool is_gone(const rose_api_job *j)
-{
-    return atomic_load_explicit(&j->gone, memory_order_relaxed);
 }
 
 rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_kind kind,
@@ -77,7 +70,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
     snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
-             (unsigned long long)rose_api_mix64(atomic_fetch_add_explicit(
+             (unsigned long long)rose_mix64(atomic_fetch_add_explicit(
                  &a->next_id, 0x9E3779B97F4A7C15u, memory_order_relaxed)));
     io->n_jobs++;
     return j;
@@ -274,8 +267,7 @@ static bool reserve_live(rose_api_job *j, uint32_t n)
     if (before + n < ROSE_API_MAX_LIVE)
         return true; /* the sink's capacity must be one more than the number of requests */
     atomic_fetch_sub_explicit(&j->io->n_live, n, memory_order_relaxed);
-    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL,
-                         atomic_load_explicit(&j->api->engine, memory_order_acquire));
+    rose_api_fail_status(&j->err, ROSE_E_FULL, NULL, rose_api_engine(j->api));
     return false;
 }
 
@@ -295,7 +287,7 @@ static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
 static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules)
 {
     const rose_api_prompts *prompts = &j->prompts;
-    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
+    rose_engine *e = rose_api_engine(j->api);
     const uint32_t n = j->asked.n;
     rose_request_opts o = {.max_tokens = j->asked.max_tokens,
                            .score_only = j->asked.max_tokens == 0,
@@ -444,7 +436,7 @@ static void submit(rose_api_job *j, const run *r, const rose_api_rules *rules)
     if (!load_stops(j, &r->p) || !create_choices(j, &r->p) || !note_ignored(j, &r->ignored)) return;
     for (uint32_t i = 0; i < j->prompts.n; i++)
         j->n_prompt_tokens += (uint32_t)j->prompts.v[i].len;
-    if (is_gone(j)) return;
+    if (rose_api_is_gone(j)) return;
     const rose_prof_span span = rose_prof_begin("api.submit");
     submit_all(j, &r->p, rules);
     rose_prof_end_with(&span, "choices", j->n_submitted);
@@ -543,7 +535,7 @@ static uint64_t count_choices(const rose_api_params *p)
 static void run_body(rose_api_job *j, rose_encoder *enc)
 {
     const rose_api *a = j->api;
-    rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    rose_engine *e = rose_api_engine(a);
     run r = {.ignored = {.strict = a->o.strict_fields}};
     r.c = (rose_api_prompt_ctx){.enc = enc,
                                 .tok = a->tok,
@@ -586,7 +578,7 @@ static void run_task(rose_api_job *j)
 
 static void process(rose_api_job *j, rose_encoder *enc)
 {
-    if (is_gone(j)) return;
+    if (rose_api_is_gone(j)) return;
     j->t_worker = rose_now_ns();
     if ((j->kind & (ROSE_API_PROFILE_START | ROSE_API_PROFILE_STOP | ROSE_API_STORE)) != 0)
         run_task(j);

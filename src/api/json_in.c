@@ -27,14 +27,11 @@ double rose_api_json_peek(const char *body, size_t len, const char *key)
 {
     rose_json_scan s = {.begin = body, .p = body, .end = body + len};
     rose_buf scratch = {0};
-    const char *name;
-    size_t n;
+    rose_status st = ROSE_OK;
     double x = 0;
     if (memmem(body, len, key, strlen(key)) == NULL) return 0;
-    rose_status st = rose_json_scan_open(&s, '{');
-    for (bool first = true; x <= 0 && rose_json_scan_more(&s, '}', &first, &st);) {
-        if ((st = rose_json_scan_key(&s, &scratch, &name, &n)) != ROSE_OK) break;
-        if (n == strlen(key) && memcmp(name, key, n) == 0)
+    for (rose_json_member m = {0}; x <= 0 && rose_json_scan_member(&s, &scratch, &m, &st);) {
+        if (rose_json_member_is(&m, key))
             x = small_number(&s);
         else
             st = rose_json_scan_skip(&s);
@@ -46,6 +43,13 @@ double rose_api_json_peek(const char *body, size_t len, const char *key)
 bool rose_api_json_is(const rose_json *v, const char *text)
 {
     return rose_json_is_string(v) && strcmp(rose_json_text(v), text) == 0;
+}
+
+bool rose_api_is_one_of(const char *key, const char *const *names)
+{
+    while (key != NULL && *names != NULL && strcmp(key, *names) != 0)
+        names++;
+    return key != NULL && *names != NULL;
 }
 
 /* Names the encoding of a body whose first bytes show that it is not UTF-8 text; else NULL. The

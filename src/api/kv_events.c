@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -468,11 +467,7 @@ static void *publisher_main(void *arg)
 
 static rose_status start_thread(rose_kv_events *x, rose_err *err)
 {
-    sigset_t all, old;
-    sigfillset(&all); /* the main thread handles signals */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int rc = pthread_create(&x->thread, NULL, publisher_main, x);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int rc = rose_thread_start(&x->thread, publisher_main, x);
     x->started = rc == 0;
     return rc == 0 ? ROSE_OK : rose_fail(err, ROSE_E_IO, "thread of KV events: %s", strerror(rc));
 }

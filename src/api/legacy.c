@@ -19,11 +19,6 @@ static bool put(rose_json *object, const char *key, rose_json *v, rose_api_error
     return rose_json_set_new(object, key, v) == 0 || rose_api_fail_nomem(err);
 }
 
-static bool wrong(rose_api_error *err, const char *param, const char *wanted)
-{
-    return rose_api_fail(err, 400, NULL, param, "field '%s' must be %s", param, wanted);
-}
-
 /* ---- tools ---- */
 
 /* The member `function` of a tool, or its name in a choice, is flat in the Responses API. */
@@ -52,13 +47,6 @@ static bool nest_tools(rose_json *tools, rose_api_error *err)
     return true;
 }
 
-static bool is_one_of(const char *key, const char *const *names)
-{
-    while (*names != NULL && strcmp(*names, key) != 0)
-        names++;
-    return *names != NULL;
-}
-
 /* Programs that write the schema of a tool write null for `properties` or `required` that an object
  * does not have. Chat templates and grammars expect no null there. */
 static void drop_nulls(rose_json *schema)
@@ -75,8 +63,8 @@ static void drop_nulls(rose_json *schema)
         if (v != NULL && rose_json_is_null(v)) rose_json_del(schema, dropped[i]);
     }
     rose_json_each (schema, key, v) {
-        if (is_one_of(key, values)) continue;
-        if (is_one_of(key, maps)) {
+        if (rose_api_is_one_of(key, values)) continue;
+        if (rose_api_is_one_of(key, maps)) {
             rose_json_each (v, inner, x)
                 drop_nulls(x);
         } else {
@@ -90,7 +78,8 @@ static void drop_nulls(rose_json *schema)
 static bool take_functions(rose_json *chat, rose_api_error *err)
 {
     const rose_json *functions = rose_json_get(chat, "functions");
-    if (!rose_json_is_array(functions)) return wrong(err, "functions", "a list of objects");
+    if (!rose_json_is_array(functions))
+        return rose_api_fail_wrong(err, "functions", "a list of objects");
     if (is_given(rose_json_get(chat, "tools")))
         return rose_api_fail(err, 400, NULL, "functions",
                              "fields 'functions' and 'tools' exclude each other");
@@ -124,7 +113,7 @@ static bool take_function_call(rose_json *chat, rose_api_error *err)
     else if (rose_json_is_string(name))
         ok = choose(chat, name, err);
     else
-        return wrong(err, "function_call", "\"none\", \"auto\" or {\"name\": ...}");
+        return rose_api_fail_wrong(err, "function_call", "\"none\", \"auto\" or {\"name\": ...}");
     return ok && (rose_json_del(chat, "function_call") == 0 || rose_api_fail_nomem(err));
 }
 
@@ -186,9 +175,10 @@ static bool take_allowed(rose_json *chat, const rose_json *choice, rose_api_erro
     const rose_json *mode = rose_json_get(a, "mode"), *allowed = rose_json_get(a, "tools");
     const bool required = rose_api_json_is(mode, "required");
     if (!rose_json_is_array(allowed) || (!required && !rose_api_json_is(mode, "auto")))
-        return wrong(err, "tool_choice",
-                     "{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\" or "
-                     "\"required\", \"tools\": [...]}}");
+        return rose_api_fail_wrong(
+            err, "tool_choice",
+            "{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\" or "
+            "\"required\", \"tools\": [...]}}");
     rose_json *kept = keep_allowed(rose_json_get(chat, "tools"), allowed, err);
     if (kept == NULL) return false;
     const bool none = rose_json_count(kept) == 0;

@@ -67,9 +67,7 @@ static bool may_be_slow(rose_api_job *j, rose_api_error *err)
     const rose_status st = rose_api_workers_may_compile(j->api->workers, j);
     j->declined = st == ROSE_E_EMPTY;
     *err = (rose_api_error){0};
-    if (st == ROSE_E_FULL)
-        rose_api_fail_status(err, st, NULL,
-                             atomic_load_explicit(&j->api->engine, memory_order_acquire));
+    if (st == ROSE_E_FULL) rose_api_fail_status(err, st, NULL, rose_api_engine(j->api));
     return st == ROSE_OK;
 }
 

@@ -462,7 +462,7 @@ static void put_process(page *p)
 void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
 {
     page p = {.o = o, .a = a};
-    const rose_engine *e = atomic_load_explicit(&a->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(a);
     rose_api_metrics *sum = calloc(1, sizeof *sum);
     if (sum == NULL) {
         o->oom = true;

@@ -435,7 +435,7 @@ static bool create_results(const input *in, rose_api_pooled *d)
 void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     const rose_pooling_config *pooling = &c->api->o.pooling;
-    const rose_engine *e = atomic_load_explicit(&c->api->engine, memory_order_acquire);
+    const rose_engine *e = rose_api_engine(c->api);
     /* An embedding leaves room for a token, which is never computed. */
     const input in = {.j = j, .p = p, .c = c, .most = c->max_model_len - 1};
     rose_api_pooled *d = calloc(1, sizeof *d);
@@ -453,7 +453,7 @@ void rose_api_pooled_run(rose_api_job *j, const rose_api_params *p, const rose_a
         j->kind == ROSE_API_EMBED ? read_embed(&in, d) && load_embed(&in) : load_pairs(&in, d);
     j->t_tokenized = rose_now_ns();
     ok = ok && create_choices(&in, d) && create_results(&in, d);
-    if (!ok || atomic_load_explicit(&j->gone, memory_order_relaxed)) return; /* only saves work */
+    if (!ok || rose_api_is_gone(j)) return;
     if (rose_api_pooled_submit(j)) return;
     for (uint32_t i = 0; i < j->n_submitted; i++)
         rose_request_cancel(j->choices[i].req);
@@ -466,7 +466,7 @@ static rose_status submit_one(rose_api_job *j, uint32_t i, rose_err *err)
     /* of the last token of the prompt alone, which is the answer */
     rose_request_rules rules = {.repetition = 1, .prompt_logprobs = true};
     rose_api_pooled *d = j->pooled;
-    rose_engine *e = atomic_load_explicit(&j->api->engine, memory_order_acquire);
+    rose_engine *e = rose_api_engine(j->api);
     const rose_ids *ids = &j->prompts.v[d->ranks ? i / 2 : i];
     rose_request_opts o = {.prompt = ids->data,
                            .n_prompt = (uint32_t)ids->len,
@@ -508,8 +508,7 @@ bool rose_api_pooled_submit(rose_api_job *j)
         const rose_status st = submit_one(j, j->n_submitted, &err);
         if (st == ROSE_E_FULL && j->n_submitted > j->n_released) return true; /* later */
         if (st != ROSE_OK) {
-            rose_api_fail_status(&j->err, st, &err,
-                                 atomic_load_explicit(&j->api->engine, memory_order_acquire));
+            rose_api_fail_status(&j->err, st, &err, rose_api_engine(j->api));
             return false;
         }
         j->n_submitted++;

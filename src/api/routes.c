@@ -40,12 +40,6 @@ static void fail(rose_api_io *io, rose_http_req *r, int status, const char *code
     rose_api_reply_error(io, r, &e);
 }
 
-/* NULL while loading. */
-static rose_engine *engine_of(const rose_api *a)
-{
-    return atomic_load_explicit(&a->engine, memory_order_acquire); /* pairs with set_engine */
-}
-
 static bool is_draining(const rose_api *a)
 {
     return atomic_load_explicit(&a->draining, memory_order_relaxed); /* a flag by itself */
@@ -55,7 +49,7 @@ static bool is_draining(const rose_api *a)
  * loads, and llama-server answers 503. */
 static void get_health(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     rose_engine_stats s = {0};
     rose_api_out o = {0};
     if (e != NULL) s = rose_engine_get_stats(e);
@@ -73,7 +67,7 @@ static void get_health(rose_api_io *io, rose_http_req *r)
 
 static void get_ready(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     const char *state = "ready";
     rose_api_out o = {0};
     if (e == NULL)
@@ -154,7 +148,7 @@ static bool path_equals(const char *text, const char *name)
 
 static void get_model(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     const char *path = rose_http_req_path(r) + strlen("/v1/models/");
     const char *id = io->api->model_id;
     rose_api_out o = {0};
@@ -177,7 +171,7 @@ static void get_model(rose_api_io *io, rose_http_req *r)
 /* NULL while loading; then the request is answered. */
 static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
 {
-    rose_engine *e = engine_of(io->api);
+    rose_engine *e = rose_api_engine(io->api);
     if (e == NULL) fail(io, r, 503, "service_unavailable", "the model is still loading");
     return e;
 }
@@ -261,7 +255,7 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 {
     rose_api *a = io->api;
     if (io->n_jobs >= ROSE_API_MAX_LIVE) {
-        rose_api_fail_status(err, ROSE_E_FULL, NULL, engine_of(a));
+        rose_api_fail_status(err, ROSE_E_FULL, NULL, rose_api_engine(a));
         return false;
     }
     if (io->piece == NULL) io->piece = malloc(rose_detok_cap(a->tok) + 16);
@@ -277,7 +271,7 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, rose_api_error *err)
 {
     rose_api *a = io->api;
-    if (engine_of(a) == NULL)
+    if (rose_api_engine(a) == NULL)
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
     if (is_draining(a))
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
@@ -357,7 +351,7 @@ static void start(rose_api_io *io, rose_http_req *r, const route *rt)
     } else if (!rose_api_workers_push(a->workers, j)) {
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
-        rose_api_fail_status(&err, ROSE_E_FULL, NULL, engine_of(a));
+        rose_api_fail_status(&err, ROSE_E_FULL, NULL, rose_api_engine(a));
         rose_api_reply_error(io, r, &err);
     } else {
         rose_api_job_watch(j, timeout_s);

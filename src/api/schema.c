@@ -233,11 +233,6 @@ static bool is_off(const rose_json *v, uint8_t off)
            ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
-static bool wrong_type(rose_api_error *err, const char *name, const char *wanted)
-{
-    return rose_api_fail(err, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
-}
-
 /* Reads an integer. Many clients have only floats, so 40.0 is also an integer. */
 static bool read_int(const rose_json *v, int64_t *i)
 {
@@ -257,7 +252,7 @@ static bool take_int(char *at, const field *f, const rose_json *v, const rose_ap
         return rose_api_fail(err, 400, NULL, f->name,
                              "field '%s' is an integer that does not fit 64 bits: %.40s", f->name,
                              rose_json_number_text(v, NULL));
-    if (!read_int(v, &i)) return wrong_type(err, f->name, "an integer");
+    if (!read_int(v, &i)) return rose_api_fail_wrong(err, f->name, "an integer");
     if (f->at == AT(n) && (i < 1 || i > (int64_t)o->max_n))
         return rose_api_fail(err, 400, NULL, f->name, "field 'n' must be 1 to %u, got %lld",
                              o->max_n, (long long)i);
@@ -270,7 +265,7 @@ static bool take_int(char *at, const field *f, const rose_json *v, const rose_ap
 
 static bool take_num(char *at, const field *f, const rose_json *v, rose_api_error *err)
 {
-    if (!rose_json_is_number(v)) return wrong_type(err, f->name, "a number");
+    if (!rose_json_is_number(v)) return rose_api_fail_wrong(err, f->name, "a number");
     double d = rose_json_number_value(v);
     if (!isfinite(d) || d < f->lo || d > f->hi)
         return rose_api_fail(err, 400, NULL, f->name, "field '%s' must be %s, got %g", f->name,
@@ -292,23 +287,16 @@ static bool is_served(const rose_json *name, const rose_api_schema_opts *o)
 
 static bool take_model(const rose_json *v, const rose_api_schema_opts *o, rose_api_error *err)
 {
-    if (!rose_json_is_string(v)) return wrong_type(err, "model", "a string");
+    if (!rose_json_is_string(v)) return rose_api_fail_wrong(err, "model", "a string");
     if (is_served(v, o)) return true;
     return rose_api_fail(err, 404, "model_not_found", "model",
                          "the model '%.200s' does not exist; this server serves '%.200s'",
                          rose_json_text(v), o->model_id);
 }
 
-/* Refuses a known field that this server does not support. */
-static bool refuse(const char *name, rose_api_error *err)
-{
-    return rose_api_fail(err, 400, "unsupported_field", name,
-                         "field '%.80s' is not supported by this server", name);
-}
-
 static bool take_hint(const char *name, rose_api_ignored *g, rose_api_error *err)
 {
-    if (g->strict) return refuse(name, err);
+    if (g->strict) return rose_api_fail_unsupported(err, name, NULL);
     rose_api_ignored_add(g, name);
     return true;
 }
@@ -320,7 +308,7 @@ static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
     bool b = rose_json_is_true(v);
     switch ((field_type)f->type) {
     case T_BOOL:
-        if (!rose_json_is_boolean(v)) return wrong_type(err, f->name, "true or false");
+        if (!rose_json_is_boolean(v)) return rose_api_fail_wrong(err, f->name, "true or false");
         memcpy(at, &b, sizeof b);
         return true;
     case T_INT:
@@ -332,11 +320,11 @@ static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
         memcpy(at, &v, sizeof v);
         return true;
     case T_LABEL:
-        return rose_json_is_string(v) || wrong_type(err, f->name, "a string");
+        return rose_json_is_string(v) || rose_api_fail_wrong(err, f->name, "a string");
     case T_MODEL:
         return take_model(v, o, err);
     case T_REFUSED:
-        return is_off(v, f->off) || refuse(f->name, err);
+        return is_off(v, f->off) || rose_api_fail_unsupported(err, f->name, NULL);
     case T_HINT:
         return is_off(v, f->off) || take_hint(f->name, g, err);
     case T_ANY:
@@ -349,7 +337,7 @@ static bool check_stop(const rose_json *stop, const rose_api_schema_opts *o, ros
 {
     if (stop == NULL) return true;
     if (!rose_json_is_string(stop) && !rose_json_is_array(stop))
-        return wrong_type(err, "stop", "a string or a list of strings");
+        return rose_api_fail_wrong(err, "stop", "a string or a list of strings");
     size_t n = rose_json_is_array(stop) ? rose_json_count(stop) : 1;
     if (n > o->max_stop)
         return rose_api_fail(err, 400, NULL, "stop",
@@ -357,7 +345,7 @@ static bool check_stop(const rose_json *stop, const rose_api_schema_opts *o, ros
     for (size_t i = 0; i < n; i++) {
         const rose_json *s = rose_json_is_array(stop) ? rose_json_at(stop, i) : stop;
         if (!rose_json_is_string(s))
-            return wrong_type(err, "stop", "a string or a list of strings");
+            return rose_api_fail_wrong(err, "stop", "a string or a list of strings");
         if (rose_json_text_len(s) == 0)
             return rose_api_fail(err, 400, NULL, "stop", "a stop string must not be empty");
         if (rose_json_text_len(s) > ROSE_STOP_MAX_BYTES)
@@ -372,13 +360,13 @@ static bool check_stop(const rose_json *stop, const rose_api_schema_opts *o, ros
 static bool check_salt(const rose_json *salt, rose_api_error *err)
 {
     return salt == NULL || (rose_json_is_string(salt) && rose_json_text_len(salt) > 0) ||
-           wrong_type(err, "cache_salt", "a string that is not empty");
+           rose_api_fail_wrong(err, "cache_salt", "a string that is not empty");
 }
 
 static bool take_flag(bool *out, const char *name, const rose_json *v, rose_api_error *err)
 {
     if (!rose_json_is_boolean(v) && !rose_json_is_null(v))
-        return wrong_type(err, name, "true or false");
+        return rose_api_fail_wrong(err, name, "true or false");
     *out = rose_json_is_true(v);
     return true;
 }
@@ -403,7 +391,7 @@ static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_a
     rose_json *v;
     if (p->stream_options == NULL) return true;
     if (!rose_json_is_object(p->stream_options))
-        return wrong_type(err, "stream_options", "an object");
+        return rose_api_fail_wrong(err, "stream_options", "an object");
     if (!p->stream && rose_json_size(p->stream_options) > 0) /* as in vLLM */
         return rose_api_fail(err, 400, NULL, "stream_options",
                              "field 'stream_options' is only allowed when 'stream' is true");
@@ -455,7 +443,7 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
             return rose_api_fail(err, 400, NULL, "top_logprobs",
                                  "field 'top_logprobs' needs 'logprobs' to be true");
     } else if (v != NULL && !rose_json_is_false(v)) {
-        if (!read_int(v, &p->n_logprobs)) return wrong_type(err, "logprobs", "an integer");
+        if (!read_int(v, &p->n_logprobs)) return rose_api_fail_wrong(err, "logprobs", "an integer");
         if (p->n_logprobs < 0 || p->n_logprobs > TOP)
             return rose_api_fail(err, 400, NULL, "logprobs",
                                  "field 'logprobs' must be 0 to %d, got %lld", TOP,
@@ -473,9 +461,9 @@ static bool take_list(const rose_json **v, const char *name, rose_api_error *err
     if (*v == NULL) return true;
     for (size_t i = 0; i < rose_json_count(*v); i++) {
         if (!rose_json_is_object(rose_json_at(*v, i)))
-            return wrong_type(err, name, "a list of objects");
+            return rose_api_fail_wrong(err, name, "a list of objects");
     }
-    if (!rose_json_is_array(*v)) return wrong_type(err, name, "a list of objects");
+    if (!rose_json_is_array(*v)) return rose_api_fail_wrong(err, name, "a list of objects");
     if (rose_json_count(*v) == 0) *v = NULL;
     return true;
 }
@@ -484,7 +472,8 @@ static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, ro
 {
     if (p->chat_template != NULL && is_empty(p->chat_template)) p->chat_template = NULL;
     if (p->chat_template == NULL) return true;
-    if (!rose_json_is_string(p->chat_template)) return wrong_type(err, "chat_template", "a string");
+    if (!rose_json_is_string(p->chat_template))
+        return rose_api_fail_wrong(err, "chat_template", "a string");
     return o->trust_template ||
            rose_api_fail(err, 400, "unsupported_field", "chat_template",
                          "field 'chat_template' is not supported by this server: it was started "
@@ -500,11 +489,12 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
         return false;
     const bool templated = o->has_template || p->chat_template != NULL;
     if (p->chat_kwargs != NULL && !rose_json_is_object(p->chat_kwargs))
-        return wrong_type(err, "chat_template_kwargs", "an object");
+        return rose_api_fail_wrong(err, "chat_template_kwargs", "an object");
     if (p->chat_kwargs != NULL && !templated && !is_empty(p->chat_kwargs) &&
         !take_hint("chat_template_kwargs", g, err))
         return false;
-    if (p->documents != NULL && !templated) return refuse("documents", err);
+    if (p->documents != NULL && !templated)
+        return rose_api_fail_unsupported(err, "documents", NULL);
     return kind != ROSE_API_CHAT || rose_api_tools_check(p, g, err);
 }
 

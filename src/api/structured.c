@@ -50,11 +50,6 @@ enum { MAX_JSON_TEXT = 1 << 20 };
 /* Most texts of a list. Each needs about a kilobyte of memory while the grammar is compiled. */
 enum { MAX_CHOICES = 1 << 17 };
 
-static bool wrong(rose_api_error *err, const char *name, const char *wanted)
-{
-    return rose_api_fail(err, 400, NULL, name, "field '%s' must be %s", name, wanted);
-}
-
 /* Notes what a field asks for; a second one is refused. */
 static bool ask(rose_api_structure *s, const char *name, rose_grammar_kind kind, bool order,
                 const rose_json *value, rose_api_error *err)
@@ -82,16 +77,16 @@ static bool take_source(rose_api_structure *s, const source *f, const char *name
     const bool empty = rose_json_is_string(v) && rose_json_text_len(v) == 0;
     if (v == NULL || rose_json_is_null(v) || (empty && f->empty_is_off)) return true;
     if (f->form == FORM_TEXT && (!rose_json_is_string(v) || empty))
-        return wrong(err, name, "a string that is not empty");
+        return rose_api_fail_wrong(err, name, "a string that is not empty");
     if (f->form == FORM_LIST && !is_text_list(v))
-        return wrong(err, name, "a list of at least one string");
+        return rose_api_fail_wrong(err, name, "a list of at least one string");
     if (rose_json_count(v) > MAX_CHOICES)
         return rose_api_fail(err, 400, NULL, name,
                              "field '%s' has %zu texts, and the limit is %d: describe them with a "
                              "regular expression",
                              name, rose_json_count(v), MAX_CHOICES);
     if (f->form == FORM_SCHEMA && !rose_json_is_object(v) && (!rose_json_is_string(v) || empty))
-        return wrong(err, name, "an object, or a string that holds JSON");
+        return rose_api_fail_wrong(err, name, "an object, or a string that holds JSON");
     if (f->form == FORM_SCHEMA && rose_json_text_len(v) > MAX_JSON_TEXT)
         return rose_api_fail(err, 400, NULL, name,
                              "field '%s' is a string of %zu bytes, and the limit is %d: send the "
@@ -135,15 +130,17 @@ static bool take_json_schema(rose_api_structure *s, const rose_json *v, rose_api
     const rose_json *name = present(body, "name"), *text = present(body, "description");
     const rose_json *strict = present(body, "strict");
     if (!rose_json_is_object(body))
-        return wrong(err, "response_format.json_schema", "an object with 'name' and 'schema'");
+        return rose_api_fail_wrong(err, "response_format.json_schema",
+                                   "an object with 'name' and 'schema'");
     if (!rose_json_is_object(schema))
-        return wrong(err, "response_format.json_schema.schema", "an object: a JSON schema");
+        return rose_api_fail_wrong(err, "response_format.json_schema.schema",
+                                   "an object: a JSON schema");
     if (name != NULL && !rose_json_is_string(name))
-        return wrong(err, "response_format.json_schema.name", "a string");
+        return rose_api_fail_wrong(err, "response_format.json_schema.name", "a string");
     if (text != NULL && !rose_json_is_string(text))
-        return wrong(err, "response_format.json_schema.description", "a string");
+        return rose_api_fail_wrong(err, "response_format.json_schema.description", "a string");
     if (strict != NULL && !rose_json_is_boolean(strict))
-        return wrong(err, "response_format.json_schema.strict", "true or false");
+        return rose_api_fail_wrong(err, "response_format.json_schema.strict", "true or false");
     return check_members(v, "response_format", " type json_schema ", g, err) &&
            check_members(body, "response_format.json_schema", " name description schema strict ", g,
                          err) &&
@@ -156,7 +153,7 @@ static bool take_json_object(rose_api_structure *s, const rose_json *v, rose_api
 {
     const rose_json *schema = present(v, "schema");
     if (schema != NULL && !rose_json_is_object(schema))
-        return wrong(err, "response_format.schema", "an object: a JSON schema");
+        return rose_api_fail_wrong(err, "response_format.schema", "an object: a JSON schema");
     return check_members(v, "response_format", " type schema ", g, err) &&
            ask(s, "response_format",
                schema != NULL ? ROSE_GRAMMAR_JSON_SCHEMA : ROSE_GRAMMAR_JSON_OBJECT, true, schema,
@@ -169,13 +166,14 @@ static bool take_format(rose_api_structure *s, const rose_json *v, rose_api_igno
     const rose_json *type = rose_json_get(v, "type");
     const bool text = rose_api_json_is(v, "text") || rose_api_json_is(type, "text");
     if (v == NULL || text) return true;
-    if (!rose_json_is_object(v)) return wrong(err, "response_format", "an object with a 'type'");
+    if (!rose_json_is_object(v))
+        return rose_api_fail_wrong(err, "response_format", "an object with a 'type'");
     if (rose_api_json_is(type, "json_schema")) return take_json_schema(s, v, g, err);
     if (rose_api_json_is(type, "json_object")) return take_json_object(s, v, g, err);
     if (rose_api_json_is(type, "structural_tag"))
         return ask(s, "response_format", ROSE_GRAMMAR_TAG, true, v, err);
-    return wrong(err, "response_format.type",
-                 "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
+    return rose_api_fail_wrong(err, "response_format.type",
+                               "\"text\", \"json_object\", \"json_schema\" or \"structural_tag\"");
 }
 
 /* ---- structured_outputs ---- */
@@ -190,10 +188,9 @@ static bool check_option(const char *key, const char *name, const rose_json *v, 
         strcmp(key, "disable_fallback") == 0 || strcmp(key, "disable_additional_properties") == 0;
     *known = pattern || label || strcmp(key, "disable_any_whitespace") == 0;
     if (!*known || (pattern && rose_json_text_len(v) == 0 && rose_json_is_string(v))) return true;
-    if (!pattern && !rose_json_is_boolean(v)) return wrong(err, name, "true or false");
-    return label || rose_json_is_false(v) ||
-           rose_api_fail(err, 400, "unsupported_field", name,
-                         "field '%s' is not supported by this server", name);
+    if (!pattern && !rose_json_is_boolean(v))
+        return rose_api_fail_wrong(err, name, "true or false");
+    return label || rose_json_is_false(v) || rose_api_fail_unsupported(err, name, NULL);
 }
 
 static bool take_member(rose_api_structure *s, const char *key, const rose_json *v,
@@ -206,7 +203,7 @@ static bool take_member(rose_api_structure *s, const char *key, const rose_json 
         if (strcmp(key, members[i].name) == 0) return take_source(s, &members[i], name, v, err);
     }
     if (strcmp(key, "json_object") == 0) {
-        if (!rose_json_is_boolean(v)) return wrong(err, name, "true or false");
+        if (!rose_json_is_boolean(v)) return rose_api_fail_wrong(err, name, "true or false");
         return rose_json_is_false(v) || ask(s, name, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, err);
     }
     if (!check_option(key, name, v, &known, err)) return false;
@@ -221,16 +218,17 @@ static bool take_outputs(rose_api_structure *s, const rose_json *v, rose_api_ign
     size_t n = 0;
     const bool empty = rose_json_is_string(v) && rose_json_text_len(v) == 0;
     if (v == NULL || empty || (rose_json_is_array(v) && rose_json_count(v) == 0)) return true;
-    if (!rose_json_is_object(v)) return wrong(err, "structured_outputs", "an object");
+    if (!rose_json_is_object(v)) return rose_api_fail_wrong(err, "structured_outputs", "an object");
     rose_json_each (v, key, x) {
         if (rose_json_is_null(x)) continue;
         n++;
         if (!take_member(s, key, x, g, err)) return false;
     }
     return s->any || n == 0 ||
-           wrong(err, "structured_outputs",
-                 "an object with one of 'json', 'json_object', 'regex', 'choice', 'grammar' and "
-                 "'structural_tag'");
+           rose_api_fail_wrong(
+               err, "structured_outputs",
+               "an object with one of 'json', 'json_object', 'regex', 'choice', 'grammar' and "
+               "'structural_tag'");
 }
 
 bool rose_api_structure_read(rose_api_params *p, rose_api_ignored *g, rose_api_error *err)

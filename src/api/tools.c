@@ -16,11 +16,6 @@
 
 /* ---- the fields ---- */
 
-static bool wrong(rose_api_error *err, const char *param, const char *wanted)
-{
-    return rose_api_fail(err, 400, NULL, param, "field '%s' must be %s", param, wanted);
-}
-
 static const rose_json *function_of(const rose_json *tools, size_t i)
 {
     return rose_json_get(rose_json_at(tools, i), "function");
@@ -56,16 +51,16 @@ static bool check_tool(const rose_json *tool, size_t i, rose_api_error *err)
     const rose_json *schema = rose_json_get(f, "parameters"), *strict = rose_json_get(f, "strict");
     char param[64];
     snprintf(param, sizeof param, "tools[%zu].function", i);
-    if (!rose_json_is_object(f)) return wrong(err, param, "an object");
+    if (!rose_json_is_object(f)) return rose_api_fail_wrong(err, param, "an object");
     snprintf(param, sizeof param, "tools[%zu].function.name", i);
     if (!is_name(rose_json_get(f, "name")))
-        return wrong(err, param, "1 to 128 letters, digits and '_-./:'");
+        return rose_api_fail_wrong(err, param, "1 to 128 letters, digits and '_-./:'");
     snprintf(param, sizeof param, "tools[%zu].function.parameters", i);
     if (schema != NULL && !rose_json_is_object(schema) && !rose_json_is_null(schema))
-        return wrong(err, param, "a JSON schema, which is an object");
+        return rose_api_fail_wrong(err, param, "a JSON schema, which is an object");
     snprintf(param, sizeof param, "tools[%zu].function.strict", i);
     return strict == NULL || rose_json_is_boolean(strict) || rose_json_is_null(strict) ||
-           wrong(err, param, "true or false");
+           rose_api_fail_wrong(err, param, "true or false");
 }
 
 /* {"type": "function", "function": {"name": ...}} */
@@ -75,9 +70,9 @@ static bool take_named(rose_api_params *p, rose_api_error *err)
     const rose_json *name = rose_json_get(f, "name");
     if (!rose_api_json_is(rose_json_get(p->tool_choice, "type"), "function") ||
         !rose_json_is_string(name))
-        return wrong(err, "tool_choice",
-                     "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
-                     "\"function\":{\"name\":...}}");
+        return rose_api_fail_wrong(err, "tool_choice",
+                                   "\"none\", \"auto\", \"required\" or {\"type\":\"function\","
+                                   "\"function\":{\"name\":...}}");
     if (has_tool(p->tools, rose_json_text(name))) {
         p->tool_name = rose_json_text(name);
         return true;
@@ -510,21 +505,16 @@ void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text)
 
 /* ---- a choice ---- */
 
-/* The id of a call follows from that of the reply. Mistral's templates refuse ids that are not nine
- * letters and digits. */
+/* The id of a call follows from that of the reply. */
 static void make_id(char id[ROSE_API_CALL_ID], const rose_api_choice *c, uint32_t call)
 {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const uint64_t reply = strtoull(c->job->id + strlen(c->job->dialect->id), NULL, 16);
-    uint64_t x =
-        rose_api_mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
-    if (!c->job->reading.short_ids) {
+    const uint64_t x =
+        rose_mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
+    if (c->job->reading.short_ids)
+        rose_chat_short_id(id, x);
+    else
         snprintf(id, ROSE_API_CALL_ID, "call_%016llx", (unsigned long long)x);
-        return;
-    }
-    for (int i = 0; i < 9; i++, x /= 62)
-        id[i] = digits[x % 62];
-    id[9] = '\0';
 }
 
 static void take_part(void *arg, const rose_part *part)

@@ -116,7 +116,7 @@ bool rose_api_workers_idle(void *job)
     rose_api_job *j = job;
     rose_api_workers *w = j->api->workers;
     /* relaxed: only saves work */
-    if (w == NULL || !atomic_load_explicit(&j->gone, memory_order_relaxed)) return false;
+    if (w == NULL || !rose_api_is_gone(j)) return false;
     pthread_mutex_lock(&w->lock);
     const bool wanted = rose_api_turns_wanted(&w->turns, &j->turn);
     pthread_mutex_unlock(&w->lock);

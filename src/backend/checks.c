@@ -77,8 +77,9 @@ static rose_status check_sequence(const rose_batch *b, const rose_memory_plan *p
                                   uint32_t first, rose_err *err)
 {
     const rose_batch_seq *s = &b->seqs[i];
-    if (s->first != first || s->n == 0 || s->n > b->n_tokens - first || s->pos > p->max_model_len ||
-        s->n > p->max_model_len - s->pos || s->adapter != 0)
+    const bool gap = i > 0 && s->table[0] == s[-1].table[0] && s->pos != s[-1].pos + s[-1].n;
+    if (gap || s->first != first || s->n == 0 || s->n > b->n_tokens - first ||
+        s->pos > p->max_model_len || s->n > p->max_model_len - s->pos || s->adapter != 0)
         return rose_fail(err, ROSE_E_INVAL,
                          "step: sequence %u has %u rows from row %u, position %u, adapter %u", i,
                          s->n, s->first, s->pos, s->adapter);
@@ -163,6 +164,14 @@ uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
     for (uint32_t i = 0; i < p->n_pools; i++)
         bytes += p->pools[i].block_bytes;
     return bytes;
+}
+
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
+{
+    uint32_t least = p->pools[0].n_blocks;
+    for (uint32_t i = 1; i < p->n_pools; i++)
+        if (p->pools[i].n_blocks < least) least = p->pools[i].n_blocks;
+    return least;
 }
 
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,

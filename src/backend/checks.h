@@ -32,6 +32,8 @@ void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_m
 
 /* A block of each pool together. */
 uint64_t rose_backend_page_bytes(const rose_memory_plan *p);
+/* Blocks of the smallest pool. */
+uint32_t rose_backend_least_blocks(const rose_memory_plan *p);
 
 /* Fills the numbers of blocks and p->kv; max_model_len and the pools must be set. default_pages is
  * used if the options give neither pages nor bytes. Errors: INVAL: one context of max_model_len

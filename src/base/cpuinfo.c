@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -279,6 +280,16 @@ uint32_t rose_cpus_quota(void)
     }
     fclose(f);
     return least;
+}
+
+int rose_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int rc = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
 }
 
 void rose_thread_setup(const char *name, int cpu)

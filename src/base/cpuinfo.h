@@ -2,6 +2,7 @@
 #ifndef ROSE_BASE_CPUINFO_H
 #define ROSE_BASE_CPUINFO_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -56,6 +57,10 @@ static inline void rose_cpu_relax(void)
     __asm__ volatile("yield");
 #endif
 }
+
+/* As pthread_create, for a thread that takes no signals: the main thread handles them. Threads that
+ * it creates inherit this. Returns an errno. */
+int rose_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
 
 /* Pins the calling thread to one CPU (cpu >= 0) and names it (at most 15 bytes) for top and gdb.
  * If the system refuses, that is logged once and ignored, because pinning affects only speed. */

@@ -275,11 +275,24 @@ rose_status rose_json_scan_skip(rose_json_scan *s);
 /* The members of an object and the elements of a list:
  *     rose_status st = rose_json_scan_open(s, '{');
  *     for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) ...
- * A member's name and colon are the caller's to read (rose_json_scan_key). */
+ * A member's name and colon are the caller's to read (rose_json_scan_key), or:
+ *     rose_status st = ROSE_OK;
+ *     for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);) st = value... */
 rose_status rose_json_scan_open(rose_json_scan *s, char bracket);
 bool rose_json_scan_more(rose_json_scan *s, char bracket, bool *first, rose_status *st);
 rose_status rose_json_scan_key(rose_json_scan *s, rose_buf *scratch, const char **text,
                                size_t *len);
+
+/* Steps to the next member's value, from the object's bracket on. False: at the object's end, or
+ * *st says what is wrong. A name may point to scratch. */
+typedef struct rose_json_member {
+    const char *name;
+    size_t len;
+    bool begun; /* the bracket was read */
+} rose_json_member;
+bool rose_json_scan_member(rose_json_scan *s, rose_buf *scratch, rose_json_member *m,
+                           rose_status *st);
+bool rose_json_member_is(const rose_json_member *m, const char *name);
 
 /* ---- writing ---- */
 

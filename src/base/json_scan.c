@@ -283,3 +283,19 @@ rose_status rose_json_scan_key(rose_json_scan *s, rose_buf *scratch, const char 
     if (st != ROSE_OK) return st;
     return rose_json_scan_take(s, ':') ? ROSE_OK : rose_json_scan_bad(s, "a colon is missing");
 }
+
+bool rose_json_scan_member(rose_json_scan *s, rose_buf *scratch, rose_json_member *m,
+                           rose_status *st)
+{
+    bool first = !m->begun;
+    if (first && *st == ROSE_OK) *st = rose_json_scan_open(s, '{');
+    m->begun = true;
+    if (!rose_json_scan_more(s, '}', &first, st)) return false;
+    *st = rose_json_scan_key(s, scratch, &m->name, &m->len);
+    return *st == ROSE_OK;
+}
+
+bool rose_json_member_is(const rose_json_member *m, const char *name)
+{
+    return m->len == strlen(name) && memcmp(m->name, name, m->len) == 0;
+}

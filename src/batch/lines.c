@@ -122,18 +122,12 @@ static rose_status take_string(rose_json_scan *s, rose_buf *scratch, const char 
 static bool asks_for_stream(const char *body, size_t len, rose_buf *scratch)
 {
     rose_json_scan s = {.begin = body, .p = body, .end = body + len, .path = "body"};
-    rose_status st = rose_json_scan_open(&s, '{');
+    rose_status st = ROSE_OK;
     bool streams = false;
-    for (bool first = true; rose_json_scan_more(&s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
-        st = rose_json_scan_key(&s, scratch, &key, &n);
-        if (st != ROSE_OK) break;
-        const bool is = n == 6 && memcmp(key, "stream", 6) == 0;
-        const bool yes = rose_json_scan_peek(&s) == 't';
-        if (is) streams = yes; /* as the API's parser would see it; it refuses a second one */
+    for (rose_json_member m = {0}; rose_json_scan_member(&s, scratch, &m, &st);) {
+        /* as the API's parser would see it; it refuses a second one */
+        if (rose_json_member_is(&m, "stream")) streams = rose_json_scan_peek(&s) == 't';
         st = rose_json_scan_skip(&s);
-        if (st != ROSE_OK) break;
     }
     return streams;
 }
@@ -151,29 +145,29 @@ static void keep(char *out, size_t cap, size_t *out_len, const char *text, size_
 }
 
 /* Reads the value of one member. */
-static rose_status take_member(rose_batch_request *q, fields *f, rose_json_scan *s, const char *key,
-                               size_t n, rose_buf *scratch)
+static rose_status take_member(rose_batch_request *q, fields *f, rose_json_scan *s,
+                               const rose_json_member *m, rose_buf *scratch)
 {
     const char *text = "";
     size_t len = 0;
     rose_status st;
-    if (n == 9 && memcmp(key, "custom_id", 9) == 0) {
+    if (rose_json_member_is(m, "custom_id")) {
         st = take_string(s, scratch, &text, &len);
         q->id.len = 0;
         f->id = st == ROSE_OK && len > 0 && len <= ROSE_BATCH_ID_BYTES;
         return f->id ? rose_buf_add(&q->id, text, len) : st;
     }
-    if (n == 6 && memcmp(key, "method", 6) == 0) {
+    if (rose_json_member_is(m, "method")) {
         st = take_string(s, scratch, &text, &len);
         if (st == ROSE_OK) keep(f->method, sizeof f->method, &f->method_len, text, len);
         return st;
     }
-    if (n == 3 && memcmp(key, "url", 3) == 0) {
+    if (rose_json_member_is(m, "url")) {
         st = take_string(s, scratch, &text, &len);
         if (st == ROSE_OK) keep(f->url, sizeof f->url, &f->url_len, text, len);
         return st;
     }
-    if (n != 4 || memcmp(key, "body", 4) != 0) return rose_json_scan_skip(s);
+    if (!rose_json_member_is(m, "body")) return rose_json_scan_skip(s);
     f->body = rose_json_scan_peek(s) == '{';
     q->body = s->p;
     st = rose_json_scan_skip(s);
@@ -183,17 +177,9 @@ static rose_status take_member(rose_batch_request *q, fields *f, rose_json_scan 
 
 static rose_status scan_line(rose_batch_request *q, fields *f, rose_json_scan *s, rose_buf *scratch)
 {
-    rose_status st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
-        st = rose_json_scan_key(s, scratch, &key, &n);
-        if (st != ROSE_OK) break;
-        char name[16]; /* scratch, to which key may point, is used again */
-        memcpy(name, key, n < sizeof name ? n : sizeof name);
-        st = take_member(q, f, s, name, n < sizeof name ? n : 0, scratch);
-        if (st != ROSE_OK) break;
-    }
+    rose_status st = ROSE_OK;
+    for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);)
+        st = take_member(q, f, s, &m, scratch);
     if (st == ROSE_OK && rose_json_scan_peek(s) != 0)
         st = rose_json_scan_bad(s, "more follows the object");
     return st;
@@ -489,18 +475,9 @@ static rose_status read_response(rose_json_scan *s, rose_buf *scratch, int64_t *
 {
     rose_status st = ROSE_OK;
     if (rose_json_scan_peek(s) != '{') return rose_json_scan_skip(s);
-    st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
-        st = rose_json_scan_key(s, scratch, &key, &n);
-        if (st != ROSE_OK) break;
-        if (n == 11 && memcmp(key, "status_code", 11) == 0)
-            st = rose_json_scan_id(s, 1000, status);
-        else
-            st = rose_json_scan_skip(s);
-        if (st != ROSE_OK) break;
-    }
+    for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);)
+        st = rose_json_member_is(&m, "status_code") ? rose_json_scan_id(s, 1000, status)
+                                                    : rose_json_scan_skip(s);
     return st;
 }
 
@@ -509,22 +486,19 @@ static rose_status read_result(result *r, const char *text, size_t len)
     rose_json_scan s = {.begin = text, .p = text, .end = text + len, .path = "line"};
     rose_buf scratch = {0};
     int64_t status = 0;
-    rose_status st = rose_json_scan_open(&s, '{');
+    rose_status st = ROSE_OK;
     r->id.len = 0;
-    for (bool first = true; rose_json_scan_more(&s, '}', &first, &st);) {
-        const char *key, *value;
-        size_t n, n_value;
-        st = rose_json_scan_key(&s, &scratch, &key, &n);
-        if (st != ROSE_OK) break;
-        if (n == 9 && memcmp(key, "custom_id", 9) == 0) {
-            st = rose_json_scan_string(&s, &scratch, &value, &n_value);
-            if (st == ROSE_OK) st = rose_buf_add(&r->id, value, n_value);
-        } else if (n == 8 && memcmp(key, "response", 8) == 0) {
+    for (rose_json_member m = {0}; rose_json_scan_member(&s, &scratch, &m, &st);) {
+        const char *value;
+        size_t n;
+        if (rose_json_member_is(&m, "custom_id")) {
+            st = rose_json_scan_string(&s, &scratch, &value, &n);
+            if (st == ROSE_OK) st = rose_buf_add(&r->id, value, n);
+        } else if (rose_json_member_is(&m, "response")) {
             st = read_response(&s, &scratch, &status);
         } else {
             st = rose_json_scan_skip(&s);
         }
-        if (st != ROSE_OK) break;
     }
     r->failed = status != 200;
     if (st == ROSE_OK && (rose_json_scan_peek(&s) != 0 || r->id.len == 0)) st = ROSE_E_FORMAT;

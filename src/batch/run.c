@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/siphash.h"
 #include "batch/batch.h"
 
 enum { TICK_MS = 100, READ_BYTES = 64 << 10, FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
@@ -58,10 +59,8 @@ static rose_status out_of_memory(run *r)
 
 static void next_label(run *r, char out[ID_CAP])
 {
-    uint64_t x = r->labels += 0x9E3779B97F4A7C15u; /* SplitMix64: no label comes twice */
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    snprintf(out, ID_CAP, "batch_req_%016llx", (unsigned long long)(x ^ (x >> 31)));
+    r->labels += 0x9E3779B97F4A7C15u; /* so no label comes twice */
+    snprintf(out, ID_CAP, "batch_req_%016llx", (unsigned long long)rose_mix64(r->labels));
 }
 
 /* Notes the error that r->line holds, so that somebody whose requests all fail sees why. */
@@ -109,18 +108,13 @@ static rose_status add_usage(run *r, rose_json_scan *s, rose_buf *scratch)
 {
     rose_status st = ROSE_OK;
     if (rose_json_scan_peek(s) != '{') return rose_json_scan_skip(s);
-    st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
+    for (rose_json_member m = {0}; rose_json_scan_member(s, scratch, &m, &st);) {
         int64_t count = -1;
-        if ((st = rose_json_scan_key(s, scratch, &key, &n)) != ROSE_OK) break;
-        const bool in = (n == 13 && memcmp(key, "prompt_tokens", n) == 0) ||
-                        (n == 12 && memcmp(key, "input_tokens", n) == 0);
-        const bool out = (n == 17 && memcmp(key, "completion_tokens", n) == 0) ||
-                         (n == 13 && memcmp(key, "output_tokens", n) == 0);
+        const bool in =
+            rose_json_member_is(&m, "prompt_tokens") || rose_json_member_is(&m, "input_tokens");
+        const bool out = rose_json_member_is(&m, "completion_tokens") ||
+                         rose_json_member_is(&m, "output_tokens");
         st = in || out ? rose_json_scan_id(s, UINT32_MAX, &count) : rose_json_scan_skip(s);
-        if (st != ROSE_OK) break;
         if (count > 0 && in) r->c->prompt_tokens += (uint64_t)count;
         if (count > 0 && out) r->c->output_tokens += (uint64_t)count;
     }
@@ -131,15 +125,10 @@ static void count_tokens(run *r, const char *body, size_t len)
 {
     rose_json_scan s = {.begin = body, .p = body, .end = body + len, .path = "reply"};
     rose_buf scratch = {0};
-    rose_status st = rose_json_scan_open(&s, '{');
-    for (bool first = true; rose_json_scan_more(&s, '}', &first, &st);) {
-        const char *key;
-        size_t n;
-        if ((st = rose_json_scan_key(&s, &scratch, &key, &n)) != ROSE_OK) break;
-        const bool usage = n == 5 && memcmp(key, "usage", n) == 0;
-        st = usage ? add_usage(r, &s, &scratch) : rose_json_scan_skip(&s);
-        if (st != ROSE_OK) break;
-    }
+    rose_status st = ROSE_OK;
+    for (rose_json_member m = {0}; rose_json_scan_member(&s, &scratch, &m, &st);)
+        st =
+            rose_json_member_is(&m, "usage") ? add_usage(r, &s, &scratch) : rose_json_scan_skip(&s);
     rose_buf_free(&scratch);
 }
 

@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
@@ -308,12 +308,8 @@ static void *keep(void *arg)
 rose_status rose_batch_store_start(rose_batch_store *s, const rose_batch_server *server,
                                    rose_err *err)
 {
-    sigset_t all, old;
     s->server = *server;
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int rc = pthread_create(&s->keeper, NULL, keep, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int rc = rose_thread_start(&s->keeper, keep, s);
     s->started = rc == 0;
     if (rc == 0) return ROSE_OK;
     return rose_fail(err, ROSE_E_IO, "cannot start a thread: %s", strerror(rc));

@@ -1,148 +1,39 @@
 /* cli/health.c - `roseinfer health`: asks a server whether it is well, for containers that hold
- * neither a shell nor curl. One GET over a blocking socket; one deadline bounds it all. */
-#include <errno.h>
-#include <netdb.h>
-#include <poll.h>
+ * neither a shell nor curl. One GET, of whose reply it reads the status line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include "base/clock.h"
+#include "base/fetch.h"
 #include "base/opts.h"
 #include "cli/cli.h"
 
-enum { MAX_HOST = 255, MAX_PATH = 1024 };
+/* The status line of the reply, which is then terminated. */
+typedef struct answer {
+    char line[256];
+    size_t n;
+} answer;
 
-typedef struct target {
-    char host[MAX_HOST + 1]; /* without the brackets of an IPv6 address */
-    char port[6];
-    char path[MAX_PATH + 1];
-} target;
-
-/* http://HOST[:PORT][/PATH], or [HOST] in brackets. */
-static rose_status parse_url(target *t, const char *url, rose_err *err)
+static rose_status take_line(void *ctx, const char *bytes, size_t n, bool *done)
 {
-    static const char scheme[] = "http://";
-    if (strncmp(url, "https://", 8) == 0)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "%s: health does not speak TLS; use another probe", url);
-    if (strncmp(url, scheme, strlen(scheme)) != 0)
-        return rose_fail(err, ROSE_E_INVAL, "'%s' is no URL of the form http://HOST:PORT/health",
-                         url);
-    const char *host = url + strlen(scheme);
-    const bool brackets = *host == '[';
-    if (brackets) host++;
-    const size_t n = strcspn(host, brackets ? "]" : ":/");
-    const char *rest = host + n;
-    const bool closed = !brackets || *rest == ']';
-    if (brackets && closed) rest++;
-    size_t n_port = 0;
-    if (*rest == ':') n_port = strspn(++rest, "0123456789");
-    const char *path = rest + n_port;
-    if (n == 0 || n > MAX_HOST || !closed || n_port > 5 || (rest[-1] == ':' && n_port == 0) ||
-        (*path != '/' && *path != '\0') || strlen(path) > MAX_PATH ||
-        strpbrk(path, " \t\r\n") != NULL)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "'%.200s' is no URL of the form http://HOST:PORT/health", url);
-    snprintf(t->host, sizeof t->host, "%.*s", (int)n, host);
-    snprintf(t->port, sizeof t->port, "%.*s", n_port > 0 ? (int)n_port : 2,
-             n_port > 0 ? rest : "80");
-    snprintf(t->path, sizeof t->path, "%s", *path != '\0' ? path : "/health");
+    answer *a = ctx;
+    for (size_t i = 0; i < n && a->n + 1 < sizeof a->line; i++)
+        a->line[a->n++] = bytes[i];
+    const size_t len = strcspn(a->line, "\r\n");
+    *done = len < a->n || a->n + 1 == sizeof a->line;
+    a->line[len] = '\0';
     return ROSE_OK;
 }
 
-/* False: the deadline came first. */
-static bool wait_for(int fd, short events, uint64_t deadline)
+static rose_status parse_url(rose_url *u, const char *url, rose_err *err)
 {
-    for (;;) {
-        const uint64_t now = rose_now_ns();
-        if (now >= deadline) return false;
-        struct pollfd p = {.fd = fd, .events = events};
-        const int n = poll(&p, 1, (int)((deadline - now) / 1000000u) + 1);
-        if (n > 0) return true;
-        if (n < 0 && errno != EINTR) return false;
-    }
-}
-
-/* A connected socket, or -1 with errno. */
-static int connect_to(int family, const struct sockaddr *address, socklen_t len, uint64_t deadline)
-{
-    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (fd < 0) return -1;
-    if (connect(fd, address, len) < 0) {
-        error = errno;
-        if (error == EINPROGRESS && !wait_for(fd, POLLOUT, deadline))
-            error = ETIMEDOUT;
-        else if (error == EINPROGRESS)
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    }
-    if (error == 0) return fd;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-static rose_status connect_unix(int *fd, const char *path, uint64_t deadline, rose_err *err)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof a.sun_path)
-        return rose_fail(err, ROSE_E_INVAL, "--uds '%.120s': the path is too long", path);
-    memcpy(a.sun_path, path, strlen(path));
-    *fd = connect_to(AF_UNIX, (const struct sockaddr *)&a, sizeof a, deadline);
-    if (*fd >= 0) return ROSE_OK;
-    return rose_fail(err, ROSE_E_IO, "unix:%s: %s", path, strerror(errno));
-}
-
-static rose_status connect_tcp(int *fd, const target *t, uint64_t deadline, rose_err *err)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list = NULL;
-    const int rc = getaddrinfo(t->host, t->port, &hints, &list);
-    if (rc != 0) return rose_fail(err, ROSE_E_IO, "host '%s': %s", t->host, gai_strerror(rc));
-    for (const struct addrinfo *a = list; a != NULL && *fd < 0; a = a->ai_next)
-        *fd = connect_to(a->ai_family, a->ai_addr, a->ai_addrlen, deadline);
-    const int error = errno;
-    freeaddrinfo(list);
-    if (*fd >= 0) return ROSE_OK;
-    return rose_fail(err, ROSE_E_IO, "%s port %s: %s", t->host, t->port, strerror(error));
-}
-
-/* Sends the request and reads the status line to line, which is then terminated. */
-static rose_status ask(int fd, const target *t, char *line, size_t cap, uint64_t deadline,
-                       rose_err *err)
-{
-    char request[MAX_PATH + MAX_HOST + 80];
-    const int n = snprintf(request, sizeof request,
-                           "GET %s HTTP/1.1\r\nHost: %s%s%s\r\nConnection: close\r\n\r\n", t->path,
-                           strchr(t->host, ':') != NULL ? "[" : "", t->host,
-                           strchr(t->host, ':') != NULL ? "]" : "");
-    size_t sent = 0, got = 0;
-    while (sent < (size_t)n) {
-        const ssize_t w = send(fd, request + sent, (size_t)n - sent, MSG_NOSIGNAL);
-        if (w > 0)
-            sent += (size_t)w;
-        else if (errno != EAGAIN && errno != EINTR)
-            return rose_fail(err, ROSE_E_IO, "%s: %s", t->path, strerror(errno));
-        else if (!wait_for(fd, POLLOUT, deadline))
-            return rose_fail(err, ROSE_E_IO, "%s: the server did not take the request in time",
-                             t->path);
-    }
-    while (got < cap - 1 && memchr(line, '\n', got) == NULL) {
-        if (!wait_for(fd, POLLIN, deadline))
-            return rose_fail(err, ROSE_E_IO, "%s: the server did not answer in time", t->path);
-        const ssize_t r = recv(fd, line + got, cap - 1 - got, 0);
-        if (r > 0)
-            got += (size_t)r;
-        else if (r == 0 || (errno != EAGAIN && errno != EINTR))
-            break;
-    }
-    line[got] = '\0';
-    line[strcspn(line, "\r\n")] = '\0';
+    if (strncmp(url, "https://", 8) == 0)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: health does not speak TLS; use another probe", url);
+    if (rose_url_parse(u, url, NULL) != ROSE_OK)
+        return rose_fail(err, ROSE_E_INVAL,
+                         "'%.200s' is no URL of the form http://HOST:PORT/health", url);
+    if (u->path[0] == '\0') strcpy(u->path, "/health");
     return ROSE_OK;
 }
 
@@ -179,22 +70,23 @@ int rose_cmd_health(int argc, char **argv)
     const int rc = rose_opts_parse(&c, argc, argv, args, &n_args);
     if (rc >= 0) return rc;
 
-    rose_err err = {{0}};
-    target t;
-    char line[256];
-    int fd = -1;
-    if (uds != NULL && *uds == '\0') uds = NULL;
-    const uint64_t deadline = rose_now_ns() + (uint64_t)timeout_s * 1000000000u;
-    rose_status st = parse_url(&t, args[0], &err);
-    if (st == ROSE_OK)
-        st = uds != NULL ? connect_unix(&fd, uds, deadline, &err)
-                         : connect_tcp(&fd, &t, deadline, &err);
-    if (st == ROSE_OK) st = ask(fd, &t, line, sizeof line, deadline, &err);
-    if (fd >= 0) close(fd);
-    if (st == ROSE_OK && strncmp(line, "HTTP/1.1 200", 12) != 0)
-        st = rose_fail(&err, ROSE_E_IO, "%s: the server answered '%s'", t.path,
-                       line[0] != '\0' ? line : "nothing");
+    rose_err err = {{0}}, why = {{0}};
+    rose_url u;
+    answer a = {0};
+    char request[sizeof u + 80];
+    if (parse_url(&u, args[0], &err) != ROSE_OK) return rose_die(&err);
+    const bool v6 = strchr(u.host, ':') != NULL;
+    const int n = snprintf(request, sizeof request,
+                           "GET %s HTTP/1.1\r\nHost: %s%s%s\r\nConnection: close\r\n\r\n", u.path,
+                           v6 ? "[" : "", u.host, v6 ? "]" : "");
+    rose_status st = rose_fetch(&u, uds != NULL && *uds != '\0' ? uds : NULL, request, (size_t)n,
+                                timeout_s * 1000, take_line, &a, &why);
+    if (st != ROSE_OK)
+        st = rose_fail(&err, st, "%s: %s", u.path, why.msg);
+    else if (strncmp(a.line, "HTTP/1.1 200", 12) != 0)
+        st = rose_fail(&err, ROSE_E_IO, "%s: the server answered '%s'", u.path,
+                       a.line[0] != '\0' ? a.line : "nothing");
     if (st != ROSE_OK) return rose_die(&err);
-    printf("%s: %s\n", t.path, line);
+    printf("%s: %s\n", u.path, a.line);
     return 0;
 }

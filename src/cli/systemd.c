@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cpuinfo.h"
 #include "base/log.h"
 #include "cli/cli.h"
 
@@ -216,14 +217,10 @@ static void *watch(void *arg)
 
 rose_status rose_notify_watch(rose_notify *n, bool (*alive)(void *arg), void *arg, rose_err *err)
 {
-    sigset_t all, old;
     if (n == NULL || n->period_ns == 0) return ROSE_OK;
     n->alive = alive;
     n->arg = arg;
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int rc = pthread_create(&n->thread, NULL, watch, n);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int rc = rose_thread_start(&n->thread, watch, n);
     if (rc != 0)
         return rose_fail(err, ROSE_E_IO, "cannot start a thread for the watchdog: %s",
                          strerror(rc));

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,19 +240,15 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Called under the lock `start`. The threads take no signals; the main thread does. */
+/* Called under the lock `start`. */
 static rose_status start_threads(rose_guides *w, rose_err *err)
 {
-    sigset_t all, old;
     int rc = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     while (w->n_threads < w->n_slow + N_QUICK && rc == 0) {
         lane *l = &w->lanes[w->n_threads < w->n_slow ? 1 : 0];
-        rc = pthread_create(&w->threads[w->n_threads], NULL, worker_main, l);
+        rc = rose_thread_start(&w->threads[w->n_threads], worker_main, l);
         w->n_threads += rc == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     /* one thread of each lane is enough to go on */
     return w->n_threads > w->n_slow ? ROSE_OK
                                     : rose_fail(err, ROSE_E_IO, "guide thread: %s", strerror(rc));

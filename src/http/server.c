@@ -5,7 +5,6 @@
  * eventfd, whose wake-up also carries drain and stop. */
 #include <errno.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,15 +261,11 @@ static void io_free(rose_http_io *io)
 
 static rose_status start_threads(rose_http *h, rose_err *err)
 {
-    sigset_t all, old;
     int rc = 0;
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     for (uint32_t i = 0; i < h->opts.n_threads && rc == 0; i++) {
-        rc = pthread_create(&h->ios[i].thread, NULL, io_main, &h->ios[i]);
+        rc = rose_thread_start(&h->ios[i].thread, io_main, &h->ios[i]);
         h->ios[i].started = rc == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0) return rose_fail(err, ROSE_E_IO, "cannot start a thread: %s", strerror(rc));
     return ROSE_OK;
 }

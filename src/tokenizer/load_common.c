@@ -50,20 +50,17 @@ rose_status rose_load_optional_json(rose_json **out, const char *dir, const char
 rose_status rose_load_vocab_object(rose_tokenizer *t, rose_json_scan *s, rose_err *err)
 {
     rose_buf scratch = {0};
-    const char *text;
-    size_t len;
-    rose_status st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st);) {
+    rose_status st = ROSE_OK;
+    for (rose_json_member m = {0}; rose_json_scan_member(s, &scratch, &m, &st);) {
         int64_t id;
-        if ((st = rose_json_scan_key(s, &scratch, &text, &len)) != ROSE_OK) break;
         if ((st = rose_json_scan_id(s, ROSE_MAX_ID, &id)) != ROSE_OK) break;
         if (id < 0) {
             st = rose_fail(err, ROSE_E_FORMAT,
                            "tokenizer: the id of token \"%.*s\" is not an integer in [0, %u)",
-                           (int)(len < 40 ? len : 40), text, ROSE_MAX_ID);
+                           (int)(m.len < 40 ? m.len : 40), m.name, ROSE_MAX_ID);
             break;
         }
-        st = rose_vocab_add_text(&t->vocab, (uint32_t)id, text, len, err);
+        st = rose_vocab_add_text(&t->vocab, (uint32_t)id, m.name, m.len, err);
     }
     rose_buf_free(&scratch);
     return st;

@@ -116,11 +116,11 @@ static rose_status read_merges(reading *r)
     return st;
 }
 
-static rose_status read_model_member(reading *r, const char *name, size_t len)
+static rose_status read_model_member(reading *r, const rose_json_member *m)
 {
     rose_json_scan *s = &r->scan;
-    const bool vocab = len == 5 && memcmp(name, "vocab", 5) == 0;
-    const bool merges = len == 6 && memcmp(name, "merges", 6) == 0;
+    const bool vocab = rose_json_member_is(m, "vocab");
+    const bool merges = rose_json_member_is(m, "merges");
     if (!vocab && !merges) return rose_json_scan_skip(s);
     if (vocab ? r->has_vocab : r->has_merges)
         return rose_json_scan_bad(s, vocab ? "a second vocab" : "a second list of merges");
@@ -141,15 +141,13 @@ static rose_status read_model_member(reading *r, const char *name, size_t len)
 static rose_status read_members(reading *r, int depth)
 {
     rose_json_scan *s = &r->scan;
-    const char *name;
-    size_t len;
-    rose_status st = rose_json_scan_open(s, '{');
-    for (bool first = true; rose_json_scan_more(s, '}', &first, &st); drop_pages(r)) {
-        if ((st = rose_json_scan_key(s, &r->scratch[0], &name, &len)) != ROSE_OK) break;
-        const bool model = depth == 0 && len == 5 && memcmp(name, "model", 5) == 0;
+    rose_status st = ROSE_OK;
+    for (rose_json_member m = {0}; rose_json_scan_member(s, &r->scratch[0], &m, &st);
+         drop_pages(r)) {
+        const bool model = depth == 0 && rose_json_member_is(&m, "model");
         if (model && r->has_model) return rose_json_scan_bad(s, "a second model");
         if (depth == 1) {
-            st = read_model_member(r, name, len);
+            st = read_model_member(r, &m);
         } else if (model && rose_json_scan_peek(s) == '{') {
             r->has_model = true;
             st = read_members(r, 1);

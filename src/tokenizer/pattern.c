@@ -47,28 +47,28 @@ static rose_status put_range(translation *t, uint32_t lo, uint32_t hi)
     return st == ROSE_OK && hi > lo ? put_cp(t, hi) : st;
 }
 
-/* Writes the members of set (or all other characters, except surrogates) as items of a bracket
- * class. */
-static rose_status put_set(translation *t, const rose_cp_set *set, bool negate)
+/* Whether the class has the characters of the run; surrogates are no characters. */
+static int belongs(const rose_cp_run *r, uint32_t set)
+{
+    const uint32_t classes = rose_cp_kinds[r->kind];
+    return classes == ROSE_CP_SURROGATE ? -1 : (classes & set) != 0;
+}
+
+/* Writes the members of set (or all other characters) as items of a bracket class. */
+static rose_status put_set(translation *t, uint32_t set, bool negate)
 {
     rose_status st = ROSE_OK;
-    uint32_t next = 0;
-    for (size_t i = 0; i <= set->n_ranges && st == ROSE_OK; i++) {
-        bool last = i == set->n_ranges;
-        uint32_t lo = last ? 0x110000 : set->ranges[i].lo;
-        if (!negate) {
-            if (!last) st = put_range(t, lo, set->ranges[i].hi);
-            continue;
-        }
-        uint32_t hi = lo - 1; /* the gap [next, lo), without the surrogates; lo > 0 in all sets */
-        if (next < 0xD800) st = put_range(t, next, hi < 0xD7FF ? hi : 0xD7FF);
-        if (st == ROSE_OK && hi >= 0xE000) st = put_range(t, next > 0xE000 ? next : 0xE000, hi);
-        if (!last) next = set->ranges[i].hi + 1;
+    for (const rose_cp_run *r = rose_cp_runs; r->first < 0x110000 && st == ROSE_OK;) {
+        const uint32_t lo = r->first;
+        const int is = belongs(r, set);
+        while ((++r)->first < 0x110000 && belongs(r, set) == is)
+            ;
+        if (is == !negate) st = put_range(t, lo, r->first - 1);
     }
     return st;
 }
 
-static rose_status class_escape(translation *t, const rose_cp_set *set, bool negate, bool in_class)
+static rose_status class_escape(translation *t, uint32_t set, bool negate, bool in_class)
 {
     rose_status st = in_class ? ROSE_OK : put(t, "[", 1);
     if (st == ROSE_OK) st = put_set(t, set, negate);
@@ -87,9 +87,9 @@ static rose_status property(translation *t, bool negate, bool in_class, const ch
     while (t->p < t->end && *t->p != '}')
         t->p++;
     if (t->p == t->end) return refuse(t, "an open property", at);
-    const rose_cp_set *set = rose_cp_set_find(name, (size_t)(t->p - name));
+    const uint32_t set = rose_cp_set_find(name, (size_t)(t->p - name));
     t->p++;
-    if (set == NULL || name[0] == '\\' || name[0] == 'r' || name[0] == 'n')
+    if (set == 0 || name[0] == '\\' || name[0] == 'r' || name[0] == 'n')
         return refuse(t, "this property", at);
     return class_escape(t, set, negate, in_class);
 }

@@ -1,6 +1,6 @@
-/* tokenizer/unicode.c - the class table, filled once from the generated ranges, and UTF-8
- * checks. The table is flat (one byte for each code point, in .bss), so a lookup is one load.
- * Memory pages without members stay untouched, so it costs about 300 KiB of memory, not 1.1 MiB. */
+/* tokenizer/unicode.c - the class table, filled once from the generated runs. The table is flat
+ * (one byte for each code point, in .bss), so a lookup is one load. Memory pages without members
+ * stay untouched, so it costs about 300 KiB of memory, not 1.1 MiB. */
 #include "tokenizer/unicode.h"
 
 #include <pthread.h>
@@ -8,29 +8,34 @@
 
 uint8_t rose_cp_class[0x110000];
 
-const rose_cp_set *rose_cp_set_find(const char *name, size_t len)
+uint32_t rose_cp_set_find(const char *name, size_t len)
 {
-    for (const rose_cp_set *s = rose_cp_sets; s->name != NULL; s++)
-        if (strlen(s->name) == len && memcmp(s->name, name, len) == 0) return s;
-    return NULL;
-}
-
-static void mark(const char *name, unsigned bit)
-{
-    const rose_cp_set *s = rose_cp_set_find(name, strlen(name));
-    for (size_t i = 0; s != NULL && i < s->n_ranges; i++)
-        for (uint32_t c = s->ranges[i].lo; c <= s->ranges[i].hi; c++)
-            rose_cp_class[c] = (uint8_t)(rose_cp_class[c] | bit);
+    for (uint32_t i = 0; rose_cp_names[i] != NULL; i++)
+        if (strlen(rose_cp_names[i]) == len && memcmp(rose_cp_names[i], name, len) == 0)
+            return UINT32_C(1) << i;
+    return 0;
 }
 
 static void fill(void)
 {
-    mark("L", ROSE_CP_L);
-    mark("N", ROSE_CP_N);
-    mark("\\s", ROSE_CP_SPACE);
-    mark("rust_word", ROSE_CP_WORD);
-    mark("rust_numeric", ROSE_CP_DIGIT);
-    mark("norm_inert", ROSE_CP_NORM_INERT);
+    static const struct {
+        const char *name;
+        uint8_t bit;
+    } of[] = {{"L", ROSE_CP_L},
+              {"N", ROSE_CP_N},
+              {"\\s", ROSE_CP_SPACE},
+              {"rust_word", ROSE_CP_WORD},
+              {"rust_numeric", ROSE_CP_DIGIT},
+              {"norm_inert", ROSE_CP_NORM_INERT}};
+    uint32_t set[sizeof of / sizeof *of];
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        set[i] = rose_cp_set_find(of[i].name, strlen(of[i].name));
+    for (const rose_cp_run *r = rose_cp_runs; r->first < 0x110000; r++) {
+        uint8_t bits = 0;
+        for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+            if ((rose_cp_kinds[r->kind] & set[i]) != 0) bits |= of[i].bit;
+        if (bits != 0) memset(rose_cp_class + r->first, bits, r[1].first - r->first);
+    }
 }
 
 void rose_unicode_init(void)

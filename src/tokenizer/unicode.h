@@ -12,21 +12,21 @@
 #include "base/buf.h"
 #include "base/utf8.h"
 
-typedef struct rose_cp_range {
-    uint32_t lo, hi; /* both inclusive */
-} rose_cp_range;
+/* Code points of the same classes: from `first` to the one before the next run. */
+typedef struct rose_cp_run {
+    uint32_t first;
+    uint32_t kind; /* index in rose_cp_kinds */
+} rose_cp_run;
 
-typedef struct rose_cp_set {
-    const char
-        *name; /* name of a class: "L", "Lu", ..., "\s", "\w", "\d", "rust_word", "rust_numeric" */
-    const rose_cp_range *ranges; /* ascending, disjoint */
-    size_t n_ranges;
-} rose_cp_set;
+#define ROSE_CP_SURROGATE (UINT32_C(1) << 31)
 
-extern const rose_cp_set rose_cp_sets[]; /* closed by name == NULL */
+extern const rose_cp_run rose_cp_runs[];  /* ascending from 0; closed by first == 0x110000 */
+extern const uint32_t rose_cp_kinds[];    /* classes as bits, or ROSE_CP_SURROGATE */
+extern const char *const rose_cp_names[]; /* of bit i: "L", "Lu", ..., "\\s", "\\w", "\\d",
+                                             "rust_word", "rust_numeric"; closed by NULL */
 
-/* NULL when there is no set of that name. */
-const rose_cp_set *rose_cp_set_find(const char *name, size_t len);
+/* The bit of the class of that name; 0 when there is none. */
+uint32_t rose_cp_set_find(const char *name, size_t len);
 
 enum {
     ROSE_CP_L = 1u << 0,     /* \p{L} of patterns */

@@ -105,8 +105,7 @@ static inline rose_model *fx_model(const fx_shape *s, uint64_t seed)
                              .head_dim = d / s->n_heads,
                              .scale = 1.0f / sqrtf((float)(d / s->n_heads)),
                              .scale_by_layer = s->by_layer},
-                   .mlp = {.d_ff = s->d_ff, .act = s->act},
-                   .norms = {.before = true}}},
+                   .mlp = {.d_ff = s->d_ff, .act = s->act}}},
         .vocab_size = s->vocab,
         .max_positions = s->max_positions,
         .norm_eps = 1e-5f,
@@ -172,7 +171,7 @@ static inline void fx_model_free(rose_model *m)
 #ifndef FX_MAX_ROWS
 #define FX_MAX_ROWS 400
 #endif
-enum { FX_STRIDE = 96 };
+enum { FX_STRIDE = 96, FX_POOLS = 2 };
 
 /* Which backend fx_open opens, and how. */
 static const char *fx_device = "cpu";
@@ -181,15 +180,38 @@ static uint32_t fx_max_model_len; /* 0 = the model's */
 static bool fx_pdl = true, fx_graphs = true;
 static const char *fx_without;                  /* of the CUDA backend, by name */
 static void (*fx_change)(rose_backend_opts *o); /* NULL, or changes other options */
+/* Fills bytes of the KV memory of a GPU (cuda_fixture.h). */
+static void (*fx_fill_gpu)(void *ctx, uint64_t at, uint64_t bytes, int value);
 
 typedef struct fx_backend {
     const rose_backend_ops *ops;
     const rose_model *model;
     rose_memory_plan plan;
-    rose_cpu *cpu;        /* the context, whatever the device */
-    uint32_t *free_pages; /* a shuffled stack */
-    uint32_t n_free;
+    rose_cpu *cpu;                  /* the context, whatever the device */
+    uint32_t *free_pages[FX_POOLS]; /* a shuffled stack for each pool */
+    uint32_t n_free[FX_POOLS];
 } fx_backend;
+
+static inline bool fx_on_cpu(const fx_backend *f)
+{
+    return strcmp(f->ops->name, "cpu") == 0;
+}
+
+static inline void fx_open_pool(fx_backend *f, uint32_t k, fx_random *r, bool shuffled)
+{
+    const uint32_t n = f->plan.pools[k].n_blocks;
+    uint32_t *pages = calloc(n, sizeof *pages);
+    assert_non_null(pages);
+    for (uint32_t i = 0; i < n; i++)
+        pages[i] = n - 1 - i;
+    for (uint32_t i = n; shuffled && i-- > 1;) {
+        uint32_t j = fx_below(r, i + 1), t = pages[i];
+        pages[i] = pages[j];
+        pages[j] = t;
+    }
+    f->free_pages[k] = pages;
+    f->n_free[k] = n;
+}
 
 static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const char *isa,
                                  uint32_t n_threads, uint64_t page_seed)
@@ -216,35 +238,41 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);
     if (f.ops->open(&ctx, m, &o, &f.plan, &err) != ROSE_OK) fail_msg("open: %s", err.msg);
     f.cpu = ctx;
-    if (strcmp(f.ops->name, "cpu") == 0)
-        memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
-    f.n_free = f.plan.pools[0].n_blocks;
-    f.free_pages = calloc(f.n_free, sizeof *f.free_pages);
-    assert_non_null(f.free_pages);
-    for (uint32_t i = 0; i < f.n_free; i++)
-        f.free_pages[i] = f.n_free - 1 - i;
-    for (uint32_t i = f.n_free; page_seed != 0 && i-- > 1;) {
-        uint32_t j = fx_below(&r, i + 1), t = f.free_pages[i];
-        f.free_pages[i] = f.free_pages[j];
-        f.free_pages[j] = t;
-    }
+    if (fx_on_cpu(&f)) memset(f.cpu->kv, 0xFF, f.plan.kv); /* dirty pages: every value is a NaN */
+    assert_in_range(f.plan.n_pools, 1, FX_POOLS);
+    for (uint32_t k = 0; k < f.plan.n_pools; k++)
+        fx_open_pool(&f, k, &r, page_seed != 0);
     return f;
 }
 
 static inline void fx_close(fx_backend *f)
 {
     f->ops->close(f->cpu);
-    free(f->free_pages);
+    for (uint32_t k = 0; k < FX_POOLS; k++)
+        free(f->free_pages[k]);
+}
+
+/* Fills a page of a pool. */
+static inline void fx_fill(fx_backend *f, uint32_t k, uint32_t page, int value)
+{
+    const rose_pool *p = &f->plan.pools[k];
+    uint64_t at = page * p->block_bytes;
+    for (uint32_t i = 0; i < k; i++)
+        at += f->plan.pools[i].n_blocks * f->plan.pools[i].block_bytes;
+    if (fx_on_cpu(f))
+        memset(f->cpu->kv + at, value, p->block_bytes);
+    else
+        fx_fill_gpu(f->cpu, at, p->block_bytes, value);
 }
 
 /* A sequence with all its tokens given; `done` of them are in the pages. */
 typedef struct fx_seq {
     uint32_t *tokens;
     uint32_t n_tokens, done;
-    uint32_t pages[FX_STRIDE];
-    uint32_t n_pages;
-    float *logits;      /* [n_tokens][vocab], of the positions that asked */
-    uint32_t *next_ids; /* [n_tokens] greedy */
+    uint32_t pages[FX_POOLS][FX_STRIDE];
+    uint32_t n_pages, dropped[FX_POOLS]; /* the first `dropped` pages are not its own any more */
+    float *logits;                       /* [n_tokens][vocab], of the positions that asked */
+    uint32_t *next_ids;                  /* [n_tokens] greedy */
     float *sum; /* NULL, or [d_model]: the states of outputs are added, and no logits are kept */
 } fx_seq;
 
@@ -268,12 +296,42 @@ static inline void fx_seq_free(fx_seq *s)
     free(s->next_ids);
 }
 
-/* The pages go back to the stack, dirty. */
+/* The pages go back to the stacks, dirty. */
 static inline void fx_seq_drop(fx_backend *f, fx_seq *s)
 {
-    while (s->n_pages > 0)
-        f->free_pages[f->n_free++] = s->pages[--s->n_pages];
-    s->done = 0;
+    for (uint32_t k = 0; k < f->plan.n_pools; k++) {
+        for (uint32_t i = s->n_pages; i > s->dropped[k];)
+            f->free_pages[k][f->n_free[k]++] = s->pages[k][--i];
+        s->dropped[k] = 0;
+    }
+    s->n_pages = s->done = 0;
+}
+
+/* A page of each pool. A GPU wants finite values in a page that is in use. */
+static inline void fx_seq_grow(fx_backend *f, fx_seq *s)
+{
+    for (uint32_t k = 0; k < f->plan.n_pools; k++) {
+        assert_true(f->n_free[k] > 0);
+        s->pages[k][s->n_pages] = f->free_pages[k][--f->n_free[k]];
+        if (!fx_on_cpu(f) && f->plan.pools[k].window != 0)
+            fx_fill(f, k, s->pages[k][s->n_pages], 0);
+    }
+    s->n_pages++;
+}
+
+/* The pages that no later row reads go to others, with a NaN in every value. On a GPU these are
+ * all pages before the window of the next row. */
+static inline void fx_seq_pass(fx_backend *f, fx_seq *s)
+{
+    for (uint32_t k = 0; k < f->plan.n_pools; k++) {
+        const uint32_t window = f->plan.pools[k].window;
+        uint32_t keeps = rose_pool_keeps_from(window, s->done);
+        if (!fx_on_cpu(f) && window != 0 && s->done >= window) keeps = s->done - window + 1;
+        for (; (s->dropped[k] + 1) * ROSE_KV_PAGE_TOKENS <= keeps; s->dropped[k]++) {
+            fx_fill(f, k, s->pages[k][s->dropped[k]], 0xFF);
+            f->free_pages[k][f->n_free[k]++] = s->pages[k][s->dropped[k]];
+        }
+    }
 }
 
 /* Whose logits are kept: of all rows, or of the last one. */
@@ -288,7 +346,7 @@ typedef struct fx_part {
 
 static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts)
 {
-    static uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS * FX_STRIDE];
+    static uint32_t tokens[FX_MAX_ROWS], pages[FX_MAX_SEQS][FX_POOLS][FX_STRIDE];
     static rose_batch_seq seqs[FX_MAX_SEQS];
     static rose_batch_out outs[FX_MAX_ROWS]; /* temperature 0: greedy */
     const uint32_t vocab = f->model->arch.vocab_size;
@@ -296,23 +354,23 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
-    uint32_t *table = pages;
+    uint32_t(*table)[FX_STRIDE] = pages[0];
 
     for (uint32_t i = 0; i < n_parts; i++) {
         fx_seq *s = parts[i].seq;
         const bool more = i > 0 && parts[i - 1].seq == s;
         const uint32_t from = more ? seqs[i - 1].pos + seqs[i - 1].n : s->done;
         const uint32_t end = from + parts[i].n_rows;
-        if (!more) table = pages + i * FX_STRIDE;
+        if (!more) table = pages[i];
         assert_true(end <= s->n_tokens && b.n_tokens + parts[i].n_rows <= FX_MAX_ROWS);
-        seqs[i] = (rose_batch_seq){
-            .first = b.n_tokens, .n = parts[i].n_rows, .pos = from, .table = {table, table}};
-        while (s->n_pages * ROSE_KV_PAGE_TOKENS < end) {
-            assert_true(f->n_free > 0);
-            s->pages[s->n_pages++] = f->free_pages[--f->n_free];
+        seqs[i] = (rose_batch_seq){.first = b.n_tokens, .n = parts[i].n_rows, .pos = from};
+        while (s->n_pages * ROSE_KV_PAGE_TOKENS < end)
+            fx_seq_grow(f, s);
+        memset(table, 0xFF, sizeof pages[i]);
+        for (uint32_t k = 0; k < f->plan.n_pools; k++) {
+            memcpy(table[k], s->pages[k], s->n_pages * sizeof **table);
+            seqs[i].table[k] = table[k];
         }
-        memset(table, 0xFF, FX_STRIDE * sizeof *table);
-        memcpy(table, s->pages, s->n_pages * sizeof *table);
         for (uint32_t p = from; p < end; p++) {
             if (parts[i].out == FX_ALL || (parts[i].out == FX_LAST && p + 1 == end)) {
                 assert_true(b.n_outputs < FX_MAX_ROWS);
@@ -340,6 +398,7 @@ static inline void fx_step(fx_backend *f, const fx_part *parts, uint32_t n_parts
             s->next_ids[s->done + j] = result.ids[at];
         }
         s->done += parts[i].n_rows;
+        fx_seq_pass(f, s);
     }
     free(b.logits);
 }

@@ -7,6 +7,13 @@
 #include "backend/cuda/cuda_internal.h"
 #include "backend/cuda/gemm.h"
 
+static inline void fx_cuda_fill(void *ctx, uint64_t at, uint64_t bytes, int value)
+{
+    rose_cuda_rank *rank = &((rose_cuda *)ctx)->ranks[0];
+    assert_int_equal(cudaMemsetAsync((uint8_t *)rank->kv_base + at, value, bytes, rank->stream),
+                     cudaSuccess);
+}
+
 /* False, and a line that says why, without a GPU. */
 static inline bool fx_use_gpu(void)
 {
@@ -17,6 +24,7 @@ static inline bool fx_use_gpu(void)
         return false;
     }
     fx_device = "cuda";
+    fx_fill_gpu = fx_cuda_fill;
     fx_without = getenv("ROSE_CUDA_WITHOUT");
     return true;
 }

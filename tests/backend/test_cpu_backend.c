@@ -690,6 +690,9 @@ static void test_bad_batches(void **state)
     BAD((o.b.n_outputs = 1, o.outs[0].row = 20));
     BAD(o.pages[1] = f.plan.pools[0].n_blocks);
     BAD(o.tokens[0] = ROSE_TOKEN_OUTPUT); /* one step at a time: no step before to name */
+    const rose_batch_seq apart[] = {{.n = 10, .table = {o.pages}},
+                                    {.first = 10, .n = 10, .pos = 9, .table = {o.pages}}};
+    BAD((o.b.n_seqs = 2, o.b.seqs = apart)); /* the same sequence, but not its next position */
     one_init(&o); /* the shared check: a token may name an output that the step before has */
     o.tokens[0] = ROSE_TOKEN_OUTPUT | 1;
     assert_int_equal(rose_backend_check_batch(&o.b, &f.plan, 77, 2, &err), ROSE_OK);

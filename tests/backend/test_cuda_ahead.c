@@ -139,8 +139,8 @@ static seq *make(const game *g, const fx_backend *f, uint32_t latest)
             q->ids[j] = fx_below(&r, g->shape->vocab);
         for (uint32_t j = 0; j * ROSE_KV_PAGE_TOKENS < q->n_prompt + g->n_out; j++) {
             const bool own = i == 0 || j >= g->shared / ROSE_KV_PAGE_TOKENS;
-            assert_true(n_pages < f->n_free);
-            q->pages[j] = own ? f->free_pages[n_pages++] : seqs[0].pages[j];
+            assert_true(n_pages < f->n_free[0]);
+            q->pages[j] = own ? f->free_pages[0][n_pages++] : seqs[0].pages[j];
         }
     }
     return seqs;

@@ -146,7 +146,7 @@ static fx_seq run_shared(const family *f, fx_backend *b)
     fx_seq from = fx_seq_make(f->m, fx_seed() + 99, f->n_tokens);
     fx_seq s = fx_seq_make(f->m, fx_seed() + 99, f->n_tokens);
     fx_run(b, &from, n, n);
-    memcpy(s.pages, from.pages, n_pages * sizeof *s.pages);
+    memcpy(s.pages, from.pages, sizeof s.pages);
     s.n_pages = n_pages;
     from.n_pages = 0; /* they are the sequence's now */
     memcpy(s.logits, from.logits, n * vocab * sizeof *s.logits);

@@ -254,24 +254,10 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
 
 /* ---- open and close ---- */
 
-static void log_phases(const rose_cpu *c)
-{
-#ifdef ROSE_CPU_PHASES
-    static const char *const names[ROSE_N_PHASES] = {"embed", "norm", "qkv",  "attention", "out",
-                                                     "up",    "down", "head", "sample"};
-    for (int i = 0; i < ROSE_N_PHASES && c->n_steps > 0; i++)
-        rose_log(ROSE_LOG_INFO, "cpu", "%-10s %10.1f us a step", names[i],
-                 (double)c->phase_ns[i] / 1e3 / (double)c->n_steps);
-#else
-    (void)c;
-#endif
-}
-
 static void cpu_close(void *ctx)
 {
     rose_cpu *c = ctx;
     if (c == NULL) return;
-    log_phases(c);
     rose_pool_destroy(c->pool);
     rose_region_unmap(&c->weights_region);
     rose_region_unmap(&c->kv_region);

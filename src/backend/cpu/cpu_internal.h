@@ -121,21 +121,6 @@ typedef struct rose_region {
     size_t size;
 } rose_region;
 
-/* The phases whose times are measured and logged at close, in a build with `make
- * EXTRA_CFLAGS=-DROSE_CPU_PHASES`. */
-typedef enum rose_cpu_phase {
-    ROSE_PHASE_EMBED,
-    ROSE_PHASE_NORM,
-    ROSE_PHASE_QKV,
-    ROSE_PHASE_ATTENTION,
-    ROSE_PHASE_OUT,
-    ROSE_PHASE_UP,
-    ROSE_PHASE_DOWN,
-    ROSE_PHASE_HEAD,
-    ROSE_PHASE_SAMPLE,
-    ROSE_N_PHASES
-} rose_cpu_phase;
-
 typedef struct rose_cpu {
     rose_arch arch;
     rose_memory_plan plan;
@@ -149,7 +134,6 @@ typedef struct rose_cpu {
     size_t kv_head_bytes;
     uint64_t ticket;
     uint32_t n_results;
-    uint64_t phase_ns[ROSE_N_PHASES], n_steps;
 } rose_cpu;
 
 /* The types in which the plan keeps the parts of a matrix. A gated matrix has one type: if the file

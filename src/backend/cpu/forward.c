@@ -20,7 +20,6 @@
 #include "backend/cpu/pack.h"
 #include "backend/cpu/sampler.h"
 #include "base/allocguard.h"
-#include "base/clock.h"
 #include "base/profile.h"
 #include "model/convert.h"
 
@@ -29,7 +28,6 @@ typedef struct step {
     const rose_batch *b;
     uint32_t n_slots; /* rows whose logits are needed */
     uint32_t n_tiles, n_blocks;
-    uint64_t phase_end_ns; /* thread 0, with ROSE_CPU_PHASES */
 } step;
 
 /* What one thread knows. */
@@ -42,18 +40,10 @@ typedef struct worker {
     float *own_h; /* [ROSE_CPU_OWN_ROWS][ld_d] */
 } worker;
 
-static void phase_done(worker *w, rose_cpu_phase phase)
+/* Every thread has done its share of the op. */
+static void op_done(const worker *w)
 {
     rose_pool_barrier(w->c->pool);
-#ifdef ROSE_CPU_PHASES
-    if (w->tid == 0) {
-        uint64_t now = rose_now_ns();
-        w->c->phase_ns[phase] += now - w->s->phase_end_ns;
-        w->s->phase_end_ns = now;
-    }
-#else
-    (void)phase;
-#endif
 }
 
 /* ---- the division of a step into tiles and blocks, on the engine thread before the job begins
@@ -241,7 +231,7 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
     for (; row < end; row++)
         norm_row(w->c, x + row * ld, weight, bias, to->rounds_x, out + row * ld);
-    if (!own) phase_done(w, ROSE_PHASE_NORM);
+    if (!own) op_done(w);
     return out;
 }
 
@@ -264,7 +254,7 @@ static rose_epilogue activation(rose_act act)
 
 /* x += l's product of `in`, normed first where the architecture has a norm there. */
 static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, const float *in,
-                       size_t ld_in, uint32_t rows, float *x, rose_cpu_phase phase)
+                       size_t ld_in, uint32_t rows, float *x)
 {
     const rose_cpu *c = w->c;
     const uint32_t d = c->arch.d_model;
@@ -272,11 +262,11 @@ static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, c
 
     if (post == NULL) {
         matmul(w, l, in, ld_in, rows, x, ld, ROSE_EPI_RESIDUAL, false);
-        phase_done(w, phase);
+        op_done(w);
         return;
     }
     matmul(w, l, in, ld_in, rows, c->scratch.branch, ld, ROSE_EPI_NONE, false);
-    phase_done(w, phase);
+    op_done(w);
     const uint32_t end = (uint32_t)rose_share(rows, w->tid + 1, w->n);
     for (uint32_t row = (uint32_t)rose_share(rows, w->tid, w->n); row < end; row++) {
         float *y = c->scratch.branch + row * ld, *to = x + row * ld;
@@ -284,7 +274,7 @@ static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, c
         for (uint32_t i = 0; i < d; i++)
             to[i] = to[i] + y[i];
     }
-    phase_done(w, ROSE_PHASE_NORM);
+    op_done(w);
 }
 
 /* ---- a layer: norm, mixer, add, norm, MLP, add ---- */
@@ -303,10 +293,10 @@ static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
         norm(w, x, sc->h + block->first_row * sc->ld_d, rows, l->ln1_w, l->ln1_b, m);
 
     matmul(w, m, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, c->bf16 && !turned);
-    phase_done(w, ROSE_PHASE_QKV);
+    op_done(w);
     const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
     rose_cpu_attend(&share, layer, block);
-    phase_done(w, ROSE_PHASE_ATTENTION);
+    op_done(w);
 }
 
 /* With the norm before it: from the residual stream x to sc->ff. */
@@ -320,7 +310,7 @@ static void mlp(worker *w, uint32_t layer, const float *x, float *h, uint32_t ro
 
     matmul(w, m, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(act),
            l->m[ROSE_DOWN].rounds_x);
-    phase_done(w, ROSE_PHASE_UP);
+    op_done(w);
 }
 
 /* What follows the mixer, on any set of rows: x is the residual stream, o the mixer's output, h
@@ -331,9 +321,9 @@ static void after_mixer(worker *w, uint32_t layer, float *x, const float *o, flo
     const rose_cpu_layer *l = &w->c->weights.layers[layer];
     const rose_cpu_scratch *sc = &w->c->scratch;
 
-    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x, ROSE_PHASE_OUT);
+    add_branch(w, &l->m[ROSE_OUT], l->post1, o, sc->ld_o, rows, x);
     mlp(w, layer, x, h, rows);
-    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x, ROSE_PHASE_DOWN);
+    add_branch(w, &l->m[ROSE_DOWN], l->post2, sc->ff, sc->ld_ff, rows, x);
 }
 
 /* The last layer ends with its mixer: only rows with outputs go on, in outputs(). */
@@ -448,13 +438,13 @@ static void outputs(worker *w)
     for (uint32_t first = 0; first < w->s->n_slots; first += sc->out_block) {
         uint32_t n = w->s->n_slots - first < sc->out_block ? w->s->n_slots - first : sc->out_block;
         gather(w, first, n);
-        phase_done(w, ROSE_PHASE_EMBED);
+        op_done(w);
         after_mixer(w, c->arch.n_layers - 1, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         add_states(w, normed, first, n);
         if (needs_logits(w, first, n))
             matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
-        phase_done(w, ROSE_PHASE_HEAD);
+        op_done(w);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
                                     * the next block */
     }
@@ -470,7 +460,7 @@ static void step_thread(void *arg, uint32_t tid, uint32_t n)
     w.scratch = s->c->scratch.thread + tid * s->c->scratch.thread_stride;
     w.own_h = s->c->scratch.own_h + tid * s->c->scratch.own_stride;
     embed(&w);
-    phase_done(&w, ROSE_PHASE_EMBED);
+    op_done(&w);
     layers(&w);
     outputs(&w);
     rose_alloc_guard_end();
@@ -483,13 +473,6 @@ void rose_cpu_forward(rose_cpu *c, const rose_batch *b)
     rose_alloc_guard_begin("cpu backend step");
     make_tiles(&s);
     make_slots(&s);
-#ifdef ROSE_CPU_PHASES
-    s.phase_end_ns = rose_now_ns();
-    c->n_steps++;
-#endif
     rose_pool_run(c->pool, step_thread, &s);
-#ifdef ROSE_CPU_PHASES
-    c->phase_ns[ROSE_PHASE_SAMPLE] += rose_now_ns() - s.phase_end_ns;
-#endif
     rose_alloc_guard_end();
 }

@@ -12,7 +12,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -129,17 +128,13 @@ static void *worker_main(void *argument)
     }
 }
 
-/* Our threads block all signals, which the program's own threads handle. */
 static rose_status start_threads(rose_pool *p, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (uint32_t i = 1; i < p->n_threads; i++) {
         atomic_uint taken = 0;
         start_arg arg = {.pool = p, .tid = i, .taken = &taken};
-        int rc = pthread_create(&p->threads[i - 1], NULL, worker_main, &arg);
+        int rc = rose_thread_start(&p->threads[i - 1], worker_main, &arg);
         if (rc != 0) {
             st = rose_fail(err, ROSE_E_IO, "start compute thread %u of %u: %s", i + 1, p->n_threads,
                            strerror(rc));
@@ -149,7 +144,6 @@ static rose_status start_threads(rose_pool *p, rose_err *err)
         while (atomic_load_explicit(&taken, memory_order_acquire) == 0)
             sched_yield();
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return st;
 }
 

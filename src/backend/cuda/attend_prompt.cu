@@ -10,14 +10,12 @@
 
 enum {
     WARPS = 4,
-    FEWER_WARPS = 2,
     WIDE_PAIRS = 49 /* of an item: all warps of a warpgroup have rows */
 };
 
-template <int HD, int W> /* of K or V in the ring; W: warps */
-constexpr int TILES = HD <= 128    ? 3
-                      : W == WARPS ? 2
-                                   : 1;
+template <int HD> constexpr int FEWER_WARPS = HD > 128 ? 2 : WARPS;
+/* Of K or V in the ring, with W warps. */
+template <int HD, int W> constexpr int TILES = HD > 128 ? W / 2 : 3;
 /* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
 template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
 /* The ring, q, and O of the splits before the current one. */
@@ -201,8 +199,9 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
     switch (a->kv.hd_pad) {
 #define CASE(HD)                                                                                   \
     case HD:                                                                                       \
-        return HD > 128 && l->device->shared_max < SHARED<HD, WARPS> + 1024 ? run_warps < T, HD,   \
-               HD <= 128 ? WARPS : FEWER_WARPS > (l, a) : run_warps<T, HD, WARPS>(l, a);
+        return HD > 128 && l->device->shared_max < SHARED<HD, WARPS> + 1024                        \
+                   ? run_warps<T, HD, FEWER_WARPS<HD>>(l, a)                                       \
+                   : run_warps<T, HD, WARPS>(l, a);
         ROSE_ATTEND_CLASSES(CASE)
 #undef CASE
     default:
@@ -234,7 +233,7 @@ template <typename T, int HD> static cudaError_t prepare(void)
     const cudaError_t e = allow_shared<T, HD, WARPS>();
     if (HD <= 128 || (e != cudaSuccess && e != cudaErrorInvalidValue)) return e;
     cudaGetLastError();
-    return allow_shared < T, HD, HD <= 128 ? WARPS : FEWER_WARPS > ();
+    return allow_shared<T, HD, FEWER_WARPS<HD>>();
 }
 
 extern "C" cudaError_t rose_cuda_attend_prepare(void)

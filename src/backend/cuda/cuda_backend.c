@@ -151,10 +151,6 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     const rose_memory_plan *p = &c->plan;
     c->type = rose_compute_format(p->dtype);
     c->hd_pad = rose_cuda_attend_pad(m->head_dim);
-    rose_pool_spec specs[ROSE_MAX_POOLS];
-    c->n_windows = rose_arch_pools(a, specs, NULL);
-    for (uint32_t i = 0; i < c->n_windows; i++)
-        c->windows[i] = specs[i].window;
     c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
     c->pdl = o->cuda.pdl && c->ranks[0].device.code >= 90;
     c->without = p->without;
@@ -275,7 +271,7 @@ static rose_cuda_shape shape_of(const rose_cuda *c, const rose_batch *b, const r
         s.n_single += alone ? q.n : 0;
         s.n_tiles += alone ? 0 : (q.n - 1) / item_rows + 1;
         s.shared |= alone && q.n > 1;
-        s.n_table += pages_of(&q);
+        s.n_table += c->plan.n_pools * pages_of(&q);
     }
     rose_cuda_shape_cuts(&s, &c->arch, &c->plan, c->ranks[0].device.sms);
     if (g != NULL) {
@@ -309,32 +305,35 @@ static void fill_outputs(uint8_t *to, const rose_cuda_header *at, const rose_bat
     }
 }
 
-static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b, uint32_t n_rows)
+static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch *b,
+                      const rose_cuda_shape *s)
 {
     uint32_t *tokens = (void *)(to + at->tokens), *where = (void *)(to + at->where);
     uint32_t *slot = (void *)(to + at->slot);
 
     memcpy(tokens, b->tokens, b->n_tokens * sizeof *tokens);
     for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++)
-        for (uint32_t j = 0; j < q->n; j++) {
-            const uint32_t pos = q->pos + j;
-            where[q->first + j] = pos;
-            slot[q->first + j] = q->table[0][pos / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
-                                 pos % ROSE_KV_PAGE_TOKENS;
-        }
-    /* Padding rows: their K and V are written nowhere. */
-    for (uint32_t i = b->n_tokens; i < n_rows; i++) {
+        for (uint32_t j = 0; j < q->n; j++)
+            where[q->first + j] = q->pos + j;
+    for (uint32_t i = b->n_tokens; i < s->n_rows; i++)
         tokens[i] = where[i] = 0;
-        slot[i] = ROSE_CUDA_NO_SLOT;
+    for (uint32_t k = 0; k < s->n_pools; k++, slot += s->n_rows) {
+        for (const rose_batch_seq *q = b->seqs; q < b->seqs + b->n_seqs; q++)
+            for (uint32_t j = 0; j < q->n; j++)
+                slot[q->first + j] =
+                    q->table[k][(q->pos + j) / ROSE_KV_PAGE_TOKENS] * ROSE_KV_PAGE_TOKENS +
+                    (q->pos + j) % ROSE_KV_PAGE_TOKENS;
+        for (uint32_t i = b->n_tokens; i < s->n_rows; i++)
+            slot[i] = ROSE_CUDA_NO_SLOT; /* K and V of padding rows are written nowhere */
     }
 }
 
-/* The graph of a prompt has no single items. */
+/* The items and page tables of a pool. The graph of a prompt has no single items. */
 static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
-                       const rose_batch *b, const rose_cuda_shape *s)
+                       const rose_batch *b, const rose_cuda_shape *s, uint32_t pool)
 {
-    uint32_t *tables = (void *)(to + at->tables), table = 0;
-    rose_cuda_item *single = (void *)(to + at->items), *tile = single + s->n_single;
+    uint32_t *tables = (void *)(to + at->tables), table = s->n_table / s->n_pools * pool;
+    rose_cuda_item *single = rose_cuda_items(to + at->items, s, pool), *tile = single + s->n_single;
     rose_cuda_item *const singles_end = tile, *const tiles_end = tile + s->n_tiles;
 
     for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
@@ -346,7 +345,7 @@ static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *
                                        table};
             *(alone ? single++ : tile++) = it;
         }
-        memcpy(tables + table, q.table[0], pages_of(&q) * sizeof *tables);
+        memcpy(tables + table, q.table[pool], pages_of(&q) * sizeof *tables);
         table += pages_of(&q);
     }
     while (single < singles_end)
@@ -355,21 +354,21 @@ static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *
         *tile++ = (rose_cuda_item){0};
 }
 
-/* How attention divides the contexts of the single items: a cut for each window. */
+/* How attention divides the contexts of the single items: a cut for each pool. */
 static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
                       const rose_cuda_shape *s)
 {
-    const rose_cuda_item *items = (void *)(to + at->items);
     const rose_attend_limits limits =
         rose_cuda_attend_limits(&c->arch, &c->plan, c->ranks[0].device.sms, s->n_single);
 
-    for (uint32_t i = 0; i < s->n_cuts; i++) {
+    for (uint32_t i = 0; i < s->n_pools; i++) {
         rose_attend_cutting *cutting = (rose_attend_cutting *)(void *)(to + at->cuttings) + i;
         rose_attend_unit *units =
             (rose_attend_unit *)(void *)(to + at->units) + (size_t)i * s->n_units;
         rose_attend_fold *folds =
             (rose_attend_fold *)(void *)(to + at->folds) + (size_t)i * s->n_single;
-        *cutting = rose_attend_cut(&limits, items, s->n_single, c->windows[i], units, folds);
+        *cutting = rose_attend_cut(&limits, rose_cuda_items(to + at->items, s, i), s->n_single,
+                                   c->plan.pools[i].window, 0, units, folds);
     }
 }
 
@@ -410,9 +409,10 @@ static cudaError_t enqueue(rose_cuda *c, const rose_batch *b, rose_cuda_slot *sl
     memcpy(slot->header + step.at.ids, &slot->ids, sizeof slot->ids);
     fill_outputs(slot->header, &step.at, b, s.n_outputs);
     rose_cuda_sums_begin(c, slot, b);
-    fill_rows(slot->header, &step.at, b, s.n_rows);
-    fill_items(c, slot->header, &step.at, b, &s);
-    if (!c->plain) fill_cuts(c, slot->header, &step.at, &s);
+    fill_rows(slot->header, &step.at, b, &s);
+    for (uint32_t k = 0; k < s.n_pools; k++)
+        fill_items(c, slot->header, &step.at, b, &s, k);
+    if (!c->plain && s.n_single > 0) fill_cuts(c, slot->header, &step.at, &s);
     slot->n_entries = slot->n_deliveries = 0;
     slot->rules_used = 0;
     slot->rules_again = false;

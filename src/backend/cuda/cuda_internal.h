@@ -18,7 +18,7 @@
  * - item: the unit of work of attention, some rows of one sequence. An item of one row is "single";
  *   an item of several rows is a "tile".
  * - cut: how the contexts of the single items are divided over thread blocks (attend.h). There is
- *   one for each window.
+ *   one for each pool.
  *
  * Threads: the engine thread; rose_cuda_plan may run on any thread. */
 #ifndef ROSE_BACKEND_CUDA_CUDA_INTERNAL_H
@@ -47,10 +47,11 @@ typedef struct rose_cuda_layer {
     rose_cuda_norm_by post1, post2; /* after attention, after the MLP; w NULL without */
     float *q_norm, *k_norm;         /* [head_dim] or NULL */
     rose_cuda_matrix m[ROSE_N_ROLES];
-    float scale;     /* factor for attention scores */
-    uint32_t window; /* 0: full attention */
-    int rope;        /* index of the tables in rose_cuda_weights; -1: none */
-    uint32_t act;    /* rose_act of the MLP */
+    float scale;    /* factor for attention scores */
+    int rope;       /* index of the tables in rose_cuda_weights; -1: none */
+    uint32_t act;   /* rose_act of the MLP */
+    uint32_t pool;  /* of the plan: the window, and the blocks of K and V */
+    uint64_t kv_at; /* bytes in the KV memory, where the pools follow each other: of block 0 */
 } rose_cuda_layer;
 
 typedef struct rose_cuda_weights {
@@ -95,10 +96,10 @@ typedef struct rose_cuda_scratch {
 } rose_cuda_scratch;
 
 /* Offset in bytes of each table in the header. A captured graph uses the offsets of the largest
- * step that it serves. */
+ * step that it serves. What depends on page tables is there once for each pool, pool after pool. */
 typedef struct rose_cuda_header {
     uint64_t turn, ids, picks, items, tokens, where, slot, gather;
-    uint64_t cuttings, units, folds; /* of all cuts */
+    uint64_t cuttings, units, folds;
     uint64_t tables, end;
 } rose_cuda_header;
 
@@ -109,10 +110,16 @@ typedef struct rose_cuda_shape {
     uint32_t n_rows, n_outputs;
     uint32_t n_single, n_tiles; /* single items (they come first), and tiles */
     bool shared;                /* several single items belong to one sequence */
-    uint32_t n_cuts;            /* one for each pool; 0 without single items */
+    uint32_t n_pools;           /* as the plan */
     uint32_t n_units;           /* most units of a cut; its folds are at most n_single */
-    uint32_t n_table;           /* entries of all page tables together */
+    uint32_t n_table;           /* entries of all page tables of all pools together */
 } rose_cuda_shape;
+
+/* The items of a pool: single ones, then tiles. `items`: those of all pools. */
+static inline rose_cuda_item *rose_cuda_items(void *items, const rose_cuda_shape *s, uint32_t pool)
+{
+    return (rose_cuda_item *)items + (size_t)pool * (s->n_single + s->n_tiles);
+}
 
 /* A log-probability report that the backend copies to the caller when the step is collected. */
 typedef struct rose_cuda_delivery {
@@ -188,7 +195,6 @@ struct rose_cuda {
     rose_memory_plan plan;
     rose_format type;
     uint32_t hd_pad;
-    uint32_t windows[ROSE_MAX_POOLS], n_windows; /* distinct windows of the layers */
     bool plain;       /* no attention kernel with tensor cores supports the shape or type */
     bool naive;       /* true: the plain kernel (not flash) computes the attention of prompts */
     bool mma_prompts; /* true: the flash kernel of mma.sync does, also where wgmma is there */
@@ -241,7 +247,7 @@ extern const rose_backend_ops rose_cuda_ops;
 void rose_cuda_profile(bool on, bool kernels);
 
 /* weights.c */
-uint64_t rose_cuda_kv_page_bytes(const rose_arch *a, rose_format t);
+uint64_t rose_cuda_kv_block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
 
@@ -253,7 +259,7 @@ uint32_t rose_cuda_item_rows(const rose_arch *a); /* most rows of a tile */
 /* How decode attention of n sequences may be divided. */
 rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory_plan *p,
                                            uint32_t sms, uint32_t n);
-/* Fill n_cuts and n_units, from n_single and the plan. */
+/* Fill n_pools and n_units, from n_single and the plan. */
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms);
 /* switches.c: turn names, separated by commas, into bits of rose_cuda_without. NULL, "" and "none"

@@ -114,11 +114,11 @@ static void qkv(rose_cuda_pass *p, const rose_cuda_layer *l)
 
 rose_cuda_kv rose_cuda_layer_kv(const rose_cuda_rank *rank, uint32_t layer)
 {
-    const uint64_t size = rose_format_size(rank->c->type);
-    const uint64_t layer_bytes = rank->c->plan.pools[0].block_bytes / rank->c->arch.n_layers;
+    const rose_cuda_layer *l = &rank->weights.layers[layer];
     const rose_mixer *m = &rose_arch_kind(&rank->c->arch, layer)->mixer;
-    return (rose_cuda_kv){.base = (uint8_t *)rank->kv_base + layer * layer_bytes,
-                          .page_elems = rank->c->plan.pools[0].block_bytes / size,
+    return (rose_cuda_kv){.base = (uint8_t *)rank->kv_base + l->kv_at,
+                          .page_elems = rank->c->plan.pools[l->pool].block_bytes /
+                                        rose_format_size(rank->c->type),
                           .head_dim = m->head_dim,
                           .hd_pad = rank->c->hd_pad,
                           .n_heads = m->n_kv_heads};
@@ -135,7 +135,8 @@ static rose_cuda_rotary rotary_of(const rose_cuda_pass *p, uint32_t layer)
                               .rows = p->s->n_rows,
                               .n_q = rose_arch_kind(&rank->c->arch, layer)->mixer.n_heads,
                               .kv = rose_cuda_layer_kv(rank, layer),
-                              .slot = table(p, p->at.slot),
+                              .slot =
+                                  (uint32_t *)table(p, p->at.slot) + (size_t)l->pool * p->s->n_rows,
                               .where = turns ? table(p, p->at.where) : NULL,
                               .q_norm = l->q_norm,
                               .k_norm = l->k_norm,
@@ -161,19 +162,14 @@ static void rope(rose_cuda_pass *p, uint32_t layer)
     if (!appends(p)) note(p, rose_cuda_rotary_run(&p->launch, &a));
 }
 
-/* The cut for the layer's window. */
-static void take_cut(const rose_cuda_pass *p, uint32_t window, rose_cuda_attend *a)
+static void take_cut(const rose_cuda_pass *p, uint32_t pool, rose_cuda_attend *a)
 {
-    const rose_cuda_rank *rank = p->rank;
     const rose_cuda_shape *s = p->s;
-    uint32_t i = 0;
-    while (i + 1 < rank->c->n_windows && rank->c->windows[i] != window)
-        i++;
-    a->cutting = (rose_attend_cutting *)table(p, p->at.cuttings) + i;
-    a->units = (rose_attend_unit *)table(p, p->at.units) + (size_t)i * s->n_units;
-    a->folds = (rose_attend_fold *)table(p, p->at.folds) + (size_t)i * s->n_single;
-    a->parts = rank->scratch.parts;
-    a->arrivals = rank->scratch.arrivals;
+    a->cutting = (rose_attend_cutting *)table(p, p->at.cuttings) + pool;
+    a->units = (rose_attend_unit *)table(p, p->at.units) + (size_t)pool * s->n_units;
+    a->folds = (rose_attend_fold *)table(p, p->at.folds) + (size_t)pool * s->n_single;
+    a->parts = p->rank->scratch.parts;
+    a->arrivals = p->rank->scratch.arrivals;
     a->grid_units = s->n_units; /* the launch has no more blocks than the SMs hold */
 }
 
@@ -186,7 +182,7 @@ static void singles(rose_cuda_pass *p, uint32_t layer, rose_cuda_attend a)
         note(p, rose_cuda_attend_plain(&p->launch, &a));
         return;
     }
-    take_cut(p, a.window, &a);
+    take_cut(p, p->rank->weights.layers[layer].pool, &a);
     if (appends(p)) {
         fused = rotary_of(p, layer);
         a.fused = &fused;
@@ -227,10 +223,10 @@ static void attend(rose_cuda_pass *p, uint32_t layer)
                           .kv = rose_cuda_layer_kv(rank, layer),
                           .n_q = m->n_heads,
                           .tables = table(p, p->at.tables),
-                          .items = table(p, p->at.items),
+                          .items = rose_cuda_items(table(p, p->at.items), p->s, l->pool),
                           .scale = l->scale,
                           .softcap = m->softcap,
-                          .window = l->window,
+                          .window = rank->c->plan.pools[l->pool].window,
                           .out = rank->scratch.o,
                           .out_k_pad = l->m[ROSE_OUT].k_pad};
     gather(p, &a);

@@ -144,7 +144,7 @@ template <typename T, int RB>
 ROSE_DEVICE void send_best(const unsigned long long best[RB * 2], const rose_gemm_io &io,
                            const rows_warp<T> &warp)
 {
-    float *sums = warp.own - warp.id * RB * 8 * ROWS_WIDE(2);
+    float *sums = warp.sums - warp.id * RB * 8 * ROWS_WIDE(2);
     unsigned long long *keys = reinterpret_cast<unsigned long long *>(sums);
     __syncthreads(); /* the keys come in the place of the sums */
 #pragma unroll
@@ -173,12 +173,12 @@ template <typename T, int RB> ROSE_DEVICE void copy_rows(const rows_warp<T> &war
 {
     for (uint32_t c = warp.id; c * ROWS_CHUNK < warp.k_pad; c += blockDim.x / 32) {
         const uint32_t k = c * ROWS_CHUNK, bytes = (piece_end(k, ROWS_CHUNK, warp.k_pad) - k) * 16;
-        ring_expect(warp.once + c, bytes * warp.blocks, warp.lane);
+        ring_expect(warp.x_full + c, bytes * warp.row_blocks, warp.lane);
 #pragma unroll
         for (uint32_t b = 0; b < RB; b++) {
             const uint32_t at = b * warp.k_pad + k;
-            if (b < warp.blocks)
-                ring_part(warp.x + at * 16, warp.h + (size_t)at * 8, bytes, warp.once + c,
+            if (b < warp.row_blocks)
+                ring_part(warp.x + at * 16, warp.h + (size_t)at * 8, bytes, warp.x_full + c,
                           warp.lane);
         }
     }
@@ -218,13 +218,13 @@ ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const
     warp->lane = lane;
     warp->id = id;
     warp->part = part;
-    warp->mine = id / m.n_parts;
+    warp->tile = id / m.n_parts;
     warp->w = static_cast<const T *>(m.w);
     warp->h = static_cast<const T *>(io.h);
     warp->full = barriers + id * ROWS_SLOTS;
-    warp->once = barriers + ROWS_WARPS * ROWS_SLOTS;
-    warp->own = sums + id * apart;
-    warp->first = sums + warp->mine * m.n_parts * apart;
+    warp->x_full = barriers + ROWS_WARPS * ROWS_SLOTS;
+    warp->sums = sums + id * apart;
+    warp->tile_sums = sums + warp->tile * m.n_parts * apart;
     warp->ring = shared_at(memory) + ROWS_BARRIERS + id * p.ring_bytes;
     warp->x = shared_at(memory) + p.x_at;
     /* Matrices of a step: outputs 0-7 and 8-15, k 0-7; then k 8-15. With one block of outputs its
@@ -234,7 +234,7 @@ ROSE_DEVICE void place_warp(rows_warp<T> *warp, const rose_cuda_matrix &m, const
     warp->end =
         last ? (m.k + ROSE_GEMM_GROUP - 1) / ROSE_GEMM_GROUP * ROSE_GEMM_GROUP : m.cut[part + 1];
     warp->k_pad = m.k_pad;
-    warp->blocks = (io.rows + 7) / 8;
+    warp->row_blocks = (io.rows + 7) / 8;
     warp->stride = gridDim.x * p.tiles;
 }
 
@@ -288,7 +288,7 @@ ROSE_DEVICE void bring_rows(const rows_warp<T> &warp, const rose_cuda_matrix &m,
         copy_rows<T, RB>(warp);
         ring_meet_once();
     } else if constexpr (FROM == ROWS_RING) {
-        start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.mine);
+        start_rows<T, RB>(warp, p, blockIdx.x * p.tiles + warp.tile);
     } else {
         /* Nobody needs the place of the sums yet. */
         static_assert(ROWS_BEYOND >= 64 * sizeof(float), "room for the sums of a norm");
@@ -305,16 +305,16 @@ ROSE_DEVICE void run_tiles(const rows_warp<T> &warp, rows_ring *ring, rows_early
 {
     unsigned long long best[RB * 2] = {};
     for (uint32_t t0 = blockIdx.x * p.tiles; t0 < p.n_tiles; t0 += warp.stride) {
-        const uint32_t tile = t0 + warp.mine, n = tile * p.nb * 8 + r.col;
+        const uint32_t tile = t0 + warp.tile, n = tile * p.nb * 8 + r.col;
         float acc[RB][4] = {};
         if (t0 >= warp.stride) load_bias(&in, m, io, n);
         in.old = load_old(m, io, r.first >> r.shift, n);
         if (tile < p.n_tiles && warp.begin < warp.end) run_chain<T, RB, FROM>(acc, warp, p, ring);
-        keep_sums<RB>(warp.own, acc, p.nb, warp.lane);
+        keep_sums<RB>(warp.sums, acc, p.nb, warp.lane);
         meet_parts(m.n_parts);
         if (HEAD && tile < p.n_tiles)
-            end_logits<T, RB>(best, m, io, in, warp.first, r.col, n, warp.lane);
-        if (!HEAD && tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.first, p.nb, n);
+            end_logits<T, RB>(best, m, io, in, warp.tile_sums, r.col, n, warp.lane);
+        if (!HEAD && tile < p.n_tiles) end_tile<T, RB>(m, io, in, r, warp.tile_sums, p.nb, n);
         meet_parts(m.n_parts); /* the next tile's sums come to the same place */
     }
     if (HEAD && io.key != NULL) send_best<T, RB>(best, io, warp);
@@ -337,12 +337,12 @@ static __global__ void __launch_bounds__(rows_bound(FROM, HEAD))
     rows_early in = {};
     pdl_launch();
     place_warp<T, RB>(&warp, m, io, p, memory);
-    const bool works = warp.mine < p.tiles; /* the others only norm */
-    const uint32_t tile = blockIdx.x * p.tiles + warp.mine;
+    const bool works = warp.tile < p.tiles; /* the others only norm */
+    const uint32_t tile = blockIdx.x * p.tiles + warp.tile;
     start_ring<T, RB, FROM>(&ring, warp, p, tile, works);
     if (FROM == ROWS_WHOLE) {
         for (uint32_t i = threadIdx.x; i * ROWS_CHUNK < m.k_pad; i += blockDim.x)
-            ring_init(warp.once + i, 1);
+            ring_init(warp.x_full + i, 1);
         __syncthreads();
     }
     const rows_pairs r = pairs_of(io, p, warp.part, m.n_parts, warp.lane);

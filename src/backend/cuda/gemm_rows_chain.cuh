@@ -40,19 +40,20 @@ typedef struct rows_place {
     uint32_t tile, k;
 } rows_place;
 
-/* A warp and its work. */
+/* A warp and its work: one part of each stride-th tile. */
 template <typename T> struct rows_warp {
-    const T *w, *h;
-    uint64_t *full;      /* barriers of the slots */
-    uint64_t *once;      /* barriers of the rows that the block copies once */
-    float *own, *first;  /* sums of the warp, and of part 0 of its tile */
-    uint32_t ring, x;    /* shared addresses */
-    uint32_t lane_w;     /* offset of this lane's row of the four matrices of a step */
-    uint32_t begin, end; /* the part */
-    uint32_t k_pad;
-    uint32_t blocks;               /* of 8 rows, that there are */
-    uint32_t lane, id, part, mine; /* mine: the tile of those of the block */
-    uint32_t stride;
+    uint32_t lane, id;       /* id: of the block's warps */
+    uint32_t part, tile;     /* tile: which of the block's tiles at a time */
+    uint32_t stride;         /* tiles from one to the next */
+    uint32_t begin, end;     /* k of the part */
+    uint32_t k_pad;          /* of weights and rows */
+    uint32_t row_blocks;     /* blocks of 8 rows of the batch */
+    const T *w, *h;          /* weights, rows */
+    uint32_t ring, x;        /* shared addresses of the warp's ring and the block's rows */
+    uint32_t lane_w;         /* offset of this lane's row of the four matrices of a step */
+    uint64_t *full;          /* barriers of the slots */
+    uint64_t *x_full;        /* barriers of the chunks of x, which the block copies once */
+    float *sums, *tile_sums; /* of the warp, and of part 0 of its tile */
 };
 
 /* A unit of a chain is this many times 32 values of k. */
@@ -86,7 +87,7 @@ ROSE_DEVICE void request_weights(const rows_warp<T> &warp, const rows_plan &p, c
         const uint32_t bytes = (piece_end(at.k, p.stage, warp.end) - at.k) * 16;
         const uint32_t to = warp.ring + slot * p.slot_bytes;
         const T *from = warp.w + ((size_t)at.tile * p.nb * warp.k_pad + at.k) * 8;
-        ring_expect(warp.full + slot, bytes * (p.nb + (FROM == ROWS_RING ? warp.blocks : 0)),
+        ring_expect(warp.full + slot, bytes * (p.nb + (FROM == ROWS_RING ? warp.row_blocks : 0)),
                     warp.lane);
         ring_part_once(to, from, bytes, warp.full + slot, warp.lane);
         if (p.nb == 2)
@@ -106,7 +107,7 @@ ROSE_DEVICE void request_rows(const rows_warp<T> &warp, const rows_plan &p, cons
         const uint32_t to = warp.ring + slot * p.slot_bytes + p.nb * p.stage * 16;
 #pragma unroll
         for (uint32_t b = 0; b < RB; b++)
-            if (b < warp.blocks)
+            if (b < warp.row_blocks)
                 ring_part(to + b * p.stage * 16, warp.h + ((size_t)b * warp.k_pad + at.k) * 8,
                           bytes, warp.full + slot, warp.lane);
     }
@@ -117,8 +118,8 @@ ROSE_DEVICE void request_rows(const rows_warp<T> &warp, const rows_plan &p, cons
 typedef struct rows_ring {
     uint32_t slot, parity;
     rows_place ahead; /* the piece that the slot that is read next becomes */
-    bool fresh;       /* the once-only rows may be under way */
-    bool more;        /* ahead is a piece of a tile that there is */
+    bool fresh;       /* the copy of x may be under way */
+    bool more;        /* the matrix has the tile of `ahead` */
 } rows_ring;
 
 /* The slot's piece of the tile is used up: request the next piece. Before sm_90 an empty request
@@ -158,7 +159,7 @@ ROSE_DEVICE void open_slot(rows_walk *walk, const rows_warp<T> &warp, const rows
     if (FROM == ROWS_WHOLE && ring.fresh) {
         const uint32_t k1 = piece_end(walk->k, p.stage, warp.end);
         for (uint32_t c = walk->k / ROWS_CHUNK; c * ROWS_CHUNK < k1; c++)
-            ring_wait_once(warp.once + c);
+            ring_wait_once(warp.x_full + c);
     }
 }
 

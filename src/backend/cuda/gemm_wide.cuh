@@ -201,9 +201,67 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
     store_residual(io, w, sum);
 }
 
+/* ---- the kernel: one warpgroup loads, L::GROUPS multiply and store ---- */
+
+/* Barriers and zeros of the block, and those of its cluster; the peers of a SPLIT wait later. */
+template <typename L> ROSE_DEVICE void begin_wide(const wide_memory &s)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < L::STAGES; i++) {
+            barrier_init(s.full + i * 8, 1);
+            barrier_init(s.empty + i * 8, L::SHARE * L::READERS * 4);
+        }
+        if (L::MODE == WIDE_SPLIT) barrier_init(s.sent, 1);
+        barrier_init_done();
+        if (L::MODE == WIDE_SPLIT) barrier_expect(s.sent, L::RECEIVED);
+    }
+    if (threadIdx.x / 32 == 1) {
+        for (uint32_t i = threadIdx.x % 32; i < ZERO_BYTES / 16; i += 32)
+            put_shared(s.zeros + i * 16, make_float4(0, 0, 0, 0));
+        copies_ready(); /* wgmma sees the zeros */
+    }
+    __syncthreads();
+    if (L::MODE == WIDE_SPLIT)
+        cluster_arrive();
+    else if (L::CLUSTER > 1)
+        cluster_sync();
+}
+
+template <typename L>
+ROSE_DEVICE void load_wide(const wide_copies &c, const wide_walk &walk, uint32_t blocks)
+{
+    if (L::MODE != WIDE_SPLIT) fewer_registers<40>();
+    if (threadIdx.x == 0) copy_tiles<L>(c, walk, blocks);
+    if (L::MODE != WIDE_SPLIT) return;
+    __syncwarp();
+    cluster_wait();
+}
+
+template <typename T, typename L>
+ROSE_DEVICE void multiply_wide(const wide_memory &s, const rose_cuda_matrix &m,
+                               const rose_gemm_io &io, const wide_walk &walk, uint32_t blocks,
+                               uint32_t rank)
+{
+    const uint32_t group = warpgroup() - 1, own = s.zeros - (threadIdx.x / 32 - 3) * L::OWN;
+    wide_ring r = {.in = s,
+                   .bias = own,
+                   .lines = own + L::BIAS,
+                   .group = group,
+                   .first_row = L::MODE == WIDE_TURNS ? 0 : group * 64,
+                   .lane = threadIdx.x % 32,
+                   .rank = rank,
+                   .at = {0, 0}};
+    if (L::MODE != WIDE_SPLIT) more_registers<232>();
+    if constexpr (L::MODE == WIDE_TURNS)
+        multiply_turns<T, L>(m, io, walk, blocks, &r);
+    else if constexpr (L::MODE == WIDE_SUM)
+        multiply_sum<T, L>(m, io, walk, blocks, &r);
+    else
+        multiply_split<T, L>(m, io, walk, &r, s.stages + L::STAGES * L::STAGE, s.sent);
+}
+
 #endif
 
-/* One warpgroup to copy, L::GROUPS to multiply. */
 template <typename T, typename L>
 static __global__ void __launch_bounds__(L::THREADS, L::BLOCKS)
     wide_kernel(const __grid_constant__ rose_cuda_matrix m, const __grid_constant__ rose_gemm_io io,
@@ -212,77 +270,24 @@ static __global__ void __launch_bounds__(L::THREADS, L::BLOCKS)
                 const __grid_constant__ CUtensorMap h_map)
 {
 #if ROSE_HOPPER
-    constexpr bool SPLIT = L::MODE == WIDE_SPLIT;
-    const uint32_t rank = L::CLUSTER > 1 ? cluster_rank() : 0;
-    ROSE_BLOCK_MEMORY(stages);
-    __shared__ uint64_t full[L::STAGES], empty[L::STAGES], sent;
     static_assert(L::SHARED + 1024 /* barriers, and what the system takes */ <=
                       (L::BLOCKS == 2 ? 113 : 227) * 1024,
                   "more shared memory than a block may have");
-    const uint32_t ring = shared_address(stages), full_at = shared_address(full),
-                   empty_at = shared_address(empty), sent_at = shared_address(&sent),
-                   zeros_at = ring + L::SHARED - ZERO_BYTES;
+    const uint32_t rank = L::CLUSTER > 1 ? cluster_rank() : 0;
+    ROSE_BLOCK_MEMORY(stages);
+    __shared__ uint64_t full[L::STAGES], empty[L::STAGES], sent;
+    const uint32_t at = shared_address(stages);
+    const wide_memory s = {at, shared_address(full), shared_address(empty), shared_address(&sent),
+                           at + L::SHARED - ZERO_BYTES};
+    constexpr bool SPLIT = L::MODE == WIDE_SPLIT;
     pdl_launch();
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < L::STAGES; i++) {
-            barrier_init(full_at + i * 8, 1);
-            barrier_init(empty_at + i * 8, L::SHARE * L::READERS * 4);
-        }
-        if (SPLIT) barrier_init(sent_at, 1);
-        barrier_init_done();
-        if (SPLIT) barrier_expect(sent_at, L::RECEIVED);
-    }
-    if (threadIdx.x / 32 == 1) {
-        for (uint32_t i = threadIdx.x % 32; i < ZERO_BYTES / 16; i += 32)
-            put_shared(zeros_at + i * 16, make_float4(0, 0, 0, 0));
-        copies_ready(); /* wgmma sees the zeros */
-    }
-    __syncthreads();
-    if (SPLIT)
-        cluster_arrive();
-    else if (L::CLUSTER > 1)
-        cluster_sync(); /* the barriers of the other block are there */
-    if (threadIdx.x < 128) {
-        if (!SPLIT) fewer_registers<40>();
-        if (threadIdx.x == 0) {
-            const wide_copies c = {.w_map = &w_map,
-                                   .h_map = &h_map,
-                                   .m = &m,
-                                   .ring = ring,
-                                   .full = full_at,
-                                   .empty = empty_at,
-                                   .first = SPLIT ? rank : 0,
-                                   .last = SPLIT ? rank + 1 : m.n_parts,
-                                   .rank = rank,
-                                   .rows = io.rows};
-            copy_tiles<L>(c, walk, blocks);
-        }
-        if (SPLIT) {
-            __syncwarp();
-            cluster_wait();
-        }
-    } else {
-        const uint32_t group = warpgroup() - 1;
-        const uint32_t own = zeros_at - (threadIdx.x / 32 - 3) * L::OWN;
-        wide_ring r = {.ring = ring,
-                       .full = full_at,
-                       .empty = empty_at,
-                       .zeros = zeros_at,
-                       .bias = own,
-                       .lines = own + L::BIAS,
-                       .group = group,
-                       .first_row = L::MODE == WIDE_TURNS ? 0 : group * 64,
-                       .lane = threadIdx.x % 32,
-                       .rank = rank,
-                       .at = {0, 0}};
-        if (!SPLIT) more_registers<232>();
-        if constexpr (L::MODE == WIDE_TURNS)
-            multiply_turns<T, L>(m, io, walk, blocks, &r);
-        else if constexpr (L::MODE == WIDE_SUM)
-            multiply_sum<T, L>(m, io, walk, blocks, &r);
-        else
-            multiply_split<T, L>(m, io, walk, &r, ring + L::STAGES * L::STAGE, sent_at);
-    }
+    begin_wide<L>(s);
+    if (threadIdx.x < 128)
+        load_wide<L>(
+            {&w_map, &h_map, &m, s, SPLIT ? rank : 0, SPLIT ? rank + 1 : m.n_parts, rank, io.rows},
+            walk, blocks);
+    else
+        multiply_wide<T, L>(s, m, io, walk, blocks, rank);
     if (L::SHARE > 1) {
         __syncthreads();
         cluster_sync(); /* the other block may still copy and arrive here */

@@ -87,6 +87,11 @@ ROSE_DEVICE wide_k skip_empty(const rose_cuda_matrix &m, wide_k k, uint32_t end)
 
 /* ---- the ring ---- */
 
+/* Shared addresses: the stages, their barriers, that of what SPLIT sends, and the zeros. */
+typedef struct wide_memory {
+    uint32_t stages, full, empty, sent, zeros;
+} wide_memory;
+
 typedef struct ring_place {
     uint32_t slot, parity;
 } ring_place;
@@ -114,9 +119,9 @@ template <int STAGES> ROSE_DEVICE void skip_stages(ring_place *p, uint32_t n)
 typedef struct wide_copies {
     const CUtensorMap *w_map, *h_map;
     const rose_cuda_matrix *m;
-    uint32_t ring, full, empty; /* shared addresses */
-    uint32_t first, last;       /* parts of k: first .. last - 1 */
-    uint32_t rank;              /* in the cluster */
+    wide_memory at;
+    uint32_t first, last; /* parts of k: first .. last - 1 */
+    uint32_t rank;        /* in the cluster */
     uint32_t rows;
 } wide_copies;
 
@@ -134,8 +139,8 @@ template <typename L>
 ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t group, uint32_t n0)
 {
     constexpr uint32_t PIECE = L::TN / 8 / L::HIGH;
-    const uint32_t full = c.full + slot * 8;
-    const uint32_t to = c.ring + slot * L::STAGE + L::ROWS / 8 * BLOCK_BYTES;
+    const uint32_t full = c.at.full + slot * 8;
+    const uint32_t to = c.at.stages + slot * L::STAGE + L::ROWS / 8 * BLOCK_BYTES;
     barrier_expect(full, L::STAGE);
     if constexpr (L::HIGH > 1)
         copy_box_to(to + c.rank * PIECE * BLOCK_BYTES, c.w_map, group * 2, n0 / 8 + c.rank * PIECE,
@@ -148,7 +153,7 @@ template <typename L>
 ROSE_DEVICE void copy_rows(const wide_copies &c, uint32_t slot, uint32_t group, uint32_t row0)
 {
     constexpr uint32_t PIECE = L::ROWS / 8 / L::WIDTH;
-    const uint32_t to = c.ring + slot * L::STAGE, full = c.full + slot * 8;
+    const uint32_t to = c.at.stages + slot * L::STAGE, full = c.at.full + slot * 8;
     if constexpr (L::WIDTH > 1) {
         /* TMA is slow for a box that lies outside. Nobody looks at these rows: copy others. */
         const uint32_t mine = row0 / 8 + c.rank * PIECE;
@@ -181,7 +186,7 @@ ROSE_DEVICE void copy_tiles(const wide_copies &c, const wide_walk &walk, uint32_
             if (early > 0) {
                 early--;
             } else {
-                barrier_wait(c.empty + p.slot * 8, p.parity);
+                barrier_wait(c.at.empty + p.slot * 8, p.parity);
                 copy_weights<L>(c, p.slot, k.group, tile.y);
             }
             copy_rows<L>(c, p.slot, k.group, tile.x);
@@ -196,10 +201,10 @@ ROSE_DEVICE void copy_tiles(const wide_copies &c, const wide_walk &walk, uint32_
 /* ---- warpgroups that multiply ---- */
 
 typedef struct wide_ring {
-    uint32_t ring, full, empty, zeros; /* shared addresses */
-    uint32_t bias, lines;              /* of the warp: put_bias, store_lines */
-    uint32_t group;                    /* of the warpgroups that multiply */
-    uint32_t first_row;                /* of the tile: the warpgroup's */
+    wide_memory in;
+    uint32_t bias, lines; /* of the warp: put_bias, store_lines */
+    uint32_t group;       /* of the warpgroups that multiply */
+    uint32_t first_row;   /* of the tile: the warpgroup's */
     uint32_t lane, rank;
     ring_place at;
 } wide_ring;
@@ -213,9 +218,9 @@ template <typename L> ROSE_DEVICE uint32_t slot_before(const wide_ring &r, uint3
 template <typename L> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t slot)
 {
     if constexpr (L::SHARE == 1) {
-        if (r.lane == 0) barrier_arrive(r.empty + slot * 8);
+        if (r.lane == 0) barrier_arrive(r.in.empty + slot * 8);
     } else {
-        if (r.lane < L::SHARE) peer_arrive(peer_address(r.empty + slot * 8, r.lane));
+        if (r.lane < L::SHARE) peer_arrive(peer_address(r.in.empty + slot * 8, r.lane));
     }
 }
 
@@ -225,11 +230,11 @@ template <typename L> ROSE_DEVICE void free_stage(const wide_ring &r, uint32_t s
 template <typename T, typename L, int M>
 ROSE_DEVICE void start_stage(float (&acc)[M][L::TN / 2], wide_ring *r, uint32_t left, bool goes_on)
 {
-    const uint64_t zeros = core_matrices(r->zeros, 256);
-    const uint32_t at = r->ring + r->at.slot * L::STAGE;
+    const uint64_t zeros = core_matrices(r->in.zeros, 256);
+    const uint32_t at = r->in.stages + r->at.slot * L::STAGE;
     const uint64_t rows = core_matrices(at + r->first_row / 8 * BLOCK_BYTES, BLOCK_BYTES);
     const uint64_t outputs = core_matrices(at + L::ROWS / 8 * BLOCK_BYTES, BLOCK_BYTES);
-    barrier_wait(r->full + r->at.slot * 8, r->at.parity);
+    barrier_wait(r->in.full + r->at.slot * 8, r->at.parity);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < STAGE_GROUPS; i++)

@@ -24,7 +24,9 @@ static bool sizes_fit(const rose_cuda_rank *rank)
 {
     const rose_arch *a = &rank->c->arch;
     const rose_mixer *m = &rose_arch_any(a)->mixer;
-    return rank->device.hopper && (rank->c->without & NEEDED) == 0 && rank->c->type != ROSE_F32 &&
+    const rose_memory_plan *p = &rank->c->plan;
+    return rank->device.hopper && (rank->c->without & NEEDED) == 0 && p->n_pools == 1 &&
+           p->pools[0].window == 0 && rank->c->type != ROSE_F32 &&
            (m->head_dim == 64 || m->head_dim == 128) && rank->c->hd_pad == m->head_dim &&
            m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
            a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
@@ -40,7 +42,7 @@ static bool norm_fits(const rose_cuda_norm_by *by)
 static bool layer_fits(const rose_cuda_layer *l)
 {
     return norm_fits(&l->ln1) && norm_fits(&l->ln2) && l->post1.w == NULL && l->post2.w == NULL &&
-           (l->q_norm == NULL) == (l->k_norm == NULL) && l->window == 0;
+           (l->q_norm == NULL) == (l->k_norm == NULL);
 }
 
 static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)

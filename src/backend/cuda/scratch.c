@@ -33,11 +33,8 @@ rose_attend_limits rose_cuda_attend_limits(const rose_arch *a, const rose_memory
 void rose_cuda_shape_cuts(rose_cuda_shape *s, const rose_arch *a, const rose_memory_plan *p,
                           uint32_t sms)
 {
-    rose_pool_spec specs[ROSE_MAX_POOLS];
-    s->n_cuts = s->n_units = 0;
-    if (s->n_single == 0) return;
-    s->n_cuts = rose_arch_pools(a, specs, NULL);
-    s->n_units = rose_cuda_attend_limits(a, p, sms, s->n_single).max_units;
+    s->n_pools = p->n_pools;
+    s->n_units = s->n_single > 0 ? rose_cuda_attend_limits(a, p, sms, s->n_single).max_units : 0;
 }
 
 /* A sequence has at most one tile for each item_rows of its rows, and one more. */
@@ -47,7 +44,8 @@ static rose_cuda_shape largest_shape(const rose_arch *a, const rose_memory_plan 
                          .n_outputs = p->max_step_tokens,
                          .n_single = p->max_seqs,
                          .n_tiles = p->max_seqs + p->max_step_tokens / rose_cuda_item_rows(a),
-                         .n_table = p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
+                         .n_table =
+                             p->n_pools * p->max_seqs * (uint32_t)rose_backend_context_pages(p)};
     rose_cuda_shape_cuts(&s, a, p, sms);
     return s;
 }
@@ -55,21 +53,21 @@ static rose_cuda_shape largest_shape(const rose_arch *a, const rose_memory_plan 
 void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
 {
     rose_bump b = {.align = ROSE_CUDA_ALIGN};
-    const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t);
+    const uint64_t rows = (uint64_t)s->n_rows * sizeof(uint32_t), pools = s->n_pools;
 #define PLACE(field, bytes)                                                                        \
     h->field = b.used;                                                                             \
     rose_bump_take(&b, bytes)
     PLACE(turn, sizeof(uint32_t));
     PLACE(ids, sizeof(uint32_t *));
     PLACE(picks, s->n_outputs * sizeof(rose_cuda_pick));
-    PLACE(items, ((uint64_t)s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
+    PLACE(items, pools * (s->n_single + s->n_tiles) * sizeof(rose_cuda_item));
     PLACE(tokens, rows);
     PLACE(where, rows);
-    PLACE(slot, rows);
+    PLACE(slot, pools * rows);
     PLACE(gather, s->n_outputs * sizeof(uint32_t));
-    PLACE(cuttings, s->n_cuts * sizeof(rose_attend_cutting));
-    PLACE(units, (uint64_t)s->n_cuts * s->n_units * sizeof(rose_attend_unit));
-    PLACE(folds, (uint64_t)s->n_cuts * s->n_single * sizeof(rose_attend_fold));
+    PLACE(cuttings, pools * sizeof(rose_attend_cutting));
+    PLACE(units, pools * s->n_units * sizeof(rose_attend_unit));
+    PLACE(folds, pools * s->n_single * sizeof(rose_attend_fold));
     PLACE(tables, s->n_table * sizeof(uint32_t));
 #undef PLACE
     h->end = b.used;
@@ -97,7 +95,7 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                    n_up = round_up((k->mlp.gated ? 2 : 1) * d_ff, ROSE_CUDA_N_PAD);
 
     s->x = take_floats(b, rows * a->d_model);
-    s->y = k->norms.after ? take_floats(b, rows * a->d_model) : NULL;
+    s->y = rose_norms_after(&k->norms) > 0 ? take_floats(b, rows * a->d_model) : NULL;
     s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
     s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
     s->q = rose_bump_take(b, rows * m->n_heads * rose_cuda_attend_pad(m->head_dim) * size);
@@ -130,12 +128,11 @@ static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *
 static void layout_dense(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                          const rose_memory_plan *p, uint32_t n_table)
 {
-    const uint64_t page = rose_cuda_kv_page_bytes(a, rose_compute_format(p->dtype)) / a->n_layers;
     s->dense = NULL;
     s->dense_table = NULL;
     s->n_dense = (p->without & ROSE_CUDA_WITHOUT_PAGED) != 0 ? n_table : 0;
     if (s->n_dense == 0) return;
-    s->dense = rose_bump_take(b, s->n_dense * page);
+    s->dense = rose_bump_take(b, s->n_dense * rose_cuda_kv_block_bytes(a, 1, p));
     s->dense_table = rose_bump_take(b, s->n_dense * sizeof *s->dense_table);
 }
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "backend/checks.h"
 #include "backend/cuda/cuda_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -104,7 +105,7 @@ rose_status rose_cuda_tune_steps(rose_cuda_rank *rank, uint64_t until, rose_err 
 {
     const rose_memory_plan *p = &rank->c->plan;
     uint32_t most = p->max_seqs;
-    if (most > p->pools[0].n_blocks) most = p->pools[0].n_blocks;
+    if (most > rose_backend_least_blocks(p)) most = rose_backend_least_blocks(p);
     if (most > p->max_step_tokens) most = p->max_step_tokens;
     trial t = {.rank = rank, .until = until};
     rose_status st = ROSE_OK;
@@ -116,7 +117,9 @@ rose_status rose_cuda_tune_steps(rose_cuda_rank *rank, uint64_t until, rose_err 
         st = rose_fail(err, ROSE_E_NOMEM, "tuning: out of memory");
     for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
         t.numbers[i] = i;
-        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1, .table = {&t.numbers[i]}};
+        t.seqs[i] = (rose_batch_seq){.first = i, .n = 1};
+        for (uint32_t k = 0; k < p->n_pools; k++)
+            t.seqs[i].table[k] = &t.numbers[i];
         t.outs[i] = (rose_batch_out){.row = i, .params = {.top_p = 1}};
     }
     /* The last bucket may have more rows than the largest decode step. */

@@ -18,11 +18,15 @@ static const char *const g_alike[] = {"families/llama", "families/llama-linear",
                                       "families/llama-dynamic", "families/phi3-short"};
 enum { N_PROMPT = 42, N_TOKENS = 45 };
 
+/* The texts are short, so a window is too: pages before it are dropped and hold NaN. */
 static rose_model *family_model(const char *name, golden *g)
 {
     golden_open(g, name);
     fx_max_model_len = g->served_context;
-    return golden_model(g);
+    rose_model *m = golden_model(g);
+    for (uint32_t i = 0; i < m->arch.n_kinds; i++)
+        if (m->arch.kinds[i].mixer.window != 0) m->arch.kinds[i].mixer.window = 13;
+    return m;
 }
 
 /* A prompt beside decode steps of two others: singles and tiles in the same steps. */
@@ -127,7 +131,7 @@ static void test_family(void **state)
     golden_close(&g);
 }
 
-/* A few rows of one sequence, in some entries, behind a context of more than one split. This GPU
+/* A few rows of one sequence, in some entries, after a context of more than one split. This GPU
  * has four SMs, so that up to four rows are single items. */
 static void test_few_rows(void **state)
 {
@@ -136,15 +140,15 @@ static void test_few_rows(void **state)
                                    ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
     rose_model *m = fx_model(&shape, fx_seed());
     fx_device = "cuda";
-    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
-    fx_seq want = fx_run_alone(m, &f, 500, 560, 48);
-    for (uint32_t i = 0; i < 4; i++) {
-        fx_seq got = fx_seq_make(m, fx_seed() + 99, 560);
-        fx_run_split(m, &f, &got, 500, i % 2 == 0 ? 4 : 16, fx_seed() + i);
+    for (uint32_t i = 0; i < 2; i++) {
+        m->arch.kinds[0].mixer.window = i * 100;
+        fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+        fx_seq want = fx_run_alone(m, &f, 500, 560, 48), got = fx_seq_make(m, fx_seed() + 99, 560);
+        fx_run_split(m, &f, &got, 500, i == 0 ? 4 : 16, fx_seed() + i);
         compare(m, &want, got, shape.name, "parts");
+        fx_seq_free(&want);
+        fx_close(&f);
     }
-    fx_seq_free(&want);
-    fx_close(&f);
     fx_model_free(m);
 }
 

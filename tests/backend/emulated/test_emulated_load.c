@@ -286,7 +286,9 @@ static void check_layer(const rose_model *m, const rose_cuda *c, uint32_t i)
     check_norm("post2", m, &to->post2, &from->post2, NULL);
     check_floats("q_norm", &from->q_norm, to->q_norm, m->arch.kinds[0].mixer.head_dim, add);
     check_floats("k_norm", &from->k_norm, to->k_norm, m->arch.kinds[0].mixer.head_dim, add);
-    assert_int_equal(to->window, rose_arch_kind(&m->arch, i)->mixer.window);
+    rose_pool_spec pools[ROSE_MAX_POOLS];
+    assert_true(to->pool < rose_arch_pools(&m->arch, pools, NULL));
+    assert_int_equal(pools[to->pool].window, rose_arch_kind(&m->arch, i)->mixer.window);
     assert_int_equal(to->rope, rose_rope_of_kind(&m->arch, m->arch.kind_of[i]));
     assert_true(to->scale == rose_arch_scale(&m->arch, i));
 }
@@ -469,10 +471,14 @@ static void check_sizes(rose_model *m)
         assert_in_range(p.weights, 2 * values, 2 * values + small);
         assert_in_range(plan_of(m, ROSE_COMPUTE_F32).weights, 4 * values, 4 * values + small);
         assert_int_equal(p.total, p.weights + p.kv + p.scratch + p.graphs);
-        assert_int_equal(p.kv, p.pools[0].n_blocks * p.pools[0].block_bytes);
-        assert_int_equal(p.pools[0].block_bytes,
-                         a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
-                             rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
+        uint64_t kv = 0, block = 0;
+        for (uint32_t i = 0; i < p.n_pools; i++) {
+            kv += p.pools[i].n_blocks * p.pools[i].block_bytes;
+            block += p.pools[i].block_bytes;
+        }
+        assert_int_equal(p.kv, kv);
+        assert_int_equal(block, a->n_layers * (uint64_t)a->kinds[0].mixer.n_kv_heads * 2 * 16 *
+                                    rose_cuda_attend_pad(a->kinds[0].mixer.head_dim) * 2);
     }
 }
 
