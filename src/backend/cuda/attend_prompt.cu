@@ -14,7 +14,7 @@ enum {
 };
 
 template <int HD> constexpr int FEWER_WARPS = HD > 128 ? 2 : WARPS;
-/* Of K or V in the ring, with W warps. */
+/* Tiles of K or V in the ring, with W warps. */
 template <int HD, int W> constexpr int TILES = HD > 128 ? W / 2 : 3;
 /* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
 template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
