@@ -105,11 +105,6 @@ uint32_t rose_prompts_context(const rose_prompts *p)
     return p->context;
 }
 
-uint32_t rose_prompts_n_words(const rose_prompts *p)
-{
-    return p->n_words;
-}
-
 static uint64_t mix64(uint64_t z)
 {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
