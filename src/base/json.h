@@ -182,8 +182,7 @@ int rose_json_replace_new(rose_json *array, size_t at, rose_json *value);
 int rose_json_remove(rose_json *array, size_t at);
 int rose_json_extend(rose_json *array, const rose_json *more);
 
-rose_json *rose_json_copy(const rose_json *v);      /* shares the elements and members */
-rose_json *rose_json_deep_copy(const rose_json *v); /* shares nothing that can change */
+rose_json *rose_json_copy(const rose_json *v); /* shares the elements and members */
 
 /* Builds a value from a format: { "key" value ... } and [ value ... ] with s (const char *; s# with
  * an int length, s? for NULL as null), b (int), i (int), I (int64_t), f (double), n (null),
