@@ -3,10 +3,10 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "model/rope.h"
 
 static rose_status parse_sizes(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
                                rose_err *err)
@@ -57,26 +57,35 @@ static rose_status parse_biases(const rose_config *c, const rose_decoder_default
     return st;
 }
 
-rose_status rose_decoder_parse_base(const rose_family *f, const rose_config *c, rose_arch *a,
-                                    rose_err *err)
+/* Scale of scores and soft caps. */
+static rose_status parse_scores(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                                rose_err *err)
 {
-    const rose_decoder_defaults *d = &f->defaults;
-    rose_kind *k = &a->kinds[0];
-    *a = (rose_arch){.norm_eps = d->norm_eps,
-                     .norm = ROSE_NORM_RMS,
-                     .pos = ROSE_POS_ROPE,
-                     .n_kinds = 1,
-                     .kinds = {{.mixer = {.qk_norm = d->qk_norm},
-                                .mlp = {.act = ROSE_ACT_SILU, .gated = true},
-                                .norms = {.before = true}}},
-                     .embed_scale = 1.0f,
-                     .tied_head = d->tied_head,
-                     .bos_id = -1};
-    snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
+    rose_mixer *m = &a->kinds[0].mixer;
+    float scalar = d->reads_scale ? 256.0f : (float)m->head_dim;
+    rose_status st = ROSE_OK;
+    if (d->reads_scale) {
+        st = rose_config_read_positive(c, "query_pre_attn_scalar", 1e6, &scalar, err);
+        if (st == ROSE_OK)
+            st = rose_config_read_positive(c, "attn_logit_softcapping", 1e6, &m->softcap, err);
+        if (st == ROSE_OK)
+            st = rose_config_read_positive(c, "final_logit_softcapping", 1e6, &a->logit_softcap,
+                                           err);
+    }
+    /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
+    m->scale = (float)(1.0 / sqrt((double)scalar));
+    return st;
+}
+
+static rose_status parse_base(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                              rose_err *err)
+{
+    const char *act = d->act_field != NULL ? d->act_field : "hidden_act";
+    a->norm_eps = d->norm_eps;
+    a->tied_head = d->tied_head;
+    a->norm_plus_one = d->norm_plus_one;
     rose_status st = parse_sizes(c, d, a, err);
-    if (st == ROSE_OK)
-        st = rose_config_read_act(c, d->act_field != NULL ? d->act_field : "hidden_act",
-                                  &k->mlp.act, err);
+    if (st == ROSE_OK) st = rose_config_read_act(c, act, &a->kinds[0].mlp.act, err);
     if (st == ROSE_OK) st = rose_config_read_positive(c, "rms_norm_eps", 1.0, &a->norm_eps, err);
     if (st == ROSE_OK) st = rose_config_read_bool(c, "tie_word_embeddings", &a->tied_head, err);
     if (st == ROSE_OK) st = parse_biases(c, d, a, err);
@@ -84,14 +93,65 @@ rose_status rose_decoder_parse_base(const rose_family *f, const rose_config *c, 
     if (st == ROSE_OK) st = rose_config_default_id(c, "eos_token_id", d->eos_id, err);
     if (st == ROSE_OK) rose_config_read_bos(c, a);
     if (st == ROSE_OK) rose_config_add_eos(c, a);
-    /* sqrt and / are correctly rounded by IEEE 754: the same bits everywhere. */
-    if (st == ROSE_OK) k->mixer.scale = (float)(1.0 / sqrt((double)k->mixer.head_dim));
+    if (d->scaled_embed) a->embed_scale = (float)sqrt((double)a->d_model);
+    return st == ROSE_OK ? parse_scores(c, d, a, err) : st;
+}
+
+/* ---- layers ---- */
+
+/* The ropes of full and of sliding layers: rope_parameters by layer type, or rope_theta,
+ * rope_local_base_freq and rope_scaling, which concerns full layers alone. */
+static rose_status parse_two_ropes(const rose_config *c, const rose_decoder_defaults *d,
+                                   rose_arch *a, rose_layer_flags *f, rose_err *err)
+{
+    float theta[2] = {d->theta, d->local_theta};
+    rose_rope *const out[2] = {&a->kinds[0].mixer.rope, &f->rope};
+    rose_config all, fields[2], old;
+    rose_status st = rose_config_read_positive(c, "rope_theta", ROSE_MAX_THETA, &theta[0], err);
+    if (st == ROSE_OK)
+        st = rose_config_read_positive(c, "rope_local_base_freq", ROSE_MAX_THETA, &theta[1], err);
+    if (st == ROSE_OK) st = rose_config_sub(&old, c, "rope_scaling", err);
+    if (st == ROSE_OK) st = rose_config_sub(&all, c, "rope_parameters", err);
+    if (st == ROSE_OK) st = rose_config_sub(&fields[0], &all, "full_attention", err);
+    if (st == ROSE_OK) st = rose_config_sub(&fields[1], &all, "sliding_attention", err);
+    if (st != ROSE_OK) return st;
+    if (rose_json_size(all.root) != 0 && fields[0].root == NULL && fields[1].root == NULL)
+        return rose_fail(err, ROSE_E_UNSUPPORTED,
+                         "%s: 'full_attention' and 'sliding_attention' are missing", all.label);
+    if (fields[0].root == NULL) fields[0] = old;
+    for (int i = 0; st == ROSE_OK && i < 2; i++)
+        st = rose_decoder_rope_fields(c, &fields[i], d, theta[i], out[i], a, err);
     return st;
 }
 
-/* ---- windows ---- */
+/* no_rope_layers holds 1 for a layer that rotates and 0 for one that does not. */
+static rose_status parse_no_rope(const rose_config *c, const rose_decoder_defaults *d,
+                                 const rose_arch *a, rose_layer_flags *flags, rose_err *err)
+{
+    const rose_config_u32 f = {"no_rope_layer_interval", NULL, 1, ROSE_MAX_LAYERS, false, false};
+    uint32_t interval = d->no_rope_every;
+    rose_json *list = rose_config_get(c, "no_rope_layers", NULL);
+    rose_status st = list != NULL ? ROSE_OK : rose_config_read_u32(c, &f, &interval, err);
+    if (st != ROSE_OK) return st;
+    if (list != NULL && (!rose_json_is_array(list) || rose_json_count(list) != a->n_layers))
+        return rose_fail(err, ROSE_E_FORMAT,
+                         "%s: 'no_rope_layers' is not a list of num_hidden_layers (%u) numbers",
+                         c->label, a->n_layers);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        rose_json *v = rose_json_at(list, i);
+        bool rotates = (i + 1) % interval != 0;
+        if (list != NULL &&
+            (!rose_json_is_integer(v) || rose_json_int(v) < 0 || rose_json_int(v) > 1))
+            return rose_fail(err, ROSE_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->label,
+                             i);
+        if (list != NULL) rotates = rose_json_int(v) == 1;
+        if (!rotates) flags->of[i] |= ROSE_LAYER_NO_ROPE;
+    }
+    return ROSE_OK;
+}
 
-rose_status rose_decoder_window(const rose_config *c, const rose_decoder_defaults *d,
+/* sliding_window: d->window if config.json does not have the field, 0 if it is null. */
+static rose_status parse_window(const rose_config *c, const rose_decoder_defaults *d,
                                 uint32_t *window, rose_err *err)
 {
     const rose_config_u32 f = {"sliding_window", NULL, 1, ROSE_MAX_VOCAB, false, true};
@@ -135,7 +195,9 @@ static rose_status read_layer_types(const rose_config *c, rose_json *list, uint3
     return ROSE_OK;
 }
 
-rose_status rose_decoder_layer_types(const rose_config *c, const rose_arch *a, rose_layer_flags *f,
+/* layer_types, if the config has it, overrides the sliding bits of *f. A sliding layer without a
+ * window is refused. */
+static rose_status parse_layer_types(const rose_config *c, const rose_arch *a, rose_layer_flags *f,
                                      rose_err *err)
 {
     rose_json *list = rose_config_get(c, "layer_types", NULL);
@@ -151,20 +213,34 @@ rose_status rose_decoder_layer_types(const rose_config *c, const rose_arch *a, r
     return ROSE_OK;
 }
 
-/* The sliding bits as Qwen's fields say. */
-static rose_status read_late_windows(const rose_config *c, const rose_arch *a, rose_layer_flags *lf,
-                                     rose_err *err)
+/* Which layers slide, by the fields that the family has. */
+static rose_status parse_windows(const rose_config *c, const rose_decoder_defaults *d,
+                                 const rose_arch *a, rose_layer_flags *flags, rose_err *err)
 {
-    bool use = false;
-    uint32_t first = 28;
-    const rose_config_u32 f = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false, true};
-    rose_status st = rose_config_read_bool(c, "use_sliding_window", &use, err);
-    if (st == ROSE_OK) st = rose_config_read_u32(c, &f, &first, err);
+    const rose_config_u32 first_field = {"max_window_layers", NULL, 0, ROSE_MAX_VOCAB, false, true};
+    const rose_config_u32 pattern_field = {
+        "sliding_window_pattern", "_sliding_window_pattern", 1, ROSE_MAX_LAYERS, false, false};
+    const bool late = d->windows == ROSE_WINDOWS_LATE, still = d->windows == ROSE_WINDOWS_STILL;
+    uint32_t first = 28, pattern = 6;
+    bool use = !late && !still;
+    rose_status st = parse_window(c, d, &flags->window, err);
+    if (st == ROSE_OK && !use) st = rose_config_read_bool(c, "use_sliding_window", &use, err);
+    if (st == ROSE_OK && late) st = rose_config_read_u32(c, &first_field, &first, err);
+    if (st == ROSE_OK && d->windows == ROSE_WINDOWS_PATTERN)
+        st = rose_config_read_u32(c, &pattern_field, &pattern, err);
     if (st != ROSE_OK) return st;
-    if (!use) lf->window = 0;
-    for (uint32_t i = first; lf->window != 0 && i < a->n_layers; i++)
-        set_sliding(lf, i, true);
-    return rose_decoder_layer_types(c, a, lf, err);
+    if (!use) flags->window = 0;
+    const bool any = flags->window != 0 || d->windows == ROSE_WINDOWS_PATTERN;
+    for (uint32_t i = 0; any && i < a->n_layers; i++) {
+        const bool slides[] = {
+            [ROSE_WINDOWS_ALL] = true,
+            [ROSE_WINDOWS_LATE] = i >= first,
+            [ROSE_WINDOWS_STILL] = (flags->of[i] & ROSE_LAYER_NO_ROPE) != 0,
+            [ROSE_WINDOWS_PATTERN] = (i + 1) % pattern != 0,
+        };
+        set_sliding(flags, i, slides[d->windows]);
+    }
+    return d->windows == ROSE_WINDOWS_ALL ? ROSE_OK : parse_layer_types(c, a, flags, err);
 }
 
 rose_status rose_decoder_parse(const rose_family *f, const rose_config *c, rose_arch *a,
@@ -172,14 +248,13 @@ rose_status rose_decoder_parse(const rose_family *f, const rose_config *c, rose_
 {
     const rose_decoder_defaults *d = &f->defaults;
     rose_layer_flags flags = {.window = 0};
-    rose_status st = rose_decoder_parse_base(f, c, a, err);
-    if (st == ROSE_OK) st = rose_decoder_rope(c, d, a, err);
-    if (st != ROSE_OK || d->windows == ROSE_WINDOWS_NONE) return st;
-    st = rose_decoder_window(c, d, &flags.window, err);
-    flags.rope = a->kinds[0].mixer.rope;
-    if (st == ROSE_OK && d->windows == ROSE_WINDOWS_LATE) st = read_late_windows(c, a, &flags, err);
-    for (uint32_t i = 0; d->windows == ROSE_WINDOWS_ALL && i < a->n_layers; i++)
-        set_sliding(&flags, i, true);
+    rose_status st = parse_base(c, d, a, err);
+    if (st == ROSE_OK)
+        st = d->local_theta > 0 ? parse_two_ropes(c, d, a, &flags, err)
+                                : rose_decoder_rope(c, d, a, err);
+    if (d->local_theta == 0) flags.rope = a->kinds[0].mixer.rope;
+    if (st == ROSE_OK && d->no_rope_every > 0) st = parse_no_rope(c, d, a, &flags, err);
+    if (st == ROSE_OK && d->windows != ROSE_WINDOWS_NONE) st = parse_windows(c, d, a, &flags, err);
     if (st == ROSE_OK) rose_arch_set_kinds(a, &flags);
     return st;
 }

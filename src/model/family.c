@@ -5,11 +5,145 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new family is a row here and a rose_family, as in llama.c. */
-static const rose_family *const families[] = {
-    &rose_family_gpt2,  &rose_family_llama,   &rose_family_mistral, &rose_family_qwen2,
-    &rose_family_qwen3, &rose_family_smollm3, &rose_family_gemma3,  &rose_family_phi3,
+/* A new family is a row here. What a row does not say is as in Llama. */
+static const rose_family families[] = {
+    {.model_type = "gpt2",
+     .architecture = "GPT2LMHeadModel",
+     .naming = &rose_naming_gpt2,
+     .fused = true,
+     .gguf = {.architecture = "gpt2"},
+     .parse = rose_gpt2_parse},
+
+    /* Llama 2 and 3, TinyLlama, SmolLM2. GGUF files of Mistral say "llama", too. */
+    {.model_type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .naming = &rose_naming_llama,
+     .gguf = {.architecture = "llama", .permuted = true, .all_sliding = true},
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 10000.0f,
+                  .context = 2048,
+                  .bos_id = 1,
+                  .eos_id = 2,
+                  .reads_attn_bias = true,
+                  .reads_mlp_bias = true},
+     .parse = rose_decoder_parse},
+
+    /* Llama with a window in every layer. */
+    {.model_type = "mistral",
+     .architecture = "MistralForCausalLM",
+     .naming = &rose_naming_llama,
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 10000.0f,
+                  .context = 131072,
+                  .bos_id = 1,
+                  .eos_id = 2,
+                  .windows = ROSE_WINDOWS_ALL,
+                  .window = 4096},
+     .parse = rose_decoder_parse},
+
+    /* Llama with biases of q, k and v, and windows in late layers. */
+    {.model_type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .naming = &rose_naming_llama,
+     .gguf = {.architecture = "qwen2"},
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 10000.0f,
+                  .context = 32768,
+                  .bos_id = -1,
+                  .eos_id = -1,
+                  .qkv_bias = true,
+                  .windows = ROSE_WINDOWS_LATE,
+                  .window = 4096},
+     .parse = rose_decoder_parse},
+
+    /* Qwen2 with norms of q and k, and a head_dim free of the width. Qwen3-Embedding and
+     * Qwen3-Reranker are the same; the former is stored without the prefix. */
+    {.model_type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .naming = &rose_naming_llama,
+     .gguf = {.architecture = "qwen3"},
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 10000.0f,
+                  .context = 32768,
+                  .head_dim = 128,
+                  .bos_id = -1,
+                  .eos_id = -1,
+                  .reads_attn_bias = true,
+                  .qk_norm = true,
+                  .windows = ROSE_WINDOWS_LATE,
+                  .window = 4096},
+     .parse = rose_decoder_parse},
+
+    /* Llama in which every fourth layer does not rotate. With use_sliding_window just these layers
+     * have a window. */
+    {.model_type = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     .naming = &rose_naming_llama,
+     .gguf = {.architecture = "smollm3", .permuted = true},
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 2000000.0f,
+                  .context = 32768,
+                  .tied_head = true,
+                  .bos_id = 128000,
+                  .eos_id = 128001,
+                  .reads_attn_bias = true,
+                  .reads_mlp_bias = true,
+                  .no_rope_every = 4,
+                  .windows = ROSE_WINDOWS_STILL},
+     .parse = rose_decoder_parse},
+
+    /* The text models of Gemma 3: norms that multiply by 1 + w around attention and MLP, norms of q
+     * and k, windows in five of six layers with a base of their own. */
+    {.model_type = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     .wrapper = "gemma3",
+     .naming = &rose_naming_llama,
+     .gguf = {.architecture = "gemma3"},
+     .defaults = {.norm_eps = 1e-6f,
+                  .theta = 1000000.0f,
+                  .context = 131072,
+                  .head_dim = 256,
+                  .tied_head = true,
+                  .bos_id = 2,
+                  .eos_id = 1,
+                  .act_field = "hidden_activation",
+                  .reads_attn_bias = true,
+                  .qk_norm = true,
+                  .norms = {.mixer = ROSE_NORM_AROUND, .mlp = ROSE_NORM_AROUND},
+                  .norm_plus_one = true,
+                  .gelu = true,
+                  .scaled_embed = true,
+                  .reads_scale = true,
+                  .local_theta = 10000.0f,
+                  .windows = ROSE_WINDOWS_PATTERN,
+                  .window = 4096,
+                  .context_holds_scaling = true},
+     .parse = rose_decoder_parse},
+
+    /* Phi-3, Phi-3.5 and Phi-4-mini: Llama with fused matrices, a window in every layer, partial
+     * rotation and longrope. */
+    {.model_type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .naming = &rose_naming_llama,
+     .fused = true,
+     .gguf = {.architecture = "phi3", .all_sliding = true},
+     .defaults = {.norm_eps = 1e-5f,
+                  .theta = 10000.0f,
+                  .context = 4096,
+                  .bos_id = 1,
+                  .eos_id = 32000,
+                  .windows = ROSE_WINDOWS_ALL,
+                  .partial_rotary = true,
+                  .only_longrope = true,
+                  .original_context = 4096},
+     .parse = rose_decoder_parse},
 };
+
+const rose_family *rose_families(size_t *n)
+{
+    *n = sizeof families / sizeof *families;
+    return families;
+}
 
 /* Fields of relatives that compute something else. Each is refused unless it is null, false, 0 or
  * empty, which is how configs say that a feature is off. */
@@ -58,10 +192,26 @@ static rose_status refuse_fields(const rose_config *c, rose_err *err)
     return ROSE_OK;
 }
 
+void rose_family_describe(const rose_family *f, rose_arch *a)
+{
+    const rose_decoder_defaults *d = &f->defaults;
+    const bool gpt2 = f->naming == &rose_naming_gpt2;
+    *a = (rose_arch){.embed_scale = 1.0f,
+                     .norm = gpt2 ? ROSE_NORM_LAYER : ROSE_NORM_RMS,
+                     .pos = gpt2 ? ROSE_POS_LEARNED : ROSE_POS_ROPE,
+                     .n_kinds = 1,
+                     .bos_id = -1};
+    a->kinds[0] = (rose_kind){
+        .mixer = {.qk_norm = d->qk_norm},
+        .mlp = {.act = gpt2 || d->gelu ? ROSE_ACT_GELU_TANH : ROSE_ACT_SILU, .gated = !gpt2},
+        .norms = d->norms};
+    snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
+}
+
 rose_status rose_family_parse(const rose_family *f, const rose_config *c, rose_arch *a,
                               rose_err *err)
 {
-    *a = (rose_arch){0};
+    rose_family_describe(f, a);
     rose_status st = refuse_fields(c, err);
     if (st == ROSE_OK) st = f->parse(f, c, a, err);
     if (st != ROSE_OK) rose_arch_free(a);
@@ -116,7 +266,7 @@ static rose_status refuse_multimodal(const rose_config *c, const char *type, ros
 {
     bool has_gguf = false;
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        const char *wrapper = families[i]->wrapper;
+        const char *wrapper = families[i].wrapper;
         has_gguf = has_gguf || (wrapper != NULL && strcmp(wrapper, type) == 0);
     }
     return rose_fail(err, ROSE_E_UNSUPPORTED,
@@ -140,13 +290,13 @@ rose_status rose_family_find(const rose_family **out, const rose_config *c, rose
                          rose_config_describe(v, text));
     char known[192] = "";
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(families[i]->model_type, rose_json_text(v)) == 0) {
-            *out = families[i];
+        if (strcmp(families[i].model_type, rose_json_text(v)) == 0) {
+            *out = &families[i];
             return ROSE_OK;
         }
         size_t len = strlen(known);
         snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "",
-                 families[i]->model_type);
+                 families[i].model_type);
     }
     if (rose_json_is_object(rose_json_get(c->root, "text_config")))
         return refuse_multimodal(c, rose_json_text(v), err);

@@ -1,6 +1,7 @@
-/* model/family.h - what a model family is: a row with its names, what transformers assumes where
- * config.json is silent, and a parser. All families share one table of tensors (tensors.c), from
- * which opening and the random-model writer both work. Internal to the room. */
+/* model/family.h - what a model family is: a row of the table in family.c with its names and what
+ * it computes. config.json, GGUF metadata and the random-model writer are read by the same row. All
+ * families share one table of tensors (tensors.c), from which opening and the random-model writer
+ * both work. Internal to the room. */
 #ifndef ROSE_MODEL_FAMILY_H
 #define ROSE_MODEL_FAMILY_H
 
@@ -50,19 +51,22 @@ enum { ROSE_MAX_ROWS = 32 };
 typedef struct rose_family rose_family;
 
 /* The tensors outside the layers, the token embedding first, without the head; and those of a
- * layer. Both return how many rows they wrote. The order never changes, because random weights
- * depend on it. */
-size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
+ * layer. n: f->naming or rose_naming_gguf. Both return how many rows they wrote. The order never
+ * changes, because random weights depend on it. */
+size_t rose_family_model_rows(const rose_family *f, const rose_naming *n, const rose_arch *a,
                               rose_tensor_row out[ROSE_MAX_ROWS]);
-size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a, uint32_t layer,
-                              rose_tensor_row out[ROSE_MAX_ROWS]);
+size_t rose_family_layer_rows(const rose_family *f, const rose_naming *n, const rose_arch *a,
+                              uint32_t layer, rose_tensor_row out[ROSE_MAX_ROWS]);
 
 /* ---- families ---- */
 
+/* The layers for which sliding_window holds, unless layer_types says so. */
 typedef enum rose_windows {
-    ROSE_WINDOWS_NONE, /* the parser of the family reads them itself, if there are any */
-    ROSE_WINDOWS_ALL,  /* sliding_window holds for all layers */
-    ROSE_WINDOWS_LATE  /* use_sliding_window, and the layers from max_window_layers on (Qwen) */
+    ROSE_WINDOWS_NONE,
+    ROSE_WINDOWS_ALL,
+    ROSE_WINDOWS_LATE,   /* with use_sliding_window: those from max_window_layers on (Qwen) */
+    ROSE_WINDOWS_STILL,  /* with use_sliding_window: those that do not rotate (SmolLM3) */
+    ROSE_WINDOWS_PATTERN /* all but each sixth, or as sliding_window_pattern says (Gemma) */
 } rose_windows;
 
 /* What a family with RMSNorm, RoPE and a gated MLP has, and what transformers assumes where
@@ -79,6 +83,14 @@ typedef struct rose_decoder_defaults {
     bool reads_attn_bias;   /* attention_bias: of q, k, v and the output */
     bool reads_mlp_bias;    /* mlp_bias */
     bool qk_norm;
+    rose_norms norms;   /* 0: before mixer and MLP */
+    bool norm_plus_one; /* norms multiply by 1 + w; the converter to GGUF adds the 1 */
+    bool gelu;          /* gates are ROSE_ACT_GELU_TANH where config.json is silent; else SiLU */
+    bool scaled_embed;  /* the embedding is multiplied by sqrt(hidden_size) */
+    bool reads_scale;   /* query_pre_attn_scalar (256), soft caps of scores and logits */
+    uint32_t no_rope_every; /* each such layer does not rotate; no_rope_layers and
+                             * no_rope_layer_interval say otherwise. 0 = all rotate */
+    float local_theta; /* of sliding layers, which have a rope of their own; 0 = they have not */
     rose_windows windows;
     uint32_t window;            /* sliding_window, if config.json does not have the field */
     bool partial_rotary;        /* knows partial_rotary_factor */
@@ -87,14 +99,29 @@ typedef struct rose_decoder_defaults {
     bool context_holds_scaling; /* max_position_embeddings is the length after the scaling */
 } rose_decoder_defaults;
 
+/* What GGUF files of the family have. */
+typedef struct rose_gguf_traits {
+    const char *architecture; /* general.architecture; NULL: that of another family, or none */
+    bool permuted;    /* the converter interleaves the rows of q and k within each head, as for all
+                       * families that it derives from its LlamaModel */
+    bool all_sliding; /* attention.sliding_window holds for all layers */
+} rose_gguf_traits;
+
+/* A tensor that the family calls otherwise than its naming does: "self_attn.q_proj", without
+ * ".weight". */
+typedef struct rose_renamed {
+    const char *from, *to;
+} rose_renamed;
+
 struct rose_family {
     const char *model_type;   /* in config.json */
     const char *architecture; /* transformers' class with a head */
     const char *wrapper;      /* model_type of the multimodal models of which a GGUF file holds the
                                * text part as this family; NULL = none */
     const rose_naming *naming;
-    bool fused;    /* q, k and v are one matrix, and so are gate and up */
-    bool permuted; /* rows of q and k are interleaved within each head */
+    const rose_renamed *renamed; /* ends with {NULL, NULL}; NULL = none. Not in GGUF files */
+    bool fused;                  /* q, k and v are one matrix, and so are gate and up */
+    rose_gguf_traits gguf;
     rose_decoder_defaults defaults;
     rose_status (*parse)(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err);
 };
@@ -114,8 +141,17 @@ enum {
  * layer is sliding. */
 void rose_arch_set_kinds(rose_arch *a, const rose_layer_flags *f);
 
-extern const rose_family rose_family_gpt2, rose_family_llama, rose_family_mistral,
-    rose_family_qwen2, rose_family_qwen3, rose_family_smollm3, rose_family_gemma3, rose_family_phi3;
+/* All families. */
+const rose_family *rose_families(size_t *n);
+
+/* Sets *a from scratch: what the row says, before a file says more. */
+void rose_family_describe(const rose_family *f, rose_arch *a);
+
+/* gpt2.c, decoder.c: the parsers. *a is as rose_family_describe leaves it. */
+rose_status rose_gpt2_parse(const rose_family *f, const rose_config *c, rose_arch *a,
+                            rose_err *err);
+rose_status rose_decoder_parse(const rose_family *f, const rose_config *c, rose_arch *a,
+                               rose_err *err);
 
 /* Finds the row for the config's model_type. UNSUPPORTED names an unknown type; FORMAT: there is
  * no type. */

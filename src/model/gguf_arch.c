@@ -11,31 +11,6 @@
 
 enum { KEY_CAP = 128 };
 
-/* The converter of llama.cpp interleaves the rows of q and k in the families that it derives from
- * its LlamaModel: llama and smollm3. */
-static const rose_gguf_family families[] = {
-    {.architecture = "llama",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "llama", .permuted = true},
-     .all_sliding = true},
-    {.architecture = "qwen2", .tables = {.naming = &rose_naming_gguf, .model_type = "qwen2"}},
-    {.architecture = "qwen3",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "qwen3"},
-     .qk_norm = true},
-    {.architecture = "smollm3",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "smollm3", .permuted = true},
-     .no_rope_step = 4},
-    {.architecture = "gemma3",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "gemma3_text"},
-     .gemma = true,
-     .qk_norm = true},
-    {.architecture = "phi3",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "phi3", .fused = true},
-     .all_sliding = true},
-    {.architecture = "gpt2",
-     .tables = {.naming = &rose_naming_gguf, .model_type = "gpt2", .fused = true},
-     .layer_norm = true},
-};
-
 static void full_key(const rose_gguf_reader *r, const char *name, char out[KEY_CAP])
 {
     snprintf(out, KEY_CAP, "%s.%s", r->architecture, name);
@@ -71,7 +46,7 @@ rose_status rose_gguf_read_f32(const rose_gguf_reader *r, const char *name, floa
                      r->g->label, key, (double)*out, (double)max);
 }
 
-static rose_status find_family(const rose_gguf_family **out, const rose_gguf *g, rose_err *err)
+static rose_status find_family(const rose_family **out, const rose_gguf *g, rose_err *err)
 {
     rose_gguf_str name = {NULL, 0};
     char known[128] = "";
@@ -80,14 +55,18 @@ static rose_status find_family(const rose_gguf_family **out, const rose_gguf *g,
     if (st != ROSE_OK) return st;
     if (name.s == NULL)
         return rose_fail(err, ROSE_E_FORMAT, "%s: 'general.architecture' is missing", g->label);
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        const char *const a = families[i].architecture;
-        *out = &families[i];
-        if (strlen(a) == name.n && memcmp(a, name.s, name.n) == 0) return ROSE_OK;
+    size_t n = 0;
+    const rose_family *const all = rose_families(&n);
+    for (const rose_family *f = all; f < all + n; f++) {
+        const char *const a = f->gguf.architecture;
+        if (a == NULL) continue;
+        if (rose_gguf_str_is(name, a)) {
+            *out = f;
+            return ROSE_OK;
+        }
         const size_t len = strlen(known);
-        snprintf(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", a);
+        snprintf(known + len, sizeof known - len, "%s%s", len > 0 ? ", " : "", a);
     }
-    *out = NULL;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: architecture '%.*s' is not supported (supported: %s)", g->label,
                      (int)(name.n < 60 ? name.n : 60), name.s, known);
@@ -198,7 +177,7 @@ static void find_biases(const rose_weights *w, rose_arch *a)
     k->mlp.bias = rose_weights_find(w, "blk.0.ffn_up.bias") != NULL;
 }
 
-/* Gemma: which layers have a window. llama.cpp's older converter does not write the pattern, which
+/* Which layers have a window (Gemma). llama.cpp's older converter does not write the pattern, which
  * is then that of every Gemma 3 model: each sixth layer sees everything. */
 static rose_status read_pattern(const rose_gguf_reader *r, const rose_arch *a,
                                 rose_layer_flags *flags)
@@ -228,32 +207,33 @@ static rose_status read_pattern(const rose_gguf_reader *r, const rose_arch *a,
 
 /* A window of 0 says that there is none, as the converter writes for some models. Where no
  * key says which layers have the window, only one as long as the context is harmless. */
-static rose_status read_layers(const rose_gguf_reader *r, const rose_gguf_family *f,
-                               const rose_arch *a, rose_layer_flags *flags)
+static rose_status read_layers(const rose_gguf_reader *r, const rose_family *f, const rose_arch *a,
+                               rose_layer_flags *flags)
 {
     uint32_t *window = &flags->window;
-    for (uint32_t i = 0; i < a->n_layers; i++)
-        if (f->no_rope_step > 0 && (i + 1) % f->no_rope_step == 0)
-            flags->of[i] |= ROSE_LAYER_NO_ROPE;
+    const uint32_t still = f->defaults.no_rope_every;
+    const bool pattern = f->defaults.windows == ROSE_WINDOWS_PATTERN, all = f->gguf.all_sliding;
+    for (uint32_t i = 0; still > 0 && i < a->n_layers; i++)
+        if ((i + 1) % still == 0) flags->of[i] |= ROSE_LAYER_NO_ROPE;
     const rose_status st = rose_gguf_read_u32(r, "attention.sliding_window", 0, UINT32_MAX, window);
     if (st != ROSE_OK || *window == 0) return st;
-    if (!f->gemma && !f->all_sliding && *window < a->max_positions)
+    if (!pattern && !all && *window < a->max_positions)
         return rose_fail(r->err, ROSE_E_UNSUPPORTED,
                          "%s: '%s.attention.sliding_window' is %u: no key says which layers of "
                          "this architecture have the window",
                          r->g->label, r->architecture, *window);
-    if (f->gemma) return read_pattern(r, a, flags);
-    if (!f->all_sliding) *window = 0;
+    if (pattern) return read_pattern(r, a, flags);
+    if (!all) *window = 0;
     for (uint32_t i = 0; i < a->n_layers; i++)
         flags->of[i] |= ROSE_LAYER_SLIDING;
     return ROSE_OK;
 }
 
-static rose_status read_numbers(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a)
+static rose_status read_numbers(const rose_gguf_reader *r, const rose_family *f, rose_arch *a)
 {
     rose_mixer *m = &a->kinds[0].mixer;
-    const char *const eps =
-        f->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    const char *const eps = a->norm == ROSE_NORM_LAYER ? "attention.layer_norm_epsilon"
+                                                       : "attention.layer_norm_rms_epsilon";
     rose_status st = rose_gguf_read_f32(r, eps, 1.0f, &a->norm_eps);
     if (st == ROSE_OK && a->norm_eps == 0.0f)
         st = rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s.%s' is missing", r->g->label,
@@ -262,10 +242,10 @@ static rose_status read_numbers(const rose_gguf_reader *r, const rose_gguf_famil
     if (st == ROSE_OK)
         st = rose_gguf_read_f32(r, "final_logit_softcapping", 1e6f, &a->logit_softcap);
     m->scale = (float)(1.0 / sqrt((double)m->head_dim));
-    if (!f->gemma) return st;
-    a->embed_scale = (float)sqrt((double)a->d_model);
+    if (f->defaults.scaled_embed) a->embed_scale = (float)sqrt((double)a->d_model);
     /* The one Gemma 3 model whose scale is not that of head_dim; no key says so. */
-    if (a->n_layers == 62) m->scale = (float)(1.0 / sqrt((double)a->d_model / m->n_heads));
+    if (f->defaults.reads_scale && a->n_layers == 62)
+        m->scale = (float)(1.0 / sqrt((double)a->d_model / m->n_heads));
     return st;
 }
 
@@ -333,31 +313,16 @@ static rose_status read_ids(const rose_gguf *g, rose_arch *a, rose_err *err)
     return find_turn_ends(g, a, err);
 }
 
-static void describe_family(const rose_gguf_family *f, rose_arch *a)
-{
-    *a = (rose_arch){.embed_scale = 1.0f,
-                     .norm = f->layer_norm ? ROSE_NORM_LAYER : ROSE_NORM_RMS,
-                     .pos = f->layer_norm ? ROSE_POS_LEARNED : ROSE_POS_ROPE,
-                     .n_kinds = 1,
-                     .bos_id = -1};
-    a->kinds[0] =
-        (rose_kind){.mixer = {.qk_norm = f->qk_norm},
-                    .mlp = {.act = f->layer_norm || f->gemma ? ROSE_ACT_GELU_TANH : ROSE_ACT_SILU,
-                            .gated = !f->layer_norm},
-                    .norms = {.before = true, .after = f->gemma}};
-    snprintf(a->model_type, sizeof a->model_type, "%s", f->tables.model_type);
-}
-
-rose_status rose_gguf_read_arch(const rose_gguf_family **out, rose_weights *w, rose_arch *a,
+rose_status rose_gguf_read_arch(const rose_family **out, rose_weights *w, rose_arch *a,
                                 rose_err *err)
 {
     const rose_gguf *g = rose_weights_gguf(w);
     rose_status st = find_family(out, g, err);
     if (st != ROSE_OK) return st;
-    const rose_gguf_family *f = *out;
+    const rose_family *f = *out;
     rose_layer_flags flags = {.window = 0};
-    const rose_gguf_reader r = {g, f->architecture, err};
-    describe_family(f, a);
+    const rose_gguf_reader r = {g, f->gguf.architecture, err};
+    rose_family_describe(f, a);
     st = refuse_unknown_parts(&r);
     if (st == ROSE_OK) st = read_sizes(&r, a);
     if (st == ROSE_OK) st = read_heads(&r, a);

@@ -6,25 +6,14 @@
 #include "model/family.h"
 #include "model/weights.h"
 
-/* One general.architecture: its tensors, and what its files leave unsaid. */
-typedef struct rose_gguf_family {
-    const char *architecture;
-    rose_family tables;    /* names of tensors; parse is NULL */
-    bool qk_norm;          /* q and k are normalised */
-    bool layer_norm;       /* GPT-2: LayerNorm, learned positions, a plain MLP */
-    bool gemma;            /* GeGLU, norms before and after, scaled embedding, windows by layer */
-    bool all_sliding;      /* attention.sliding_window holds for all layers */
-    uint32_t no_rope_step; /* every such layer does not rotate; 0 = all rotate */
-} rose_gguf_family;
-
 /* Fill *a from the metadata in the first file of w, and *out with the family. a->rope_factors may
  * be set on failure too: rose_arch_free. Errors: FORMAT, UNSUPPORTED (by key), NOMEM. */
-rose_status rose_gguf_read_arch(const rose_gguf_family **out, rose_weights *w, rose_arch *a,
+rose_status rose_gguf_read_arch(const rose_family **out, rose_weights *w, rose_arch *a,
                                 rose_err *err);
 
 /* gguf_rope.c: the rope of a->kinds[0] and that of sliding layers, with the tensors that hold
  * factors. */
-rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose_arch *a,
+rose_status rose_gguf_read_rope(const rose_family *f, rose_weights *w, rose_arch *a,
                                 rose_rope *sliding, rose_err *err);
 
 /* The reads of gguf.h with the key "<architecture>.<name>", which are checked for range. */

@@ -199,7 +199,7 @@ static rose_status check_attention_factor(const rose_gguf_reader *r, rose_rope *
 
 /* What the kind needs, and the longest context that it gives: the converter writes the context
  * before a scaling by linear or yarn. Gemma and Phi give the context after it. */
-static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, rose_arch *a,
+static rose_status finish(const rose_gguf_reader *r, const rose_family *f, rose_arch *a,
                           rose_rope *rope)
 {
     double longest = a->max_positions;
@@ -218,7 +218,7 @@ static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, 
     if (rope->kind == ROSE_ROPE_YARN && rope->theta <= 1.0f)
         return rose_fail(r->err, ROSE_E_FORMAT, "%s: '%s.rope.freq_base' %g is not above 1",
                          r->g->label, r->architecture, (double)rope->theta);
-    if (f->gemma) return ROSE_OK;
+    if (f->defaults.context_holds_scaling) return ROSE_OK;
     longest *= (double)rope->factor;
     if (rope->kind == ROSE_ROPE_YARN)
         longest = fmax(a->max_positions, (double)rope->factor * rope->original_max_positions);
@@ -226,13 +226,14 @@ static rose_status finish(const rose_gguf_reader *r, const rose_gguf_family *f, 
     return ROSE_OK;
 }
 
-rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose_arch *a,
+rose_status rose_gguf_read_rope(const rose_family *f, rose_weights *w, rose_arch *a,
                                 rose_rope *sliding, rose_err *err)
 {
     const uint32_t head_dim = a->kinds[0].mixer.head_dim;
-    const rose_gguf_reader r = {rose_weights_gguf(w), f->architecture, err};
+    const rose_gguf_reader r = {rose_weights_gguf(w), f->gguf.architecture, err};
     rose_rope *const rope = &a->kinds[0].mixer.rope;
-    *rope = (rose_rope){.theta = f->gemma ? 1000000.0f : 10000.0f,
+    const float local = f->defaults.local_theta;
+    *rope = (rose_rope){.theta = local > 0 ? f->defaults.theta : 10000.0f,
                         .dim = head_dim,
                         .original_max_positions = a->max_positions,
                         .beta_fast = 32.0f,
@@ -242,16 +243,16 @@ rose_status rose_gguf_read_rope(const rose_gguf_family *f, rose_weights *w, rose
     if (st == ROSE_OK && rope->dim % 2 != 0)
         st = rose_fail(err, ROSE_E_UNSUPPORTED, "%s: heads of %u values cannot be rotated",
                        r.g->label, rope->dim);
-    if (st == ROSE_OK && f->tables.permuted && rope->dim != head_dim)
+    if (st == ROSE_OK && f->gguf.permuted && rope->dim != head_dim)
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "%s: '%s.rope.dimension_count' %u is not the head's %u: not supported for "
                        "this architecture",
-                       r.g->label, f->architecture, rope->dim, head_dim);
+                       r.g->label, f->gguf.architecture, rope->dim, head_dim);
     if (st == ROSE_OK) st = read_tensors(&r, w, a, rope);
     if (st == ROSE_OK) st = finish(&r, f, a, rope);
     *sliding = *rope;
-    if (st != ROSE_OK || !f->gemma) return st;
-    *sliding = (rose_rope){.theta = 10000.0f,
+    if (st != ROSE_OK || local == 0) return st;
+    *sliding = (rose_rope){.theta = local,
                            .dim = head_dim,
                            .beta_fast = 32.0f,
                            .beta_slow = 1.0f,

@@ -1,7 +1,6 @@
 /* model/gpt2.c - the GPT-2 family: the fields of config.json as transformers'
  * GPT2LMHeadModel reads them. */
 #include <math.h>
-#include <stdio.h>
 
 #include "model/family.h"
 
@@ -64,31 +63,16 @@ static rose_status parse_options(const rose_config *c, rose_arch *a, rose_err *e
     return ROSE_OK;
 }
 
-static rose_status parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
+rose_status rose_gpt2_parse(const rose_family *f, const rose_config *c, rose_arch *a, rose_err *err)
 {
-    *a = (rose_arch){.norm_eps = 1e-5f,
-                     .max_positions = 1024,
-                     .norm = ROSE_NORM_LAYER,
-                     .pos = ROSE_POS_LEARNED,
-                     .n_kinds = 1,
-                     .kinds = {{.mixer = {.qkv_bias = true, .o_bias = true},
-                                .mlp = {.act = ROSE_ACT_GELU_TANH, .bias = true},
-                                .norms = {.before = true}}},
-                     .embed_scale = 1.0f,
-                     .tied_head = true,
-                     .bos_id = -1};
-    snprintf(a->model_type, sizeof a->model_type, "%s", f->model_type);
+    rose_kind *k = &a->kinds[0];
+    (void)f;
+    a->norm_eps = 1e-5f;
+    a->max_positions = 1024;
+    a->tied_head = k->mixer.qkv_bias = k->mixer.o_bias = k->mlp.bias = true;
     rose_status st = parse_sizes(c, a, err);
     if (st == ROSE_OK) st = parse_options(c, a, err);
     if (st == ROSE_OK) rose_config_read_bos(c, a);
     if (st == ROSE_OK) rose_config_add_eos(c, a);
     return st;
 }
-
-const rose_family rose_family_gpt2 = {
-    .model_type = "gpt2",
-    .architecture = "GPT2LMHeadModel",
-    .naming = &rose_naming_gpt2,
-    .fused = true,
-    .parse = parse,
-};

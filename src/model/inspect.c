@@ -57,9 +57,14 @@ static const char *norm_name(rose_norm n)
 
 static const char *norms_text(rose_norms n)
 {
-    return !n.after   ? ""
-           : n.before ? ", before and after attention and MLP"
-                      : ", after attention and MLP";
+    static const char *const texts[3][3] = {
+        {"", ", after the MLP", ", before and after the MLP"},
+        {", after attention", ", after attention and MLP",
+         ", after attention, before and after the MLP"},
+        {", before and after attention", ", before and after attention, after the MLP",
+         ", before and after attention and MLP"},
+    };
+    return texts[n.mixer][n.mlp];
 }
 
 static const char *pos_name(rose_pos p)

@@ -22,7 +22,8 @@ enum { NAME_CAP = 128 };
 typedef struct binder {
     rose_model *m;
     const rose_family *family;
-    const char *prefix; /* "" or the family's */
+    const rose_naming *naming;
+    const char *prefix; /* "" or the naming's */
     bool in_head;       /* the token embedding is stored under the name of the head */
     uint64_t dtype_bytes[ROSE_N_FORMATS];
     rose_err *err;
@@ -89,7 +90,7 @@ static rose_status bind_rows(binder *b, const rose_tensor_row *row, size_t n, co
 static rose_status find_prefix(binder *b, const rose_tensor_row *rows)
 {
     const rose_weights *w = b->m->weights;
-    const char *const prefix = b->family->naming->prefix;
+    const char *const prefix = b->naming->prefix;
     const char *const embed = rows[0].name;
     for (int i = 0; i < 2; i++) {
         char name[NAME_CAP];
@@ -102,8 +103,7 @@ static rose_status find_prefix(binder *b, const rose_tensor_row *rows)
                              name, rows[i].name);
         b->prefix = with ? prefix : "";
         if (with || without) return ROSE_OK;
-        b->in_head =
-            b->m->arch.tied_head && rose_weights_find(w, b->family->naming->head_name) != NULL;
+        b->in_head = b->m->arch.tied_head && rose_weights_find(w, b->naming->head_name) != NULL;
         if (!b->in_head) break;
     }
     return rose_fail(b->err, ROSE_E_FORMAT, "%s: tensor '%s%s' (or '%s') is missing",
@@ -145,7 +145,7 @@ static void note_other_head(rose_model *m, const char *head_name, bool headless)
 static rose_status bind_head(binder *b)
 {
     rose_model *m = b->m;
-    const char *name = b->family->naming->head_name;
+    const char *name = b->naming->head_name;
     const rose_st_tensor *t = b->in_head ? NULL : rose_weights_find(m->weights, name);
     if (t != NULL && m->arch.tied_head && !same_values(t, &m->tok_embed)) {
         m->arch.tied_head = false;
@@ -164,10 +164,10 @@ static rose_status bind_head(binder *b)
     return bind_tensor(b, name, 2, shape, &m->head);
 }
 
-static bool is_ignored(const rose_family *f, const char *name)
+static bool is_ignored(const rose_naming *naming, const char *name)
 {
     size_t n = strlen(name);
-    for (const char *const *end = f->naming->ignored; *end != NULL; end++) {
+    for (const char *const *end = naming->ignored; *end != NULL; end++) {
         size_t k = strlen(*end);
         if (n >= k && strcmp(name + n - k, *end) == 0) return true;
     }
@@ -182,8 +182,8 @@ static void warn_unused(const binder *b)
     size_t n = 0;
     for (size_t i = 0; i < w->n_tensors; i++) {
         const rose_st_tensor *t = w->by_name[i];
-        if (t->used || is_ignored(b->family, t->name)) continue;
-        if (strcmp(t->name, b->family->naming->head_name) == 0) continue; /* a tied head's copy */
+        if (t->used || is_ignored(b->naming, t->name)) continue;
+        if (strcmp(t->name, b->naming->head_name) == 0) continue; /* a tied head's copy */
         if (first == NULL) first = t;
         n++;
     }
@@ -192,17 +192,19 @@ static void warn_unused(const binder *b)
                  rose_weights_label(w, first), n, first->name);
 }
 
-static void prepare_layer(rose_layer *l, const rose_family *f, const rose_arch *a, uint32_t layer)
+static void prepare_layer(rose_layer *l, const binder *b, uint32_t layer)
 {
+    const rose_family *const f = b->family;
+    const rose_arch *const a = &b->m->arch;
     rose_matrix_spec specs[ROSE_N_ROLES];
     const rose_kind *k = rose_arch_kind(a, layer);
     const size_t n = rose_kind_matrices(a, k, specs);
     for (size_t i = 0; i < n; i++) {
         rose_linear *m = &l->m[specs[i].role];
-        m->transposed = f->naming->transposed;
+        m->transposed = b->naming->transposed;
         m->n_parts = f->fused ? 1 : specs[i].role == ROSE_QKV ? 3 : specs[i].gated ? 2 : 1;
     }
-    if (!f->permuted) return;
+    if (b->naming != &rose_naming_gguf || !f->gguf.permuted) return;
     l->m[ROSE_QKV].permuted_heads[0] = k->mixer.n_heads;
     l->m[ROSE_QKV].permuted_heads[1] = k->mixer.n_kv_heads;
 }
@@ -218,21 +220,23 @@ static void round_embed_scale(rose_model *m)
 
 static rose_status bind_all(rose_model *m, const rose_family *family, rose_err *err)
 {
-    binder b = {.m = m, .family = family, .err = err};
+    const bool gguf = rose_weights_gguf(m->weights) != NULL;
+    const rose_naming *const names = gguf ? &rose_naming_gguf : family->naming;
+    binder b = {.m = m, .family = family, .naming = names, .err = err};
     rose_tensor_row rows[ROSE_MAX_ROWS];
-    size_t n = rose_family_model_rows(family, &m->arch, rows);
+    size_t n = rose_family_model_rows(family, names, &m->arch, rows);
     rose_status st = find_prefix(&b, rows);
     if (st == ROSE_OK && b.in_head)
-        st = bind_tensor(&b, family->naming->head_name, 2, rows[0].shape, &m->tok_embed);
+        st = bind_tensor(&b, names->head_name, 2, rows[0].shape, &m->tok_embed);
     if (st == ROSE_OK) st = bind_rows(&b, rows + b.in_head, n - b.in_head, "", m);
     if (st == ROSE_OK && (m->layers = calloc(m->arch.n_layers, sizeof *m->layers)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
     for (uint32_t i = 0; st == ROSE_OK && i < m->arch.n_layers; i++) {
         char lead[32];
         rose_layer *l = &m->layers[i];
-        prepare_layer(l, family, &m->arch, i);
-        n = rose_family_layer_rows(family, &m->arch, i, rows);
-        snprintf(lead, sizeof lead, "%s%u.", family->naming->layer_prefix, i);
+        prepare_layer(l, &b, i);
+        n = rose_family_layer_rows(family, names, &m->arch, i, rows);
+        snprintf(lead, sizeof lead, "%s%u.", names->layer_prefix, i);
         st = bind_rows(&b, rows, n, lead, l);
     }
     if (st == ROSE_OK) st = bind_head(&b);
@@ -352,11 +356,8 @@ static rose_status open_dummy(rose_model *m, const rose_family **family, rose_er
 static rose_status open_gguf(rose_model *m, const char *file, const rose_family **family,
                              rose_err *err)
 {
-    const rose_gguf_family *f = NULL;
-    rose_status st = rose_weights_open_gguf(&m->weights, file, err);
-    if (st == ROSE_OK) st = rose_gguf_read_arch(&f, m->weights, &m->arch, err);
-    *family = f != NULL ? &f->tables : NULL;
-    return st;
+    const rose_status st = rose_weights_open_gguf(&m->weights, file, err);
+    return st == ROSE_OK ? rose_gguf_read_arch(family, m->weights, &m->arch, err) : st;
 }
 
 static rose_status open_files(rose_model *m, const rose_family **family, rose_err *err)

@@ -72,9 +72,15 @@ typedef struct rose_mlp {
     bool bias;
 } rose_mlp;
 
-/* The input of mixer and MLP is normed, or what they give is, or both (Gemma). */
+/* What is normed: the input, what comes out and is added to the residual stream, or both. Norms of
+ * what comes out are RMS norms. */
+typedef enum rose_norm_place {
+    ROSE_NORM_BEFORE,
+    ROSE_NORM_AFTER,
+    ROSE_NORM_AROUND
+} rose_norm_place;
 typedef struct rose_norms {
-    bool before, after;
+    rose_norm_place mixer, mlp;
 } rose_norms;
 
 typedef struct rose_kind {
@@ -131,6 +137,12 @@ static inline float rose_arch_scale(const rose_arch *a, uint32_t layer)
 {
     const rose_mixer *m = &rose_arch_kind(a, layer)->mixer;
     return m->scale_by_layer ? m->scale / (float)(layer + 1) : m->scale;
+}
+
+/* How many norms of a layer norm what comes out: 0 to 2. */
+static inline uint32_t rose_norms_after(const rose_norms *n)
+{
+    return (n->mixer != ROSE_NORM_BEFORE ? 1u : 0u) + (n->mlp != ROSE_NORM_BEFORE ? 1u : 0u);
 }
 
 static inline bool rose_arch_is_eos(const rose_arch *a, uint64_t id)

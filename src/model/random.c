@@ -178,7 +178,7 @@ static rose_status make_config(const rose_random_opts *o, rose_json **out, rose_
         if (rose_json_set_new(c.root, "torch_dtype", rose_json_string(dtype_name(o))) == 0)
             return ROSE_OK;
     } else {
-        const bool gpt2 = strcmp(o->arch, rose_family_gpt2.model_type) == 0;
+        const bool gpt2 = strcmp(o->arch, "gpt2") == 0;
         *out = gpt2 ? make_gpt2_config(o) : make_decoder_config(o);
         if (*out != NULL) return ROSE_OK;
     }
@@ -201,7 +201,7 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
     const char *prefix = prefixed ? names->prefix : "";
     rose_tensor_row outer[ROSE_MAX_ROWS], layer[ROSE_MAX_ROWS];
     rose_tensor_row head = {.n_dims = 2, .shape = {a->vocab_size, a->d_model, 1}};
-    const size_t n_outer = rose_family_model_rows(f, a, outer);
+    const size_t n_outer = rose_family_model_rows(f, names, a, outer);
     rose_random_tensor *list = calloc(n_outer + a->n_layers * ROSE_MAX_ROWS + 1, sizeof *list);
     *out = list;
     *n = 0;
@@ -210,7 +210,7 @@ rose_status rose_random_list(rose_random_tensor **out, size_t *n, const rose_fam
         list_add(&list[(*n)++], prefix, &outer[t]);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         char lead[64];
-        const size_t n_layer = rose_family_layer_rows(f, a, i, layer);
+        const size_t n_layer = rose_family_layer_rows(f, names, a, i, layer);
         snprintf(lead, sizeof lead, "%s%s%u.", prefix, names->layer_prefix, i);
         for (size_t t = 0; t < n_layer; t++)
             list_add(&list[(*n)++], lead, &layer[t]);

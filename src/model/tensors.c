@@ -53,15 +53,17 @@ typedef enum dim {
 enum {
     LAYER_NORM = 1,
     LEARNED_POS = 2,
-    POST_NORMS = 4,
-    NO_POST_NORMS = 8,
+    POST1 = 4, /* the mixer's output is normed */
+    NO_POST1 = 8,
     QK_NORM = 16,
     FUSED = 32,
     PARTS = 64,
     QKV_BIAS = 128,
     O_BIAS = 256,
     MLP_BIAS = 512,
-    PRE_NORMS = 1024
+    PRE1 = 1024, /* the mixer's input is normed */
+    PRE2 = 2048, /* the MLP's */
+    POST2 = 4096
 };
 
 typedef struct spec {
@@ -86,13 +88,13 @@ static const spec model_specs[] = {
     MODEL_ROW("ln_f", NULL, "output_norm", lnf_b, MODEL, NONE, BIAS, LAYER_NORM),
 };
 
-/* Llama's norm before the MLP is called post_attention_layernorm. Gemma's norm of this name is one
- * after the attention. */
+/* Llama's norm before the MLP is called post_attention_layernorm. With a norm after the attention,
+ * as in Gemma, that norm has this name. */
 #define LN2_LLAMA "post_attention_layernorm"
 
 static const spec layer_specs[] = {
-    LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, PRE_NORMS),
-    LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, PRE_NORMS | LAYER_NORM),
+    LAYER_ROW("ln_1", "input_layernorm", "attn_norm", ln1_w, MODEL, NONE, NORM, PRE1),
+    LAYER_ROW("ln_1", NULL, "attn_norm", ln1_b, MODEL, NONE, BIAS, PRE1 | LAYER_NORM),
     LAYER_ROW("attn.c_attn", "self_attn.qkv_proj", "attn_qkv", m[ROSE_QKV].w[0], QKV, MODEL, MATRIX,
               FUSED),
     LAYER_ROW(NULL, "self_attn.q_proj", "attn_q", m[ROSE_QKV].w[0], Q, MODEL, MATRIX, PARTS),
@@ -112,11 +114,11 @@ static const spec layer_specs[] = {
               RESIDUAL, 0),
     LAYER_ROW("attn.c_proj", "self_attn.o_proj", "attn_output", m[ROSE_OUT].b[0], MODEL, NONE, BIAS,
               O_BIAS),
-    LAYER_ROW(NULL, LN2_LLAMA, "post_attention_norm", post1, MODEL, NONE, NORM, POST_NORMS),
+    LAYER_ROW(NULL, LN2_LLAMA, "post_attention_norm", post1, MODEL, NONE, NORM, POST1),
     LAYER_ROW(NULL, "pre_feedforward_layernorm", "ffn_norm", ln2_w, MODEL, NONE, NORM,
-              PRE_NORMS | POST_NORMS),
-    LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, PRE_NORMS | NO_POST_NORMS),
-    LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, PRE_NORMS | LAYER_NORM),
+              PRE2 | POST1),
+    LAYER_ROW("ln_2", LN2_LLAMA, "ffn_norm", ln2_w, MODEL, NONE, NORM, PRE2 | NO_POST1),
+    LAYER_ROW("ln_2", NULL, "ffn_norm", ln2_b, MODEL, NONE, BIAS, PRE2 | LAYER_NORM),
     LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].w[0], FC1, MODEL, MATRIX, FUSED),
     LAYER_ROW("mlp.c_fc", "mlp.gate_up_proj", "ffn_up", m[ROSE_UP].b[0], FC1, NONE, BIAS,
               FUSED | MLP_BIAS),
@@ -127,17 +129,29 @@ static const spec layer_specs[] = {
     LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].w[0], MODEL, FF, RESIDUAL, 0),
     LAYER_ROW("mlp.c_proj", "mlp.down_proj", "ffn_down", m[ROSE_DOWN].b[0], MODEL, NONE, BIAS,
               MLP_BIAS),
-    LAYER_ROW(NULL, "post_feedforward_layernorm", "post_ffw_norm", post2, MODEL, NONE, NORM,
-              POST_NORMS),
+    LAYER_ROW(NULL, "post_feedforward_layernorm", "post_ffw_norm", post2, MODEL, NONE, NORM, POST2),
 };
 
 static unsigned features(const rose_family *f, const rose_arch *a, const rose_kind *k)
 {
-    return (a->norm == ROSE_NORM_LAYER ? LAYER_NORM : 0u) |
-           (a->pos == ROSE_POS_LEARNED ? LEARNED_POS : 0u) | (k->norms.before ? PRE_NORMS : 0u) |
-           (k->norms.after ? POST_NORMS : NO_POST_NORMS) | (k->mixer.qk_norm ? QK_NORM : 0u) |
-           (f->fused ? FUSED : PARTS) | (k->mixer.qkv_bias ? QKV_BIAS : 0u) |
-           (k->mixer.o_bias ? O_BIAS : 0u) | (k->mlp.bias ? MLP_BIAS : 0u);
+    const rose_norms *const n = &k->norms;
+    const unsigned has[] = {
+        a->norm == ROSE_NORM_LAYER ? LAYER_NORM : 0,
+        a->pos == ROSE_POS_LEARNED ? LEARNED_POS : 0,
+        n->mixer != ROSE_NORM_AFTER ? PRE1 : 0,
+        n->mixer != ROSE_NORM_BEFORE ? POST1 : NO_POST1,
+        n->mlp != ROSE_NORM_AFTER ? PRE2 : 0,
+        n->mlp != ROSE_NORM_BEFORE ? POST2 : 0,
+        k->mixer.qk_norm ? QK_NORM : 0,
+        f->fused ? FUSED : PARTS,
+        k->mixer.qkv_bias ? QKV_BIAS : 0,
+        k->mixer.o_bias ? O_BIAS : 0,
+        k->mlp.bias ? MLP_BIAS : 0,
+    };
+    unsigned all = 0;
+    for (size_t i = 0; i < sizeof has / sizeof *has; i++)
+        all |= has[i];
+    return all;
 }
 
 static uint64_t dim_size(const rose_arch *a, const rose_kind *k, dim d)
@@ -168,17 +182,25 @@ static uint64_t dim_size(const rose_arch *a, const rose_kind *k, dim d)
     return 0;
 }
 
+/* The family's name for what is called `name` elsewhere. */
+static const char *renamed(const rose_family *f, const rose_naming *naming, const char *name)
+{
+    const rose_renamed *r = naming != &rose_naming_gguf ? f->renamed : NULL;
+    for (; r != NULL && r->from != NULL; r++)
+        if (strcmp(r->from, name) == 0) return r->to;
+    return name;
+}
+
 /* swapped: matrices are stored [in][out]. */
-static size_t make_rows(const rose_family *f, const rose_arch *a, const rose_kind *k,
-                        const spec *specs, size_t n_specs, bool swapped,
+static size_t make_rows(const rose_family *f, const rose_naming *naming, const rose_arch *a,
+                        const rose_kind *k, const spec *specs, size_t n_specs, bool swapped,
                         rose_tensor_row out[ROSE_MAX_ROWS])
 {
     const unsigned has = features(f, a, k);
     size_t n = 0;
-    for (size_t i = 0; i < n_specs; i++) {
-        const spec *s = &specs[i];
+    for (const spec *s = specs; s < specs + n_specs; s++) {
         if ((s->when & has) != s->when) continue;
-        const char *const name = s->names[f->naming->column];
+        const char *const name = s->names[naming->column];
         assert(name != NULL && n < ROSE_MAX_ROWS);
         const uint64_t rows = dim_size(a, k, s->dims[0]), cols = dim_size(a, k, s->dims[1]);
         const bool swap = swapped && s->dims[1] != NONE;
@@ -187,24 +209,24 @@ static size_t make_rows(const rose_family *f, const rose_arch *a, const rose_kin
                                  .n_dims = s->dims[1] == NONE ? 1 : 2,
                                  .shape = {swap ? cols : rows, swap ? rows : cols, 1},
                                  .kind = s->kind};
-        snprintf(row->name, sizeof row->name, "%s.%s", name,
+        snprintf(row->name, sizeof row->name, "%s.%s", renamed(f, naming, name),
                  s->kind == ROSE_KIND_BIAS ? "bias" : "weight");
     }
     return n;
 }
 
-size_t rose_family_model_rows(const rose_family *f, const rose_arch *a,
+size_t rose_family_model_rows(const rose_family *f, const rose_naming *n, const rose_arch *a,
                               rose_tensor_row out[ROSE_MAX_ROWS])
 {
-    return make_rows(f, a, rose_arch_any(a), model_specs,
+    return make_rows(f, n, a, rose_arch_any(a), model_specs,
                      sizeof model_specs / sizeof model_specs[0], false, out);
 }
 
-size_t rose_family_layer_rows(const rose_family *f, const rose_arch *a, uint32_t layer,
-                              rose_tensor_row out[ROSE_MAX_ROWS])
+size_t rose_family_layer_rows(const rose_family *f, const rose_naming *n, const rose_arch *a,
+                              uint32_t layer, rose_tensor_row out[ROSE_MAX_ROWS])
 {
-    return make_rows(f, a, rose_arch_kind(a, layer), layer_specs,
-                     sizeof layer_specs / sizeof layer_specs[0], !f->naming->transposed, out);
+    return make_rows(f, n, a, rose_arch_kind(a, layer), layer_specs,
+                     sizeof layer_specs / sizeof layer_specs[0], !n->transposed, out);
 }
 
 const char *rose_role_name(rose_role r)

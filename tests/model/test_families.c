@@ -195,8 +195,8 @@ static void gemma3(void **state)
         arch_of("gemma3_text", "\"sliding_window\": 16, \"query_pre_attn_scalar\": 64, "
                                "\"rope_theta\": 999999, \"rope_local_base_freq\": 20000, "
                                "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}");
-    assert_true(a.norm_plus_one && a.kinds[0].norms.after && a.kinds[0].mixer.qk_norm &&
-                a.tied_head);
+    assert_true(a.norm_plus_one && rose_norms_after(&a.kinds[0].norms) == 2 &&
+                a.kinds[0].mixer.qk_norm && a.tied_head);
     assert_true(a.kinds[0].mlp.act == ROSE_ACT_GELU_TANH && a.kinds[0].mlp.gated &&
                 a.kinds[0].mixer.head_dim == 256);
     assert_true(a.kinds[0].mixer.scale == 0.125f && a.embed_scale == (float)sqrt(24.0));
@@ -423,7 +423,8 @@ static void tensors_of_each_family(void **state)
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         rose_model *m = random_model(families[f], ROSE_F32, 4);
         const rose_layer *l = &m->layers[1];
-        const bool gemma = m->arch.kinds[0].norms.after, qk = m->arch.kinds[0].mixer.qk_norm;
+        const bool gemma = rose_norms_after(&m->arch.kinds[0].norms) == 2,
+                   qk = m->arch.kinds[0].mixer.qk_norm;
         assert_string_equal(m->arch.model_type, families[f]);
         if (strcmp(families[f], "phi3") == 0)
             check_fused(l);

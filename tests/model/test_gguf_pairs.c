@@ -263,7 +263,8 @@ static void same_arch(const rose_arch *a, const rose_arch *b, bool plus_one)
     assert_true(a->norm_eps == b->norm_eps && a->embed_scale == b->embed_scale);
     assert_true(a->kinds[0].mixer.softcap == b->kinds[0].mixer.softcap &&
                 a->logit_softcap == b->logit_softcap);
-    assert_true(a->norm == b->norm && a->kinds[0].norms.after == b->kinds[0].norms.after &&
+    assert_true(a->norm == b->norm &&
+                !memcmp(&a->kinds[0].norms, &b->kinds[0].norms, sizeof a->kinds[0].norms) &&
                 a->kinds[0].mlp.act == b->kinds[0].mlp.act);
     assert_true(a->norm_plus_one == plus_one && !b->norm_plus_one);
     assert_true(a->kinds[0].mixer.qk_norm == b->kinds[0].mixer.qk_norm &&

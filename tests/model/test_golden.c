@@ -4,6 +4,7 @@
 #include "fixture.h"
 
 #include "golden.h"
+#include "model/family.h"
 
 enum { N_OTHERS = 4 };
 
@@ -64,6 +65,26 @@ static void vectors_agree_with_each_other(void **state)
         for (uint32_t j = 0; j < g.n_prompts; j++)
             check_prompt(&g, &g.prompts[j]);
         golden_close(&g);
+    }
+}
+
+/* GPT-2 has models of its own. */
+static void each_family_has_a_model(void **state)
+{
+    (void)state;
+    size_t n = 0, found = 0;
+    const rose_family *const all = rose_families(&n);
+    for (size_t i = 1; i < n; i++, found = 0) {
+        for (uint32_t j = 0; j < golden_families()->n; j++) {
+            char file[128], path[1024];
+            snprintf(file, sizeof file, "tests/golden/%s.config.json", golden_families()->name[j]);
+            golden_path(path, sizeof path, file);
+            rose_json *config = test_load_json(path);
+            found +=
+                strcmp(rose_json_text(golden_get(config, "model_type")), all[i].model_type) == 0;
+            rose_json_decref(config);
+        }
+        if (found == 0) fail_msg("%s has no golden model", all[i].model_type);
     }
 }
 
@@ -149,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_agree_with_each_other),
+        cmocka_unit_test(each_family_has_a_model),
         cmocka_unit_test(held_out_sums_to_its_mean),
         cmocka_unit_test(comparison_notices_faults),
         cmocka_unit_test(shipped_model_is_the_one),

@@ -157,18 +157,21 @@ static double *mlp(const rose_model *m, uint32_t layer, const double *x, uint32_
     return y;
 }
 
-/* x += post(f(before(x))), where f is attention or MLP. */
+/* x += after(f(before(x))), where f is attention or MLP. */
 static void half_layer(const rose_model *m, uint32_t layer, bool is_mlp, double *x, uint32_t n,
                        uint32_t served)
 {
     const rose_layer *l = &m->layers[layer];
     const rose_arch *a = &m->arch;
+    const rose_norms *const norms = &rose_arch_kind(a, layer)->norms;
+    const rose_norm_place place = is_mlp ? norms->mlp : norms->mixer;
     const size_t size = (size_t)n * a->d_model;
     double *h = golden_alloc(size, sizeof *h);
     memcpy(h, x, size * sizeof *h);
-    rms_norm(a, is_mlp ? &l->ln2_w : &l->ln1_w, h, n, a->d_model, a->d_model);
+    if (place != ROSE_NORM_AFTER)
+        rms_norm(a, is_mlp ? &l->ln2_w : &l->ln1_w, h, n, a->d_model, a->d_model);
     double *y = is_mlp ? mlp(m, layer, h, n) : attention(m, layer, h, n, served);
-    if (rose_arch_kind(a, layer)->norms.after)
+    if (place != ROSE_NORM_BEFORE)
         rms_norm(a, is_mlp ? &l->post2 : &l->post1, y, n, a->d_model, a->d_model);
     for (size_t i = 0; i < size; i++)
         x[i] += y[i];

@@ -260,7 +260,7 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->x = take_floats(b, rows * s->ld_d);
     s->h = take_floats(b, rows * s->ld_d);
     s->o = o == d ? s->h : take_floats(b, rows * s->ld_o); /* else the zero padding differs */
-    if (k->norms.after) s->branch = take_floats(b, at_once * s->ld_d);
+    if (rose_norms_after(&k->norms) > 0) s->branch = take_floats(b, at_once * s->ld_d);
     if (s->ld_ff == d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
         s->qkv = take_floats(b, at_once * wider);

@@ -154,10 +154,10 @@ const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const ros
 
 uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
 {
-    const bool post = rose_arch_any(a)->norms.after;
+    const uint32_t after = rose_norms_after(&rose_arch_any(a)->norms);
     const bool act = (without & ROSE_CUDA_WITHOUT_MLP) != 0;
     /* Two norms, four GEMMs, RoPE and attention, which may fold its results in a second kernel. */
-    const uint64_t layer = 9 + (post ? 2u : 0u) + (act ? 1u : 0u);
+    const uint64_t layer = 9 + after + (act ? 1u : 0u);
     /* The embedding, and for a block of logits a norm, the head, the largest logit and the
      * sampler. More than one block is rare, and its kernels are few. */
     const uint64_t step = layer * a->n_layers + 1 + 4;

@@ -95,7 +95,7 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                    n_up = round_up((k->mlp.gated ? 2 : 1) * d_ff, ROSE_CUDA_N_PAD);
 
     s->x = take_floats(b, rows * a->d_model);
-    s->y = k->norms.after ? take_floats(b, rows * a->d_model) : NULL;
+    s->y = rose_norms_after(&k->norms) > 0 ? take_floats(b, rows * a->d_model) : NULL;
     s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
     s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
     s->q = rose_bump_take(b, rows * m->n_heads * rose_cuda_attend_pad(m->head_dim) * size);
