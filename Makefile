@@ -38,7 +38,7 @@ WRAP        := $(if $(filter checked,$(VARIANT)),$(addprefix -Wl$(comma)--wrap=,
 
 # Debian's static archives; pcre2 and http_parser have no dependencies of their own.
 STATIC_LIBS := -l:libevent_core.a -l:libevent_pthreads.a -l:libhttp_parser.a \
-               -l:libpcre2-8.a -l:libutf8proc.a
+               -l:libpcre2-8.a -l:libutf8proc.a -l:libyaml.a
 LDFLAGS     := -pthread $(SAN) $(WRAP)
 # What edits a line of `roseinfer chat`: libedit and the libraries that it needs, all under BSD or MIT licences.
 EDIT_LIBS   := -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a
@@ -120,7 +120,7 @@ say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
 # The C library: everything but the server and the program.
 LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
 LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
-LIB_DEPS  := $(CUDA_LIBS) -lpcre2-8 -lutf8proc -lm -pthread
+LIB_DEPS  := $(CUDA_LIBS) -lpcre2-8 -lutf8proc -lyaml -lm -pthread
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -250,7 +250,7 @@ $B/libroseinfer.so: $(LIB_OBJ)
 
 # The library of the wheel needs glibc only. Debian's static archives are not built for shared libraries. They can be linked
 # into one all the same, if it uses its own symbols (-Bsymbolic).
-WHEEL_ARCHIVES := libpcre2-8.a libutf8proc.a
+WHEEL_ARCHIVES := libpcre2-8.a libutf8proc.a libyaml.a
 $B/wheel/libroseinfer.so: $(LIB_OBJ)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,libroseinfer.so.1 -Wl,-z,defs -Wl,-Bsymbolic \
@@ -304,7 +304,7 @@ $(EMULATED)/%.o: tests/backend/emulated/%.c
 	$(Q)$(CC) $(CFLAGS) -Wno-missing-prototypes -I. -Itests -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 $(EMULATED)/test_emulated_load: $(EMULATED)/test_emulated_load.o $E/machine.o $E/pack.o \
     $(addprefix $B/obj/backend/cuda/,load.o weights.o plan.o scratch.o switches.o attend.o) $B/librose_all.a
-	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libpcre2-8.a -l:libutf8proc.a -lm -lcmocka
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ -l:libpcre2-8.a -l:libutf8proc.a -l:libyaml.a -lm -lcmocka
 # The whole backend: its host files, its kernels but for sampler.cu, and a runtime in host memory.
 $(EMULATED)/test_emulated_forward: $(EMULATED)/test_emulated_forward.o $E/runtime.o $E/machine.o \
     $(patsubst src/backend/cuda/%.cu,$E/%.o,$(filter-out %/sampler.cu,$(CUDA_SRC))) $B/librose_all.a

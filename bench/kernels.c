@@ -12,6 +12,7 @@
 #include "bench/bench.h"
 #include "bench/kernels_internal.h"
 #include "bench/machine.h"
+#include "bench/stats.h"
 #include "engine/flags.h"
 
 enum { MAX_POINTS = 32, MAX_ROWS = 32768, MAX_CPU_ROWS = 2048, MAX_REPEATS = 1000 };
@@ -161,12 +162,6 @@ typedef struct times {
     const char *same;
 } times;
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The sides take turns, so a drift of the machine's speed affects all of them. */
 static rose_status measure(rose_kernel_bench *b, const rose_kernel_shape *s, uint32_t repeats,
                            times *out, rose_err *err)
@@ -180,7 +175,7 @@ static rose_status measure(rose_kernel_bench *b, const rose_kernel_shape *s, uin
             if (sides.has[i]) st = b->time(b, (rose_kernel_side)i, &us[i][r], err);
     for (int i = 0; i < ROSE_KERNEL_SIDES && st == ROSE_OK; i++) {
         if (!sides.has[i]) continue;
-        qsort(us[i], repeats, sizeof us[i][0], by_value);
+        rose_sort_f64(us[i], repeats);
         out->us[i] = us[i][repeats / 2];
     }
     out->same = sides.same;

@@ -8,6 +8,7 @@
 
 #include "backend/parts.h"
 #include "base/clock.h"
+#include "bench/stats.h"
 
 enum {
     LINE = 64,
@@ -112,17 +113,11 @@ static void nothing(void *arg, uint32_t tid, uint32_t n)
     (void)n;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure_barriers(rose_machine *m, rose_pool *pool, double *ns)
 {
     barriers b = {.pool = pool, .ns = ns};
     rose_pool_run(pool, barrier_thread, &b);
-    qsort(ns, BARRIERS, sizeof *ns, by_value);
+    rose_sort_f64(ns, BARRIERS);
     m->barrier_ns = ns[BARRIERS / 2];
     m->barrier_p99_ns = ns[BARRIERS / 100 * 99];
     for (int i = 0; i < JOBS; i++) {
@@ -130,7 +125,7 @@ static void measure_barriers(rose_machine *m, rose_pool *pool, double *ns)
         rose_pool_run(pool, nothing, NULL);
         ns[i] = (double)(rose_now_ns() - start);
     }
-    qsort(ns, JOBS, sizeof *ns, by_value);
+    rose_sort_f64(ns, JOBS);
     m->job_ns = ns[JOBS / 2];
 }
 

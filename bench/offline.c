@@ -5,7 +5,6 @@
  * repeat uses fresh prompts, so no cache can help. A backend that fails gets a row with its error.
  * With --output-dir the results are written after each backend. */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,28 +17,12 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
+#include "bench/stop.h"
 #include "bench/watch.h"
 
 enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };
 
 static const char *const drivers[N_DRIVERS] = {"vllm", "sglang", "trtllm", "transformers", "llama"};
-
-static volatile sig_atomic_t stop_asked;
-
-static void on_signal(int sig)
-{
-    (void)sig;
-    stop_asked = 1;
-}
-
-/* The first Ctrl-C ends the current run, keeps the results so far and stops the processes that we
- * started. The second one ends this program at once. */
-static void catch_signals(void)
-{
-    const struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
-}
 
 typedef struct offline_opts {
     uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k, timeout_s;
@@ -141,7 +124,7 @@ static rose_status make_work(offline *r, rose_err *err)
                                   .top_p = o->top_p,
                                   .top_k = o->top_k,
                                   .send_seed = o->send_seed,
-                                  .stop = &stop_asked};
+                                  .stop = r->o->server.stop};
     rose_model_close(m);
     st = preset ? rose_offline_nano_vllm(&r->lengths, err)
                 : rose_load_trace_generate(&r->lengths, &g, err);
@@ -367,10 +350,9 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
         goto done;
     }
-    catch_signals();
-    for (uint32_t i = 0; i < r.n_backends && !stop_asked && !o->profile_only; i++)
+    for (uint32_t i = 0; i < r.n_backends && !*o->server.stop && !o->profile_only; i++)
         run_backend(&r, &r.backends[i]);
-    if (strcmp(o->profile, "none") != 0 && !stop_asked) r.n_failed += profile(&r, argc, argv);
+    if (strcmp(o->profile, "none") != 0 && !*o->server.stop) r.n_failed += profile(&r, argc, argv);
     if (o->profile_only)
         rc = 0;
     else if (r.dir[0] == '\0')
@@ -475,7 +457,7 @@ int rose_bench_offline(int argc, char **argv)
     for (int i = 0; i < N_DRIVERS; i++)
         o.python[i] = "python3";
     rose_server_flags_init(&o.server);
-    o.server.stop = &stop_asked;
+    o.server.stop = rose_stop_on_signals();
     rose_opt opts[38 + ROSE_ENGINE_FLAG_ROWS];
     size_t n = workload_rows(&o, opts);
     n += driver_rows(&o, opts + n);

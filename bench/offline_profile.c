@@ -2,10 +2,7 @@
  * engine runs once more with the recorder on, in this process or in a fresh server. No time of this
  * stage enters the results. profile_manifest.json says what came of it. The engine of a script has
  * no recorder that we can start, so its row says that. */
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/profile.h"
@@ -53,53 +50,31 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, rose
     return st;
 }
 
-static rose_status attempt(const rose_offline_stage *s, const rose_offline_target *t,
-                           const char *dir, rose_json *row, rose_err *err)
-{
-    if (t->in_process) return in_process(s, dir, row, err);
-    if (t->server == NULL)
-        return rose_fail(err, ROSE_E_UNSUPPORTED,
-                         "a script has no recorder; bench online --profile can profile its server");
-    return rose_offline_server_profile(s, t->server, dir, row, err);
-}
+typedef struct profile {
+    const rose_offline_stage *s;
+    const rose_offline_target *t;
+} profile;
 
-static bool try_one(const rose_offline_stage *s, const rose_offline_target *t, rose_json *root,
-                    rose_err *err)
+static rose_status attempt(void *ctx, char *dir, rose_json *row, rose_err *err)
 {
-    const uint64_t start = rose_now_ns();
-    rose_err why = {{0}};
-    char base[4096], dir[4300];
-    *err = (rose_err){{0}};
-    if (realpath(s->dir, base) == NULL) {
-        rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
-        return false;
-    }
-    snprintf(dir, sizeof dir, "%.4000s/profiles/trace/%s", base, t->label);
-    rose_json *row =
-        rose_json_pack("{s:s, s:s, s:o, s:i}", "tool", "trace", "backend", t->label, "output_dir",
-                       rose_results_string(dir), "num_requests", (int)s->work.n);
-    if (row == NULL) {
-        rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        return false;
-    }
-    rose_status st = rose_profile_dirs(dir, &why);
-    if (st == ROSE_OK) st = attempt(s, t, dir, row, &why);
-    rose_json_set_new(row, "num_success", rose_json_integer(st == ROSE_OK ? s->work.n : 0));
-    rose_json_set_new(row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
-    if (st != ROSE_OK) {
-        rose_json_set_new(row, "profile_error", rose_results_string(why.msg));
-        fprintf(stderr, "roseinfer: profile (trace) of %s: %s\n", t->label, why.msg);
-    }
-    rose_json_append_new(rose_json_get(root, "runs"), row);
-    return rose_results_write(root, s->dir, "profile_manifest.json", err) == ROSE_OK &&
-           st == ROSE_OK;
+    const profile *p = ctx;
+    rose_status st = rose_profile_dirs(dir, err);
+    rose_json_set_new(row, "num_requests", rose_json_integer(p->s->work.n));
+    if (st == ROSE_OK && p->t->in_process)
+        st = in_process(p->s, dir, row, err);
+    else if (st == ROSE_OK && p->t->server != NULL)
+        st = rose_offline_server_profile(p->s, p->t->server, dir, row, err);
+    else if (st == ROSE_OK)
+        st = rose_fail(err, ROSE_E_UNSUPPORTED,
+                       "a script has no recorder; bench online --profile can profile its server");
+    rose_json_set_new(row, "num_success", rose_json_integer(st == ROSE_OK ? p->s->work.n : 0));
+    return st;
 }
 
 uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
                               uint32_t n, int argc, char **argv)
 {
     uint32_t n_failed = 0;
-    rose_err err = {{0}};
     char time[32];
     const uint64_t start = rose_now_ns();
     rose_json *meta = rose_results_meta(argc, argv);
@@ -109,9 +84,8 @@ uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_ta
     rose_json_set_new(meta, "profile_n", rose_json_integer(s->work.n));
     rose_json_set_new(meta, "profile_start_time", rose_json_string(time));
     for (uint32_t i = 0; i < n && (s->work.stop == NULL || !*s->work.stop); i++) {
-        if (try_one(s, &targets[i], root, &err)) continue;
-        n_failed++;
-        if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
+        profile p = {s, &targets[i]};
+        n_failed += !rose_profile_try(root, s->dir, "trace", p.t->label, attempt, &p);
     }
     return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);
 }

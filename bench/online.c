@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/online_internal.h"
+#include "bench/stop.h"
 
 enum {
     MAX_POINTS = 64,
@@ -43,21 +43,10 @@ typedef struct online {
     cpu_set_t client_set, all_set;
 } online;
 
-static volatile sig_atomic_t stop_asked;
-
-static void on_signal(int sig)
+/* Each request that runs at the same time needs a connection. */
+static void allow_connections(void)
 {
-    (void)sig;
-    stop_asked = 1;
-}
-
-static void catch_signals(void)
-{
-    struct sigaction sa = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    struct rlimit l; /* each request that runs at the same time needs a connection */
+    struct rlimit l;
     if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
         l.rlim_cur = l.rlim_max;
         setrlimit(RLIMIT_NOFILE, &l);
@@ -284,7 +273,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                              .flags = &o->req,
                              .mode = mode,
                              .label = t->label,
-                             .stop = &stop_asked};
+                             .stop = r->o->server.stop};
     const rose_online_names names = {
         .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
     const uint64_t start = rose_now_ns();
@@ -306,7 +295,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
     if (st == ROSE_OK && s.n_success == 0) r->n_failed++; /* counted for the exit code */
     if (st == ROSE_OK && rose_server_dead(t->server, dead, sizeof dead))
         st = rose_fail(err, ROSE_E_CLOSED, "%s", dead);
-    if (st == ROSE_OK && stop_asked) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+    if (st == ROSE_OK && *r->o->server.stop) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
     return st;
 }
 
@@ -373,7 +362,7 @@ static rose_status warm_up(online *r, const target *t, double *took_s, rose_err 
                              .trace = &r->warm_trace,
                              .flags = &r->o->req,
                              .label = "warm-up",
-                             .stop = &stop_asked};
+                             .stop = r->o->server.stop};
     const rose_run_spec spec = {.concurrency = 1, .variant = WARM_VARIANT};
     rose_run run = {0};
     const uint64_t start = rose_now_ns();
@@ -501,7 +490,7 @@ static uint32_t profile(const online *r, int argc, char **argv)
                                   .warm_trace = &r->warm_trace,
                                   .specs = r->specs,
                                   .n_specs = r->n_specs,
-                                  .stop = &stop_asked};
+                                  .stop = r->o->server.stop};
     return rose_online_profile(&s, argc, argv);
 }
 
@@ -511,13 +500,13 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     rose_err err = {{0}};
     int rc = 1;
     r = (online){.o = o, .model_dir = model_dir};
-    catch_signals();
+    allow_connections();
     if (prepare(&r, argc, argv, &err) != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);
         goto done;
     }
     const uint64_t start = rose_now_ns();
-    for (uint32_t i = 0; i < r.n_specs && !stop_asked && !o->profile_only; i++)
+    for (uint32_t i = 0; i < r.n_specs && !*o->server.stop && !o->profile_only; i++)
         run_backend(&r, &r.specs[i]);
     char ended[32];
     rose_results_time(ended);
@@ -528,7 +517,7 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     if (rose_online_write(&r.results, &err) != ROSE_OK)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
     else
-        rc = r.n_failed == 0 && !stop_asked ? 0 : 1;
+        rc = r.n_failed == 0 && !*o->server.stop ? 0 : 1;
     printf("%s/online_results.json\n", r.results.dir);
     fflush(stdout);
     fprintf(stderr, "figures: roseinfer bench plot %s\na page:  roseinfer bench report %s\n",
@@ -548,6 +537,6 @@ int rose_bench_online(int argc, char **argv)
     const char *model_dir;
     int rc = rose_online_opts_parse(&o, argc, argv, &model_dir);
     if (rc >= 0) return rc;
-    o.server.stop = &stop_asked;
+    o.server.stop = rose_stop_on_signals();
     return run(model_dir, &o, argc, argv);
 }

@@ -4,7 +4,6 @@
  * `nsys` runs the server's command under Nsight Systems. No time of this stage enters the results.
  * profile_manifest.json says what came of it. A missing tool and a server that fails are rows with
  * their errors. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ typedef struct attempt {
     const rose_profile_stage *s;
     const rose_server_spec *spec;
     bool nsys;
-    char dir[4096]; /* folder of the files of this profile */
+    char *dir; /* folder of the files of this profile */
     rose_json *row;
 } attempt;
 
@@ -117,13 +116,16 @@ static rose_status check_nsys_file(attempt *a, rose_err *err)
     return ROSE_OK;
 }
 
-static rose_status run_attempt(attempt *a, rose_err *err)
+static rose_status run_attempt(void *ctx, char *dir, rose_json *row, rose_err *err)
 {
+    attempt *a = ctx;
     rose_server server = {0};
     rose_server_flags f = a->s->o->server;
     rose_buf command = {0}, extra = {0};
     bool started = false;
-    rose_status st = rose_profile_dirs(a->dir, err);
+    a->dir = dir;
+    a->row = row;
+    rose_status st = rose_profile_dirs(dir, err);
     if (st == ROSE_OK) st = extra_args(a, &extra, err);
     if (st == ROSE_OK && a->nsys) st = wrap(a, &f, &command, err);
     if (st == ROSE_OK) {
@@ -185,51 +187,18 @@ static bool wanted(const rose_profile_stage *s, bool nsys)
            strcmp(s->o->profile, nsys ? "nsys" : "trace") == 0;
 }
 
-/* Makes one profile and writes the manifest. Returns true if the profile succeeded. */
-static bool try_one(const rose_profile_stage *s, rose_json *root, const rose_server_spec *spec,
-                    bool nsys, rose_err *err)
-{
-    attempt a = {.s = s, .spec = spec, .nsys = nsys};
-    const char *tool = nsys ? "nsys" : "trace";
-    const uint64_t start = rose_now_ns();
-    rose_err why = {{0}};
-    char dir[4096];
-    *err = (rose_err){{0}};
-    if (realpath(s->dir, dir) == NULL || snprintf(a.dir, sizeof a.dir, "%.3900s/profiles/%s/%s",
-                                                  dir, tool, spec->label) >= (int)sizeof a.dir) {
-        rose_fail(err, ROSE_E_IO, "the folder of a profile: %s", strerror(errno));
-        return false;
-    }
-    a.row = rose_json_pack("{s:s, s:s, s:o}", "tool", tool, "backend", spec->label, "output_dir",
-                           rose_results_string(a.dir));
-    if (a.row == NULL) {
-        rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        return false;
-    }
-    rose_status st = run_attempt(&a, &why);
-    rose_json_set_new(a.row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
-    if (st != ROSE_OK) {
-        rose_json_set_new(a.row, "profile_error", rose_results_string(why.msg));
-        fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, spec->label, why.msg);
-    }
-    rose_json_append_new(rose_json_get(root, "runs"), a.row);
-    if (rose_results_write(root, s->dir, "profile_manifest.json", err) != ROSE_OK) return false;
-    return st == ROSE_OK;
-}
-
 uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
 {
     uint32_t n_failed = 0;
-    rose_err err = {{0}};
     const uint64_t start = rose_now_ns();
     rose_json *root = manifest_of(s, argc, argv), *meta = rose_json_get(root, "meta");
     if (wanted(s, true))
         rose_json_set_new(rose_json_get(meta, "tool_versions"), "nsys", nsys_version(s->dir));
     for (int nsys = 0; nsys < 2; nsys++) {
         for (uint32_t i = 0; wanted(s, nsys) && i < s->n_specs && !*s->stop; i++) {
-            if (try_one(s, root, &s->specs[i], nsys, &err)) continue;
-            n_failed++;
-            if (err.msg[0] != '\0') fprintf(stderr, "roseinfer: %s\n", err.msg);
+            attempt a = {.s = s, .spec = &s->specs[i], .nsys = nsys};
+            n_failed += !rose_profile_try(root, s->dir, nsys ? "nsys" : "trace", a.spec->label,
+                                          run_attempt, &a);
         }
     }
     return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);

@@ -2,7 +2,9 @@
 #include "bench/profile_call.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -45,17 +47,50 @@ rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *pat
     return st;
 }
 
-bool rose_profile_manifest_end(rose_json *root, const char *dir, uint64_t start_ns)
+static bool write_manifest(const rose_json *root, const char *results)
 {
     rose_err err = {""};
+    if (rose_results_write(root, results, "profile_manifest.json", &err) == ROSE_OK) return true;
+    fprintf(stderr, "roseinfer: %s\n", err.msg);
+    return false;
+}
+
+bool rose_profile_try(rose_json *root, const char *results, const char *tool, const char *label,
+                      rose_profile_attempt *attempt, void *ctx)
+{
+    const uint64_t start = rose_now_ns();
+    rose_err why = {""};
+    char base[PATH_MAX], dir[PATH_MAX];
+    if (realpath(results, base) == NULL ||
+        snprintf(dir, sizeof dir, "%.3900s/profiles/%s/%s", base, tool, label) >= (int)sizeof dir) {
+        fprintf(stderr, "roseinfer: the folder of a profile: %s\n", strerror(errno));
+        return false;
+    }
+    rose_json *row = rose_json_pack("{s:s, s:s, s:o}", "tool", tool, "backend", label, "output_dir",
+                                    rose_results_string(dir));
+    if (row == NULL) {
+        fputs("roseinfer: out of memory\n", stderr);
+        return false;
+    }
+    const rose_status st = attempt(ctx, dir, row, &why);
+    rose_json_set_new(row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    if (st != ROSE_OK) {
+        rose_json_set_new(row, "profile_error", rose_results_string(why.msg));
+        fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, label, why.msg);
+    }
+    rose_json_append_new(rose_json_get(root, "runs"), row);
+    return write_manifest(root, results) && st == ROSE_OK;
+}
+
+bool rose_profile_manifest_end(rose_json *root, const char *dir, uint64_t start_ns)
+{
     char ended[32];
     rose_json *meta = rose_json_get(root, "meta");
     rose_results_time(ended);
     rose_json_set_new(meta, "profile_end_time", rose_json_string(ended));
     rose_json_set_new(meta, "profile_wall_s",
                       rose_json_real((double)(rose_now_ns() - start_ns) * 1e-9));
-    bool ok = rose_results_write(root, dir, "profile_manifest.json", &err) == ROSE_OK;
-    if (!ok) fprintf(stderr, "roseinfer: %s\n", err.msg);
+    const bool ok = write_manifest(root, dir);
     printf("%s/profile_manifest.json\n", dir);
     rose_json_decref(root);
     return ok;

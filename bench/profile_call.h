@@ -15,6 +15,15 @@ rose_status rose_profile_dirs(char *path, rose_err *err);
 rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err);
 
+/* Makes one profile: puts its files into dir and what is to be said of it into row. */
+typedef rose_status rose_profile_attempt(void *ctx, char *dir, rose_json *row, rose_err *err);
+
+/* Makes one profile in results/profiles/TOOL/LABEL, adds its row to root["runs"] and writes
+ * results/profile_manifest.json. Returns true if the profile succeeded; otherwise a message was
+ * printed. */
+bool rose_profile_try(rose_json *root, const char *results, const char *tool, const char *label,
+                      rose_profile_attempt *attempt, void *ctx);
+
 /* Ends a stage that began at start_ns: adds its end and duration to root["meta"], writes root to
  * dir/profile_manifest.json and prints that path. Frees root. Returns false, after a message on
  * standard error, if the file cannot be written. */

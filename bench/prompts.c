@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/siphash.h"
 #include "bench/stats.h"
 #include "tokenizer/tokenizer.h"
 
@@ -110,13 +111,6 @@ uint32_t rose_prompts_n_words(const rose_prompts *p)
     return p->n_words;
 }
 
-static uint64_t mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 static rose_status add_words(const rose_prompts *p, bool as_ids, rose_random *r, uint32_t n,
                              rose_buf *out)
 {
@@ -139,13 +133,13 @@ rose_status rose_prompt_write(const rose_prompts *p, const rose_prompt_spec *s,
                               const rose_load_trace *t, uint32_t i, rose_buf *out)
 {
     const rose_load_trace_row *row = &t->rows[i];
-    const uint64_t seed = mix64(s->seed + 0x9E3779B97F4A7C15u * (s->variant + 1));
+    const uint64_t seed = rose_mix64(s->seed + 0x9E3779B97F4A7C15u * (s->variant + 1));
     uint32_t done = 0;
     rose_status st = rose_buf_add(out, s->as_ids ? "[" : "\"", 1);
     if (s->mode == ROSE_PROMPT_TRACE && t->block_tokens > 0) {
         for (uint32_t b = 0; b < row->n_hash && done < row->n_in && st == ROSE_OK; b++) {
             uint32_t n = row->n_in - done < t->block_tokens ? row->n_in - done : t->block_tokens;
-            rose_random r = {seed ^ mix64(t->hashes[row->hash0 + b]), 5, 0};
+            rose_random r = {seed ^ rose_mix64(t->hashes[row->hash0 + b]), 5, 0};
             st = add_words(p, s->as_ids, &r, n, out);
             done += n;
         }

@@ -18,7 +18,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 # Parts of glibc, which every manylinux platform has (PEP 600).
 ALLOWED = re.compile(r"lib(c|m|dl|rt|pthread)\.so\.\d|ld-linux-x86-64\.so\.2")
 # Debian's packages whose code is in the program or the library.
-LINKED = ["libevent-dev", "libhttp-parser-dev", "libpcre2-dev", "libutf8proc-dev", "libedit-dev",
+LINKED = ["libevent-dev", "libhttp-parser-dev", "libpcre2-dev", "libutf8proc-dev", "libyaml-dev", "libedit-dev",
           "libbsd-dev", "libmd-dev", "libncurses-dev"]
 SUMMARY = "An LLM inference engine and server in C11 and CUDA C, with a small Python module"
 # Zip files cannot hold earlier times.

@@ -310,12 +310,6 @@ static void put_time(rose_api_out *o)
     rose_api_putf(o, "{\"time\":\"%s.%03ldZ\"", text, ts.tv_nsec / 1000000);
 }
 
-static void put_text(rose_api_out *o, const char *name, const char *text, size_t len)
-{
-    rose_api_json(o, ",'%s':", name);
-    rose_api_put_string(o, text, len);
-}
-
 /* Writes the time between two moments in ms. Writes nothing if one of them never came. */
 static void put_ms(rose_api_out *o, const char *name, uint64_t from, uint64_t t)
 {
@@ -329,7 +323,7 @@ static void put_headers(rose_api_out *o, const rose_http_req *r)
     const char *parent = rose_http_req_header(r, "traceparent");
     rose_api_trace t;
     if (label != NULL && rose_api_label_is_sound(label))
-        put_text(o, "x_request_id", label, strlen(label));
+        rose_api_json(o, ",'x_request_id':%-s", label);
     if (parent != NULL && rose_http_req_header_count(r, "traceparent") == 1 &&
         rose_api_trace_read(&t, parent))
         rose_api_json(o, ",'trace_id':'%s','parent_id':'%s'", t.trace_id, t.parent_id);
@@ -346,8 +340,8 @@ void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
     rose_api_json(&o, ",'client':'%s'", client);
     if (d->readable) {
         const char *path = rose_http_req_path(r);
-        put_text(&o, "method", rose_http_req_method(r), strlen(rose_http_req_method(r)));
-        put_text(&o, "path", path, strnlen(path, MAX_PATH));
+        rose_api_json(&o, ",'method':%-s,'path':%-.*s", rose_http_req_method(r),
+                      (int)strnlen(path, MAX_PATH), path);
     }
     if (d->status != 0) rose_api_json(&o, ",'status':%d", d->status);
     if (d->gone) rose_api_json(&o, ",'client_left':true");
@@ -357,8 +351,7 @@ void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
     put_ms(&o, "duration_ms", arrival, d->end_ns);
     if (d->readable) put_headers(&o, r);
     if (rose_http_req_note(r)[0] != '\0') {
-        put_text(&o, "model", a->model_id, strlen(a->model_id));
-        rose_api_puts(&o, rose_http_req_note(r));
+        rose_api_json(&o, ",'model':%-s%s", a->model_id, rose_http_req_note(r));
     }
     rose_api_puts(&o, "}\n");
     if (o.oom)

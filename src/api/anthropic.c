@@ -45,11 +45,8 @@ static bool add_system_text(rose_api_translation *t, rose_json *message, const r
     const size_t skipped = header_bytes(rose_json_text(text), len);
     if (skipped == 0) return rose_api_translate_text(t, message, text);
     if (skipped == len) return true;
-    rose_json *rest = rose_json_stringn(rose_json_text(text) + skipped, len - skipped);
-    if (rest == NULL) return rose_api_fail_nomem(t->err);
-    const bool ok = rose_api_translate_text(t, message, rest);
-    rose_json_decref(rest);
-    return ok;
+    return rose_api_translate_text_new(
+        t, message, rose_json_stringn(rose_json_text(text) + skipped, len - skipped));
 }
 
 /* content: a string or a list of text blocks. */
@@ -72,16 +69,10 @@ static bool add_system(rose_api_translation *t, const rose_json *content, const 
 
 /* ---- messages ---- */
 
-static rose_json *last_message(const rose_api_translation *t)
-{
-    const size_t n = rose_json_count(t->messages);
-    return n == 0 ? NULL : rose_json_at(t->messages, n - 1);
-}
-
 /* Turns of one role that follow each other are one turn. */
 static rose_json *message_for(rose_api_translation *t, const char *role)
 {
-    rose_json *last = last_message(t);
+    rose_json *last = rose_api_translate_last(t);
     if (rose_api_json_is(rose_json_get(last, "role"), role)) return last;
     return rose_api_translate_message(t, role);
 }
@@ -98,11 +89,7 @@ static rose_json *input_text(const rose_json *input)
 {
     const rose_json *raw = rose_json_get(input, "_raw_arguments");
     if (rose_json_is_string(raw) && rose_json_size(input) == 1) return rose_json_incref(raw);
-    rose_api_out text = {0};
-    rose_api_put_json(&text, input);
-    rose_json *out = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
-    rose_api_out_free(&text);
-    return out;
+    return rose_api_translate_dump(input);
 }
 
 static bool add_tool_use(rose_api_translation *t, const rose_json *block, const char *name)
@@ -141,11 +128,8 @@ static bool add_reference(rose_api_translation *t, rose_json *message, const ros
     rose_json *text = NULL;
     if (rose_buf_addf(&b, "The tool %s is available.", rose_json_text(tool)) == ROSE_OK)
         text = rose_json_stringn(b.data, b.len);
-    const bool ok =
-        text != NULL ? rose_api_translate_text(t, message, text) : rose_api_fail_nomem(t->err);
-    rose_json_decref(text);
     rose_buf_free(&b);
-    return ok;
+    return rose_api_translate_text_new(t, message, text);
 }
 
 static bool add_tool_result(rose_api_translation *t, const rose_json *block, const char *name)
@@ -154,10 +138,8 @@ static bool add_tool_result(rose_api_translation *t, const rose_json *block, con
     const rose_json *content = rose_json_get(block, "content");
     if (!rose_json_is_string(id))
         return wrong_block(t, name, "a tool_result with the string 'tool_use_id'");
-    rose_json *m = rose_api_translate_message(t, "tool");
+    rose_json *m = rose_api_translate_result(t, id);
     if (m == NULL) return false;
-    if (rose_json_set_new(m, "tool_call_id", rose_json_incref(id)) != 0)
-        return rose_api_fail_nomem(t->err);
     if (content == NULL || rose_json_is_null(content)) return true;
     if (rose_json_is_string(content)) return rose_api_translate_text(t, m, content);
     if (!rose_json_is_array(content))
@@ -231,7 +213,7 @@ static bool add_turn(rose_api_translation *t, const rose_json *turn, size_t i)
 /* A last turn of the assistant is the beginning of the reply. */
 static bool continue_reply(rose_api_translation *t)
 {
-    const rose_json *last = last_message(t);
+    const rose_json *last = rose_api_translate_last(t);
     if (!rose_api_json_is(rose_json_get(last, "role"), "assistant") ||
         rose_json_get(last, "tool_calls") != NULL)
         return true;
@@ -397,23 +379,9 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
 
 static bool take_output_config(rose_api_translation *t, const rose_json *config)
 {
-    const char *key;
-    rose_json *v;
-    char name[MAX_NAME];
-    if (!rose_json_is_object(config))
-        return rose_api_fail_wrong(t->err, "output_config", "an object");
-    rose_json_each (config, key, v) {
-        bool ok = rose_json_is_null(v);
-        snprintf(name, sizeof name, "output_config.%.60s", key);
-        if (!ok && strcmp(key, "format") == 0)
-            ok = take_format(t, v);
-        else if (!ok && strcmp(key, "effort") == 0)
-            ok = rose_api_translate_copy(t, "reasoning_effort", v);
-        else if (!ok)
-            ok = rose_api_unknown_field(t->ignored, name, t->err);
-        if (!ok) return false;
-    }
-    return true;
+    static const rose_api_translated members[] = {{"format", .take = take_format},
+                                                  {"effort", .to = "reasoning_effort"}};
+    return rose_api_translate_members(t, "output_config", config, members, 2);
 }
 
 /* ---- the table of fields ---- */

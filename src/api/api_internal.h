@@ -23,6 +23,7 @@
 #include "api/rules.h"
 #include "api/turns.h"
 #include "base/json.h"
+#include "base/siphash.h"
 #include "chat/calls.h"
 #include "tokenizer/stop.h"
 
@@ -63,8 +64,10 @@ void rose_api_utf8_clean(char *s);
 bool rose_api_json_load(rose_json **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
-/* Whether v is this string. v may be NULL. */
+/* Whether v is this string, or key one of these names, which end with a NULL. v and key may be
+ * NULL. */
 bool rose_api_json_is(const rose_json *v, const char *text);
+bool rose_api_is_one_of(const char *key, const char *const *names);
 
 /* Finds a time-out without parsing: the value of the member `key` (written without escapes) of
  * the outermost object. Returns it if it is a number above 0 and at most ROSE_API_MAX_TIMEOUT;
@@ -548,14 +551,6 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a);
 bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *e,
                          const char *query, rose_api_error *err);
 
-/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
-static inline uint64_t rose_api_mix64(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
 /* keys.c: a number for the client of a request: of its API key if the server has keys, else of its
  * address. Different clients have different numbers, except by chance. */
 uint64_t rose_api_client_of(const rose_api *a, const rose_http_req *r);
@@ -658,6 +653,9 @@ typedef struct rose_api_translated {
 
 /* Begins t->chat, and takes each field of the body by its row; null is an absent field. */
 bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n);
+/* The same for the members of a field, v, which must be an object. */
+bool rose_api_translate_members(rose_api_translation *t, const char *field, const rose_json *v,
+                                const rose_api_translated *rows, size_t n);
 /* Copies a field that has the same meaning in a chat. */
 bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
 /* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
@@ -666,7 +664,14 @@ bool rose_api_translate_other(rose_api_translation *t, const char *name, const r
 /* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
 bool rose_api_translate_hint(rose_api_translation *t, const char *name);
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
+rose_json *rose_api_translate_last(const rose_api_translation *t); /* NULL: there is none */
+/* Appends a message with the result of a call. */
+rose_json *rose_api_translate_result(rose_api_translation *t, const rose_json *id);
 bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text);
+/* The same; takes text, which may be NULL: no memory. */
+bool rose_api_translate_text_new(rose_api_translation *t, rose_json *message, rose_json *text);
+/* The compact JSON text of a value as a string; NULL: no memory. */
+rose_json *rose_api_translate_dump(const rose_json *v);
 /* Adds a call of a tool. arguments: a string, borrowed. */
 bool rose_api_translate_call(rose_api_translation *t, rose_json *message, const rose_json *id,
                              const rose_json *name, const rose_json *arguments);
@@ -745,6 +750,8 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j);   /* {...} *
 void rose_api_server_timing(rose_api_out *o, const rose_api_job *j);  /* "Server-Timing: ...\r\n" */
 void rose_api_reply_json(rose_api_out *o,
                          const rose_api_job *j); /* the reply of a completion or a chat */
+
+void rose_api_put_ids(rose_api_out *o, const rose_ids *ids); /* tokenize.c: [1,2,...] */
 
 /* tokenize.c: on a worker; fill j->reply or j->err */
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c);

@@ -88,13 +88,6 @@ static const char *role_label(const rose_json *role)
     return NULL;
 }
 
-static bool is_one_of(const char *key, const char *const *names)
-{
-    while (*names != NULL && strcmp(key, *names) != 0)
-        names++;
-    return *names != NULL;
-}
-
 /* Checks the members of a message. null and [] count as absent, because clients send back the
  * replies that they got. */
 static bool check_members(const rose_json *message, size_t i, rose_api_ignored *g,
@@ -107,8 +100,8 @@ static bool check_members(const rose_json *message, size_t i, rose_api_ignored *
     rose_json *v;
     rose_json_each (message, key, v) {
         bool empty = rose_json_is_null(v) || (rose_json_is_array(v) && rose_json_count(v) == 0);
-        if (empty || is_one_of(key, used)) continue;
-        if (is_one_of(key, refused))
+        if (empty || rose_api_is_one_of(key, used)) continue;
+        if (rose_api_is_one_of(key, refused))
             return rose_api_fail(err, 400, "unsupported_field", "messages",
                                  "messages[%zu].%s is not supported by this server", i, key);
         if (!ignore_member(g, i, key, err)) return false;

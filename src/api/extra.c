@@ -253,12 +253,8 @@ static void put_prompt(rose_api_out *o, const rose_api_choice *c)
     const rose_api_job *j = c->job;
     const rose_ids *ids = &j->prompts.v[c->index / j->asked.n];
     if (j->asked.token_ids) {
-        rose_api_puts(o, ",\"prompt_token_ids\":[");
-        for (size_t i = 0; i < ids->len; i++) {
-            if (i > 0) rose_api_puts(o, ",");
-            rose_api_put_u64(o, ids->data[i]);
-        }
-        rose_api_puts(o, "]");
+        rose_api_json(o, ",'prompt_token_ids':");
+        rose_api_put_ids(o, ids);
     }
     if (j->asked.prompt_logprobs) put_list(o, ",\"prompt_logprobs\":[", &c->extra->prompt);
 }

@@ -22,7 +22,7 @@ enum { MAX_SHORT_CHOICES = 4 };
  * SplitMix64. */
 static uint64_t choice_seed(uint64_t seed, uint64_t i)
 {
-    return i == 0 ? seed : rose_api_mix64(seed + i * 0x9E3779B97F4A7C15u);
+    return i == 0 ? seed : rose_mix64(seed + i * 0x9E3779B97F4A7C15u);
 }
 
 /* The seed of a prompt whose request has none. --seed: output i of SplitMix64, where i counts these
@@ -36,8 +36,7 @@ static uint64_t own_seed(rose_api *a)
         return choice_seed(a->o.seed, i + 1);
     }
     /* getrandom cannot fail for 8 bytes once the system has booted; the clock is a last resort. */
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        seed = rose_api_mix64(rose_now_ns());
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = rose_mix64(rose_now_ns());
     return seed;
 }
 
@@ -71,7 +70,7 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->t_arrival = rose_http_req_arrival_ns(r);
     j->t_complete = rose_http_req_complete_ns(r);
     snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
-             (unsigned long long)rose_api_mix64(atomic_fetch_add_explicit(
+             (unsigned long long)rose_mix64(atomic_fetch_add_explicit(
                  &a->next_id, 0x9E3779B97F4A7C15u, memory_order_relaxed)));
     io->n_jobs++;
     return j;

@@ -45,6 +45,13 @@ bool rose_api_json_is(const rose_json *v, const char *text)
     return rose_json_is_string(v) && strcmp(rose_json_text(v), text) == 0;
 }
 
+bool rose_api_is_one_of(const char *key, const char *const *names)
+{
+    while (key != NULL && *names != NULL && strcmp(key, *names) != 0)
+        names++;
+    return key != NULL && *names != NULL;
+}
+
 /* Names the encoding of a body whose first bytes show that it is not UTF-8 text; else NULL. The
  * parser's message would only name a strange character. */
 static const char *foreign_encoding(const char *body, size_t len)

@@ -47,13 +47,6 @@ static bool nest_tools(rose_json *tools, rose_api_error *err)
     return true;
 }
 
-static bool is_one_of(const char *key, const char *const *names)
-{
-    while (*names != NULL && strcmp(*names, key) != 0)
-        names++;
-    return *names != NULL;
-}
-
 /* Programs that write the schema of a tool write null for `properties` or `required` that an object
  * does not have. Chat templates and grammars expect no null there. */
 static void drop_nulls(rose_json *schema)
@@ -70,8 +63,8 @@ static void drop_nulls(rose_json *schema)
         if (v != NULL && rose_json_is_null(v)) rose_json_del(schema, dropped[i]);
     }
     rose_json_each (schema, key, v) {
-        if (is_one_of(key, values)) continue;
-        if (is_one_of(key, maps)) {
+        if (rose_api_is_one_of(key, values)) continue;
+        if (rose_api_is_one_of(key, maps)) {
             rose_json_each (v, inner, x)
                 drop_nulls(x);
         } else {

@@ -52,25 +52,11 @@ static bool add_content(rose_api_translation *t, rose_json *message, const rose_
     return true;
 }
 
-static bool is_role(const rose_json *role)
-{
-    static const char *const roles[] = {"user", "assistant", "system", "developer"};
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
-        if (rose_api_json_is(role, roles[i])) return true;
-    }
-    return false;
-}
-
-static rose_json *last_message(const rose_api_translation *t)
-{
-    const size_t n = rose_json_count(t->messages);
-    return n == 0 ? NULL : rose_json_at(t->messages, n - 1);
-}
-
 static bool add_message(rose_api_translation *t, const rose_json *item, size_t i)
 {
+    static const char *const roles[] = {"user", "assistant", "system", "developer", NULL};
     const rose_json *role = rose_json_get(item, "role");
-    if (!is_role(role))
+    if (!rose_api_is_one_of(rose_json_text(role), roles))
         return wrong_member(t, i, "role", "'user', 'assistant', 'system' or 'developer'");
     rose_json *m = rose_api_translate_message(t, rose_json_text(role));
     const rose_json *content = rose_json_get(item, "content");
@@ -98,21 +84,11 @@ static rose_json *chat_name(const rose_json *space, const rose_json *name)
     return join(s, joined ? "" : "__", rose_json_text(name), "");
 }
 
-/* The compact text of a value; NULL: no memory. */
-static rose_json *text_of(const rose_json *v)
-{
-    rose_api_out text = {0};
-    rose_api_put_json(&text, v);
-    rose_json *out = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
-    rose_api_out_free(&text);
-    return out;
-}
-
 /* A call belongs to the message of the assistant before it. name and arguments are taken. */
 static bool put_call(rose_api_translation *t, const rose_json *id, rose_json *name,
                      rose_json *arguments)
 {
-    rose_json *m = last_message(t);
+    rose_json *m = rose_api_translate_last(t);
     bool ok = (name != NULL && arguments != NULL) || rose_api_fail_nomem(t->err);
     if (ok && !rose_api_json_is(rose_json_get(m, "role"), "assistant"))
         ok = (m = rose_api_translate_message(t, "assistant")) != NULL;
@@ -134,7 +110,7 @@ static bool add_call(rose_api_translation *t, const rose_json *item, size_t i, b
                                    : "a function_call with the strings 'call_id', 'name' and "
                                      "'arguments'");
     rose_json *input = custom ? rose_json_pack("{s:O}", "input", text) : NULL;
-    rose_json *arguments = custom ? text_of(input) : rose_json_incref(text);
+    rose_json *arguments = custom ? rose_api_translate_dump(input) : rose_json_incref(text);
     rose_json_decref(input);
     return put_call(t, id, chat_name(rose_json_get(item, "namespace"), name), arguments);
 }
@@ -154,16 +130,10 @@ static bool add_output(rose_api_translation *t, const rose_json *item, size_t i,
     const rose_json *id = rose_json_get(item, "call_id"), *output = rose_json_get(item, "output");
     if (!rose_json_is_string(id) && !function) id = rose_json_get(item, "id");
     if (!rose_json_is_string(id)) return wrong_member(t, i, "call_id", "a string");
-    rose_json *m = rose_api_translate_message(t, "tool");
+    rose_json *m = rose_api_translate_result(t, id);
     if (m == NULL) return false;
-    if (rose_json_set_new(m, "tool_call_id", rose_json_incref(id)) != 0)
-        return rose_api_fail_nomem(t->err);
     if (function || is_text(output)) return add_content(t, m, output, i, "output");
-    rose_json *text = text_of(output);
-    const bool ok =
-        text != NULL ? rose_api_translate_text(t, m, text) : rose_api_fail_nomem(t->err);
-    rose_json_decref(text);
-    return ok;
+    return rose_api_translate_text_new(t, m, rose_api_translate_dump(output));
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -190,7 +160,8 @@ static bool add_other(rose_api_translation *t, const rose_json *item, size_t i)
     if (action == NULL) action = rose_json_get(item, "operation");
     if (type != NULL && !screen && ends_with(type, "_call") && rose_json_is_string(id) &&
         rose_json_is_object(action))
-        return put_call(t, id, rose_json_stringn(type, strlen(type) - 5), text_of(action));
+        return put_call(t, id, rose_json_stringn(type, strlen(type) - 5),
+                        rose_api_translate_dump(action));
     if (type != NULL && !screen && ends_with(type, "_call_output"))
         return add_output(t, item, i, false);
     return rose_api_leave_out(t->ignored, member(name, i, ""), rose_json_get(item, "type"), t->err);
@@ -362,49 +333,19 @@ static bool take_format(rose_api_translation *t, const rose_json *format)
                                      rose_json_get(format, "description"));
 }
 
-/* Notes a member of an object that the API does not have. */
-static bool other_member(rose_api_translation *t, const char *object, const char *key)
-{
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "%s.%.60s", object, key);
-    return rose_api_unknown_field(t->ignored, name, t->err);
-}
-
 static bool take_text(rose_api_translation *t, const rose_json *text)
 {
-    const char *key;
-    rose_json *v;
-    if (!rose_json_is_object(text)) return rose_api_fail_wrong(t->err, "text", "an object");
-    rose_json_each (text, key, v) {
-        bool ok = rose_json_is_null(v);
-        if (!ok && strcmp(key, "format") == 0)
-            ok = take_format(t, v);
-        else if (!ok && strcmp(key, "verbosity") == 0)
-            ok = rose_api_translate_copy(t, key, v);
-        else if (!ok)
-            ok = other_member(t, "text", key);
-        if (!ok) return false;
-    }
-    return true;
+    static const rose_api_translated members[] = {{"format", .take = take_format},
+                                                  {"verbosity", .to = "verbosity"}};
+    return rose_api_translate_members(t, "text", text, members, 2);
 }
 
 /* A summary asks for less than the whole reasoning, which the reply has. */
 static bool take_reasoning(rose_api_translation *t, const rose_json *reasoning)
 {
-    const char *key;
-    rose_json *v;
-    if (!rose_json_is_object(reasoning))
-        return rose_api_fail_wrong(t->err, "reasoning", "an object");
-    rose_json_each (reasoning, key, v) {
-        bool ok = rose_json_is_null(v) || strcmp(key, "summary") == 0 ||
-                  strcmp(key, "generate_summary") == 0;
-        if (!ok && strcmp(key, "effort") == 0)
-            ok = rose_api_translate_copy(t, "reasoning_effort", v);
-        else if (!ok)
-            ok = other_member(t, "reasoning", key);
-        if (!ok) return false;
-    }
-    return true;
+    static const rose_api_translated members[] = {
+        {.name = "summary"}, {.name = "generate_summary"}, {"effort", .to = "reasoning_effort"}};
+    return rose_api_translate_members(t, "reasoning", reasoning, members, 3);
 }
 
 /* Most names ask for what the reply never has: outputs of tools that are refused. */
@@ -416,19 +357,18 @@ static bool take_include(rose_api_translation *t, const rose_json *include)
                                           "message.input_image.image_url",
                                           "computer_call_output.output.image_url",
                                           "code_interpreter_call.outputs",
-                                          "reasoning.encrypted_content"};
+                                          "reasoning.encrypted_content",
+                                          NULL};
     const rose_json *top = rose_json_get(t->body, "top_logprobs");
     if (!rose_json_is_array(include))
         return rose_api_fail_wrong(t->err, "include", "a list of strings");
     for (size_t i = 0; i < rose_json_count(include); i++) {
         const rose_json *v = rose_json_at(include, i);
-        bool known = rose_api_json_is(v, "message.output_text.logprobs");
+        const bool known = rose_api_json_is(v, "message.output_text.logprobs");
         if (known && (!rose_api_translate_set(t, "logprobs", rose_json_true()) ||
                       (top != NULL && !rose_api_translate_copy(t, "top_logprobs", top))))
             return false;
-        for (size_t k = 0; k < sizeof without / sizeof *without && !known; k++)
-            known = rose_api_json_is(v, without[k]);
-        if (!known)
+        if (!known && !rose_api_is_one_of(rose_json_text(v), without))
             return rose_api_fail(t->err, 400, "unsupported_field", "include",
                                  "include[%zu]: '%.60s' is not supported by this server", i,
                                  rose_json_is_string(v) ? rose_json_text(v) : "null");

@@ -605,12 +605,6 @@ static const rose_foreign rows[] = {
 
 /* ---- options that depend on each other ---- */
 
-static int no_memory(void)
-{
-    fprintf(stderr, "roseinfer: out of memory\n");
-    return 1;
-}
-
 /* Finds the last pair with this name, or NULL. */
 static const rose_foreign_pair *last(const rose_foreign_taken *t, const char *name)
 {
@@ -632,15 +626,16 @@ static int share_context(rose_foreign_taken *t)
         p > 0 && n > 0) {
         from = rose_foreign_keep(t, "%s %s", ctx->from, slots->from);
         len = rose_foreign_keep(t, "%llu", (unsigned long long)(n / p));
-        if (from == NULL || len == NULL) return no_memory();
+        if (from == NULL || len == NULL) return rose_foreign_no_memory();
         if (n < p) {
             fprintf(stderr, "roseinfer: %s: no token is left for a slot\n", from);
             return 2;
         }
     }
     if (slots != NULL && !rose_foreign_add(t, slots->from, "max-num-seqs", slots->value))
-        return no_memory();
-    if (len != NULL && !rose_foreign_add(t, from, "max-model-len", len)) return no_memory();
+        return rose_foreign_no_memory();
+    if (len != NULL && !rose_foreign_add(t, from, "max-model-len", len))
+        return rose_foreign_no_memory();
     return -1;
 }
 
@@ -652,7 +647,7 @@ static int name_repository(rose_foreign_taken *t)
     const bool typed = strchr(repo->value, ':') != NULL;
     const char *from = repo->from,
                *name = rose_foreign_keep(t, "%s%s", repo->value, typed ? "" : ":Q4_K_M");
-    return name != NULL && rose_foreign_add(t, from, "MODEL", name) ? -1 : no_memory();
+    return name != NULL && rose_foreign_add(t, from, "MODEL", name) ? -1 : rose_foreign_no_memory();
 }
 
 /* The sampling defaults together are one option, --override-generation-config. */
@@ -673,13 +668,13 @@ static int join_sampling(rose_foreign_taken *t)
         json = rose_foreign_keep(t, "%s%s\"%s\":%.15g", json, *json != '\0' ? "," : "",
                                  names[i] + 1, x);
         from = rose_foreign_keep(t, "%s%s%s", from, *from != '\0' ? " " : "", p->from);
-        if (json == NULL || from == NULL) return no_memory();
+        if (json == NULL || from == NULL) return rose_foreign_no_memory();
     }
     if (*json == '\0') return -1;
     json = rose_foreign_keep(t, "{%s}", json);
     return json != NULL && rose_foreign_add(t, from, "override-generation-config", json)
                ? -1
-               : no_memory();
+               : rose_foreign_no_memory();
 }
 
 static int finish(rose_foreign_taken *t)

@@ -140,8 +140,6 @@ static size_t server_rows(rose_serve_flags *f, rose_opt *rows)
         ROSE_ROW_BOOL("strict-fields", &f->api.strict_fields,
                       "refuse requests with fields that would be ignored. Otherwise the reply "
                       "names these fields in the header X-Ignored-Fields"),
-        ROSE_ROW_FLAG("lenient", &f->lenient,
-                      "without effect: unknown fields are ignored unless --strict-fields is given"),
         ROSE_ROW_U32("stream-interval", &f->api.stream_interval, "N", 1, 65536,
                      "number of tokens in each event of a stream; the first token is always sent "
                      "alone and at once"),

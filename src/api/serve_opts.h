@@ -30,7 +30,7 @@ typedef struct rose_serve_flags {
     const char *pooling_type, *task; /* see rose_pooling_read */
     const char *seed;                /* a number; NULL: none */
     uint32_t shutdown_timeout, stall_warn_ms, io_slice_us;
-    bool nvtx, lenient, pull;
+    bool nvtx, pull;
     const char *config;             /* --config */
     rose_opts_sources sources;      /* owned: what the texts of options are borrowed from */
     int io_cpu_list[ROSE_MAX_CPUS]; /* filled by rose_serve_opts_read */

@@ -6,7 +6,7 @@
 
 #include "api/api_internal.h"
 
-static void put_ids(rose_api_out *o, const rose_ids *ids)
+void rose_api_put_ids(rose_api_out *o, const rose_ids *ids)
 {
     rose_api_puts(o, "[");
     for (size_t i = 0; i < ids->len; i++) {
@@ -19,7 +19,7 @@ static void put_ids(rose_api_out *o, const rose_ids *ids)
 static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
 {
     rose_api_json(o, "{'count':%zu,'max_model_len':%u,'tokens':", ids->len, max_model_len);
-    put_ids(o, ids);
+    rose_api_put_ids(o, ids);
     rose_api_json(o, ",'token_strs':null}");
 }
 
@@ -207,7 +207,7 @@ static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_
 {
     const uint32_t left = max_model_len - (uint32_t)ids->len; /* fit_tokens has checked it */
     rose_api_json(o, "{'request_id':'%s','token_ids':", j->id);
-    put_ids(o, ids);
+    rose_api_put_ids(o, ids);
     rose_api_json(o, ",'sampling_params':");
     put_sampling(o, j, p, j->asked.max_tokens < left ? j->asked.max_tokens : left);
     rose_api_json(o, ",'model':%-s,'stream':%s", j->api->model_id, bool_text(p->stream));

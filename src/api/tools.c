@@ -505,21 +505,16 @@ void rose_api_tools_prompt(rose_api_job *j, const rose_template_text *text)
 
 /* ---- a choice ---- */
 
-/* The id of a call follows from that of the reply. Mistral's templates refuse ids that are not nine
- * letters and digits. */
+/* The id of a call follows from that of the reply. */
 static void make_id(char id[ROSE_API_CALL_ID], const rose_api_choice *c, uint32_t call)
 {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const uint64_t reply = strtoull(c->job->id + strlen(c->job->dialect->id), NULL, 16);
-    uint64_t x =
-        rose_api_mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
-    if (!c->job->reading.short_ids) {
+    const uint64_t x =
+        rose_mix64(reply + 0x9E3779B97F4A7C15u * (((uint64_t)c->index << 32 | call) + 1));
+    if (c->job->reading.short_ids)
+        rose_chat_short_id(id, x);
+    else
         snprintf(id, ROSE_API_CALL_ID, "call_%016llx", (unsigned long long)x);
-        return;
-    }
-    for (int i = 0; i < 9; i++, x /= 62)
-        id[i] = digits[x % 62];
-    id[9] = '\0';
 }
 
 static void take_part(void *arg, const rose_part *part)

@@ -37,10 +37,9 @@ bool rose_api_translate_other(rose_api_translation *t, const char *name, const r
                                        "cache_salt",
                                        "chat_template",
                                        "chat_template_kwargs",
-                                       "structured_outputs"};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-        if (strcmp(name, ours[i]) == 0) return rose_api_translate_copy(t, name, v);
-    }
+                                       "structured_outputs",
+                                       NULL};
+    if (rose_api_is_one_of(name, ours)) return rose_api_translate_copy(t, name, v);
     return rose_api_unknown_field(t->ignored, name, t->err);
 }
 
@@ -53,22 +52,40 @@ static bool take_field(rose_api_translation *t, const rose_api_translated *row, 
     return row->why == NULL || rose_api_fail_unsupported(t->err, key, row->why);
 }
 
-bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n)
+static bool other_member(rose_api_translation *t, const char *field, const char *key)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%.60s", field, key);
+    return rose_api_unknown_field(t->ignored, name, t->err);
+}
+
+bool rose_api_translate_members(rose_api_translation *t, const char *field, const rose_json *object,
+                                const rose_api_translated *rows, size_t n)
 {
     const char *key;
     rose_json *v;
-    t->chat = rose_json_pack("{s:[]}", "messages");
-    t->messages = rose_json_get(t->chat, "messages");
-    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
-    rose_json_each (t->body, key, v) {
+    if (!rose_json_is_object(object)) return rose_api_fail_wrong(t->err, field, "an object");
+    rose_json_each (object, key, v) {
         size_t i = 0;
+        bool ok;
         if (rose_json_is_null(v)) continue;
         while (i < n && strcmp(key, rows[i].name) != 0)
             i++;
-        if (!(i < n ? take_field(t, &rows[i], key, v) : rose_api_translate_other(t, key, v)))
-            return false;
+        if (i < n)
+            ok = take_field(t, &rows[i], key, v);
+        else
+            ok = field != NULL ? other_member(t, field, key) : rose_api_translate_other(t, key, v);
+        if (!ok) return false;
     }
     return true;
+}
+
+bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translated *rows, size_t n)
+{
+    t->chat = rose_json_pack("{s:[]}", "messages");
+    t->messages = rose_json_get(t->chat, "messages");
+    if (t->messages == NULL) return rose_api_fail_nomem(t->err);
+    return rose_api_translate_members(t, NULL, t->body, rows, n);
 }
 
 bool rose_api_translate_hint(rose_api_translation *t, const char *name)
@@ -86,11 +103,42 @@ rose_json *rose_api_translate_message(rose_api_translation *t, const char *role)
     return NULL;
 }
 
+rose_json *rose_api_translate_last(const rose_api_translation *t)
+{
+    const size_t n = rose_json_count(t->messages);
+    return n == 0 ? NULL : rose_json_at(t->messages, n - 1);
+}
+
+rose_json *rose_api_translate_result(rose_api_translation *t, const rose_json *id)
+{
+    rose_json *m = rose_api_translate_message(t, "tool");
+    if (m == NULL || rose_json_set_new(m, "tool_call_id", rose_json_incref(id)) == 0) return m;
+    rose_api_fail_nomem(t->err);
+    return NULL;
+}
+
 bool rose_api_translate_text(rose_api_translation *t, rose_json *message, const rose_json *text)
 {
     rose_json *part = rose_json_pack("{s:s, s:O}", "type", "text", "text", text);
     return rose_json_append_new(rose_json_get(message, "content"), part) == 0 ||
            rose_api_fail_nomem(t->err);
+}
+
+bool rose_api_translate_text_new(rose_api_translation *t, rose_json *message, rose_json *text)
+{
+    const bool ok =
+        text != NULL ? rose_api_translate_text(t, message, text) : rose_api_fail_nomem(t->err);
+    rose_json_decref(text);
+    return ok;
+}
+
+rose_json *rose_api_translate_dump(const rose_json *v)
+{
+    rose_api_out text = {0};
+    rose_api_put_json(&text, v);
+    rose_json *out = text.oom ? NULL : rose_json_stringn(text.b.data, text.b.len);
+    rose_api_out_free(&text);
+    return out;
 }
 
 bool rose_api_translate_call(rose_api_translation *t, rose_json *message, const rose_json *id,

@@ -7,7 +7,8 @@
  *     key:                a list, one "- value" a line
  *     key: {"a": 1}       an object, which must be JSON on one line; its value is this text
  *     # comment           also after a value, with a space before it
- * An error names the file and the line. Nothing prints. */
+ * Within the braces a half of a character (\ud83c) is an error too: YAML has no such escape. An
+ * error names the file and the line. Nothing prints. */
 #ifndef ROSE_BASE_OPTS_FILE_H
 #define ROSE_BASE_OPTS_FILE_H
 

@@ -14,7 +14,7 @@
 
 enum { PAGE_TOKENS = 16 };
 
-static int no_memory(void)
+int rose_foreign_no_memory(void)
 {
     fprintf(stderr, "roseinfer: out of memory\n");
     return 1;
@@ -208,9 +208,9 @@ static int add_options(rose_foreign_taken *t, const rose_foreign *r, const char 
         if (name < len) {
             value = rose_foreign_keep(t, "%.*s", (int)(len - name - 1), p + name + 1);
             if (value != NULL && value[0] == '$') value = converted(t, value, v);
-            if (value == NULL) return no_memory();
+            if (value == NULL) return rose_foreign_no_memory();
         }
-        if (to == NULL || !rose_foreign_add(t, from, to, value)) return no_memory();
+        if (to == NULL || !rose_foreign_add(t, from, to, value)) return rose_foreign_no_memory();
         p += len;
     }
     return -1;
@@ -243,7 +243,7 @@ static int apply(const rose_foreign_set *set, rose_foreign_taken *t, const rose_
     const bool quote = v != NULL && !any;
     const char *from =
         rose_foreign_keep(t, "%s%.*s%s%s", where, (int)len, a, quote ? " " : "", quote ? v : "");
-    if (from == NULL) return no_memory();
+    if (from == NULL) return rose_foreign_no_memory();
     if (r == NULL) return wrong_value(set, first, from);
     switch (r->act) {
     case ROSE_FOREIGN_ALIAS:
@@ -407,10 +407,10 @@ static int write_line(rose_foreign_taken *t, rose_foreign_line *out, char *progr
     const size_t most = t->n + (size_t)n_own + 2;
     out->argv = calloc(most, sizeof *out->argv);
     out->from = calloc(most, sizeof *out->from);
-    if (out->argv == NULL || out->from == NULL) return no_memory();
+    if (out->argv == NULL || out->from == NULL) return rose_foreign_no_memory();
     out->argv[0] = program;
     out->argc = put_pairs(t, out->argv, out->from, 1);
-    if (out->argc < 0) return no_memory();
+    if (out->argc < 0) return rose_foreign_no_memory();
     memcpy(out->argv + out->argc, own, (size_t)n_own * sizeof *own);
     out->argc += n_own;
     return -1;
@@ -437,10 +437,10 @@ int rose_foreign_read_line(const rose_command *c, rose_foreign_taken *t, rose_fo
     const size_t most = (size_t)argc + 1;
     char **words = calloc(2 * most, sizeof *words), **own = words != NULL ? words + most : NULL;
     line l = {.c = c, .t = t, .argc = argc, .argv = words};
-    int rc = words != NULL ? -1 : no_memory(), n_own = 0;
+    int rc = words != NULL ? -1 : rose_foreign_no_memory(), n_own = 0;
     bool options = true;
     for (int i = 0; i < argc && rc < 0; i++)
-        rc = copy_argument(&l, &words[i], argv[i]) ? -1 : no_memory();
+        rc = copy_argument(&l, &words[i], argv[i]) ? -1 : rose_foreign_no_memory();
     for (l.i = 1; l.i < argc && rc < 0; l.i++) {
         const char *a = words[l.i];
         bool took = false;
@@ -477,7 +477,7 @@ int rose_foreign_take_key(const rose_command *c, rose_foreign_taken *t, const ch
         for (size_t i = 0; i < sizeof off / sizeof *off; i++)
             no |= strcasecmp(v, off[i]) == 0;
         const char *other = no ? rose_foreign_keep(t, "no-%s", key) : key;
-        if (other == NULL) return no_memory();
+        if (other == NULL) return rose_foreign_no_memory();
         *took = true;
         first = find(c->foreign, other, strlen(other), true);
         if (first == NULL) return -1; /* false is as if not given */

@@ -74,6 +74,7 @@ const char *rose_foreign_keep(rose_foreign_taken *t, const char *fmt, ...)
 /* Adds a pair; the texts must live as long as t. False: out of memory. */
 bool rose_foreign_add(rose_foreign_taken *t, const char *from, const char *name, const char *value);
 
+int rose_foreign_no_memory(void);              /* says so; 1 */
 void rose_foreign_free(rose_foreign_taken *t); /* accepts {0}; leaves {0} */
 
 /* Appends what the options became, for a log line: "-np 4 is --max-num-seqs 4, ...". Errors: NOMEM.

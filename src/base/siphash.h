@@ -73,4 +73,12 @@ static inline uint64_t rose_siphash_bytes(const uint64_t key[2], const void *dat
     return rose_siphash_end(&h, w, n);
 }
 
+/* SplitMix64's output function (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
+static inline uint64_t rose_mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
 #endif

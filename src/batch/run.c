@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/siphash.h"
 #include "batch/batch.h"
 
 enum { TICK_MS = 100, READ_BYTES = 64 << 10, FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
@@ -58,10 +59,8 @@ static rose_status out_of_memory(run *r)
 
 static void next_label(run *r, char out[ID_CAP])
 {
-    uint64_t x = r->labels += 0x9E3779B97F4A7C15u; /* SplitMix64: no label comes twice */
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    snprintf(out, ID_CAP, "batch_req_%016llx", (unsigned long long)(x ^ (x >> 31)));
+    r->labels += 0x9E3779B97F4A7C15u; /* so no label comes twice */
+    snprintf(out, ID_CAP, "batch_req_%016llx", (unsigned long long)rose_mix64(r->labels));
 }
 
 /* Notes the error that r->line holds, so that somebody whose requests all fail sees why. */

@@ -106,4 +106,9 @@ rose_status rose_rank_body(rose_buf *out, rose_rank_text instruction, rose_rank_
 rose_status rose_rank_answers(const rose_tokenizer *t, uint32_t vocab, uint32_t answers[2],
                               rose_err *err);
 
+/* Writes an id of nine letters and digits that follows from x: Mistral's templates refuse other
+ * ids of calls. */
+enum { ROSE_CHAT_SHORT_ID = 10 }; /* bytes, with the NUL */
+void rose_chat_short_id(char out[ROSE_CHAT_SHORT_ID], uint64_t x);
+
 #endif

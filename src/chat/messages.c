@@ -132,20 +132,26 @@ static bool is_short_id(const rose_json *id)
     return n == 0;
 }
 
+void rose_chat_short_id(char out[ROSE_CHAT_SHORT_ID], uint64_t x)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    for (size_t i = 0; i < ROSE_CHAT_SHORT_ID - 1; i++, x /= 62)
+        out[i] = digits[x % 62];
+    out[ROSE_CHAT_SHORT_ID - 1] = '\0';
+}
+
 /* Clients bring ids of other servers, or make their own. Where the template takes only short ones,
  * a long one becomes a short one that follows from it, in the call as in the result. */
 static rose_status put_id(const state *s, rose_json *object, const char *key)
 {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const rose_json *id = rose_json_get(object, key);
-    char own[9];
+    char own[ROSE_CHAT_SHORT_ID];
     uint64_t x = 0xcbf29ce484222325u; /* FNV-1a */
     if (!s->forms.short_ids || !rose_json_is_string(id) || is_short_id(id)) return ROSE_OK;
     for (size_t i = 0; i < rose_json_text_len(id); i++)
         x = (x ^ (unsigned char)rose_json_text(id)[i]) * 0x100000001b3u;
-    for (size_t i = 0; i < sizeof own; i++, x /= 62)
-        own[i] = digits[x % 62];
-    return put(s, object, key, rose_json_stringn(own, sizeof own));
+    rose_chat_short_id(own, x);
+    return put(s, object, key, rose_json_string(own));
 }
 
 static bool is_custom(const rose_json *call)

@@ -603,11 +603,6 @@ int rose_cmd_serve(int argc, char **argv)
     rose_log_set_level(level);
     log_foreign(&f.sources);
     rose_progress_allow_waits(rose_log_shows(ROSE_LOG_INFO));
-    if (f.lenient)
-        rose_log(ROSE_LOG_WARN, "serve",
-                 "--lenient has no effect: unknown request fields are ignored by default "
-                 "(--strict-fields refuses them), and fields that would change the answer are "
-                 "always refused");
     rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
     rose_buf path = {0};
     rose_err err = {{0}};

@@ -25,40 +25,25 @@ void rose_flight_destroy(rose_flight *f)
     f->samples = NULL;
 }
 
-bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens,
-                       uint32_t stride)
+bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens)
 {
-    size_t n = max_seqs;
     memset(b, 0, sizeof *b);
     b->max_seqs = max_seqs;
     b->max_tokens = max_tokens;
-    b->stride = stride;
     b->tokens = calloc(max_tokens, sizeof *b->tokens);
-    b->seqs = calloc(n, sizeof *b->seqs);
-    b->pages = calloc(n * stride, sizeof *b->pages);
+    b->seqs = calloc(max_seqs, sizeof *b->seqs);
     b->outs = calloc(max_tokens, sizeof *b->outs);
     b->rules = calloc((size_t)2 * max_tokens, sizeof *b->rules);
-    b->row_ticket = calloc(n, sizeof *b->row_ticket); /* 0 is nobody's ticket */
-    b->row_pages = calloc(n, sizeof *b->row_pages);
     b->batch = (rose_batch){.tokens = b->tokens, .seqs = b->seqs, .outs = b->outs};
-    if (b->tokens == NULL || b->seqs == NULL || b->pages == NULL || b->outs == NULL ||
-        b->rules == NULL || b->row_ticket == NULL || b->row_pages == NULL)
-        return false;
-    for (uint32_t i = 0; i < max_seqs; i++)
-        for (uint32_t k = 0; k < ROSE_MAX_POOLS; k++)
-            b->seqs[i].table[k] = b->pages + (size_t)i * stride;
-    return true;
+    return b->tokens != NULL && b->seqs != NULL && b->outs != NULL && b->rules != NULL;
 }
 
 void rose_batch_destroy(rose_batch_builder *b)
 {
     free(b->tokens);
     free(b->seqs);
-    free(b->pages);
     free(b->outs);
     free(b->rules);
-    free(b->row_ticket);
-    free(b->row_pages);
     memset(b, 0, sizeof *b);
 }
 
@@ -84,20 +69,6 @@ void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uin
     assert(p == end || end - r->n_prompt <= r->n_generated);
     for (; p < end; p++)
         *dst++ = r->events[p - r->n_prompt].id;
-}
-
-static void update_table(rose_batch_builder *b, uint32_t row, const rose_sched_item *it)
-{
-    assert(it->n_pages <= b->stride);
-    if (b->row_ticket[row] != it->ticket) {
-        b->row_ticket[row] = it->ticket;
-        b->row_pages[row] = 0;
-    }
-    uint32_t have = b->row_pages[row];
-    if (have >= it->n_pages) return;
-    memcpy(b->pages + (size_t)row * b->stride + have, it->pages + have,
-           (size_t)(it->n_pages - have) * sizeof *b->pages);
-    b->row_pages[row] = it->n_pages;
 }
 
 static uint32_t add_output(rose_batch_builder *b, uint32_t row, uint32_t pos, const rose_request *r)
@@ -192,10 +163,8 @@ void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_reque
     uint32_t row = batch->n_seqs++;
     assert(row < b->max_seqs && it->n <= b->max_tokens - batch->n_tokens);
     add_tokens(b, it, r);
-    b->seqs[row].first = batch->n_tokens;
-    b->seqs[row].n = it->n;
-    b->seqs[row].pos = it->pos;
-    update_table(b, row, it);
+    b->seqs[row] = (rose_batch_seq){.first = batch->n_tokens, .n = it->n, .pos = it->pos};
+    memcpy(b->seqs[row].table, it->table, sizeof it->table);
     batch->n_tokens += it->n;
     add_outputs(b, it, r);
 }

@@ -1,14 +1,13 @@
 /* engine/batch_internal.h - builds the arrays that the backend takes from the scheduler's plan, and
  * records which request each output of a step belongs to.
  *
- * Page tables are kept from step to step. A row of the table that still belongs to the same
- * admission gets only the missing pages. A decode step therefore copies no table at all. One
- * builder serves two steps in flight. Until step() returns, the backend uses all arrays. After
- * that it uses only sampling rules (penalties, biases, bans, masks). Two steps in a row have rules
- * in different arrays. A request with a guide is in no second step before the first is collected,
- * so its rules do not change meanwhile; the flight keeps it alive. A step with rules of another
- * request is collected before the next one is built.
- * Threads: the engine thread. Memory: allocates in _create only. */
+ * The page tables are the scheduler's own, which change only after step() has returned. One builder
+ * serves two steps in flight. Until step() returns, the backend uses all arrays. After that it uses
+ * only sampling rules (penalties, biases, bans, masks). Two steps in a row have rules in different
+ * arrays. A request with a guide is in no second step before the first is collected, so its rules
+ * do not change meanwhile; the flight keeps it alive. A step with rules of another request is
+ * collected before the next one is built. Threads: the engine thread. Memory: allocates in _create
+ * only. */
 #ifndef ROSE_ENGINE_BATCH_INTERNAL_H
 #define ROSE_ENGINE_BATCH_INTERNAL_H
 
@@ -42,23 +41,18 @@ typedef struct rose_batch_builder {
     uint32_t max_seqs, max_tokens;
     /* owned */
     uint32_t *tokens;         /* [max_tokens] */
-    rose_batch_seq *seqs;     /* [max_seqs]; the tables of seqs[i] are always row i of pages */
-    uint32_t *pages;          /* [max_seqs][stride] */
+    rose_batch_seq *seqs;     /* [max_seqs] */
     rose_batch_out *outs;     /* [max_tokens] */
     rose_output_rules *rules; /* [2][max_tokens] of outputs that have any, by step */
-    uint64_t *row_ticket;     /* [max_seqs] whose table the row holds */
-    uint32_t *row_pages;      /* [max_seqs] how many of its pages */
     rose_flight *flight;      /* of the step that is being built */
     uint64_t n_steps;         /* with it */
-    uint32_t stride;          /* pages of the longest sequence */
     uint32_t n_guided;        /* outputs of requests with a guide in this step */
     bool bound; /* a request without a guide has rules, or a request is pooled: collect this step
                    before the next is built */
 } rose_batch_builder;
 
-/* stride: pages of the longest sequence. False: out of memory; call destroy all the same. */
-bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens,
-                       uint32_t stride);
+/* False: out of memory; call destroy all the same. */
+bool rose_batch_create(rose_batch_builder *b, uint32_t max_seqs, uint32_t max_tokens);
 void rose_batch_destroy(rose_batch_builder *b);
 
 /* Begins a step, whose samples are recorded in f. */

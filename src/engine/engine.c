@@ -58,17 +58,24 @@ static uint64_t or_now(uint64_t t_ns)
 }
 
 /* After each step, because requests take pages as they grow, and after whatever changes who runs.
- */
+ * The pages are those of the fullest pool, in pages of the first. */
 void rose_engine_update_gauges(rose_engine *e)
 {
     const rose_sched_stats st = rose_sched_get_stats(e->sched);
     const rose_kv_prefix *prefix = rose_sched_prefix(e->sched);
     rose_counters *c = &e->stats;
+    uint32_t n_free = UINT32_MAX, n_idle = 0;
+    for (uint32_t k = 0; k < e->plan.n_pools; k++) {
+        const uint64_t first = e->plan.pools[0].n_blocks, total = e->plan.pools[k].n_blocks;
+        const uint64_t n = rose_kv_prefix_n_available(prefix, k) * first / total;
+        if (n >= n_free) continue;
+        n_free = (uint32_t)n;
+        n_idle = (uint32_t)(rose_kv_prefix_n_idle(prefix, k) * first / total);
+    }
     atomic_store_explicit(&c->running, rose_sched_n_running(e->sched), memory_order_relaxed);
     atomic_store_explicit(&c->preempted, rose_sched_n_preempted(e->sched), memory_order_relaxed);
-    atomic_store_explicit(&c->kv_pages_free, rose_kv_prefix_n_available(prefix),
-                          memory_order_relaxed);
-    atomic_store_explicit(&c->kv_pages_cached, rose_kv_prefix_n_idle(prefix), memory_order_relaxed);
+    atomic_store_explicit(&c->kv_pages_free, n_free, memory_order_relaxed);
+    atomic_store_explicit(&c->kv_pages_cached, n_idle, memory_order_relaxed);
     set(&c->prefix_queries, st.prefix_queries);
     set(&c->prefix_hits, st.prefix_hits);
     set(&c->prefix_evictions, st.evictions);

@@ -298,8 +298,9 @@ const char *rose_engine_failure(const rose_engine *e);
 typedef struct rose_engine_stats {
     uint32_t running, waiting; /* requests; preempted ones wait */
     uint32_t waiting_tokens;   /* prompt tokens of requests that have not begun */
-    uint32_t kv_pages,
-        kv_pages_free;        /* kv_pages_free includes cached pages that no sequence uses */
+    /* Pages of the first pool, and how much of the fullest pool is free, in such pages.
+     * kv_pages_free includes cached pages that no sequence uses. */
+    uint32_t kv_pages, kv_pages_free;
     uint32_t kv_pages_cached; /* these */
     uint64_t steps; /* steps that the backend took; counted before their tokens are delivered */
     uint64_t prompt_tokens, generated_tokens; /* tokens so far; the tokens of a prompt count when

@@ -29,7 +29,7 @@ struct rose_engine {
     rose_backend_opts backend_opts;
     rose_memory_plan plan;
     rose_arch arch;
-    rose_sched_opts sched_opts;
+    rose_sched_opts sched_opts;      /* with the pools, owned by the engine thread */
     uint32_t max_queued, max_active; /* that wait; that have begun */
     uint32_t max_queued_tokens;
     bool ahead;               /* a step may stay in flight */
@@ -54,7 +54,6 @@ struct rose_engine {
     rose_engine_hists hists;
     /* engine thread */
     alignas(64) void *ctx; /* the backend's */
-    rose_kv_pages *pages;  /* owned */
     rose_sched *sched;     /* owned */
     rose_batch_builder batch;
     rose_flight flights[MAX_FLIGHTS]; /* the oldest first */

@@ -93,6 +93,8 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     if (o->kv_feed != NULL) watch = rose_kv_feed_watch(o->kv_feed);
     e->feed = o->kv_feed;
     e->sched_opts = (rose_sched_opts){
+        .n_pools = e->plan.n_pools,
+        .keeps_from = rose_pool_keeps_from,
         .max_seqs = e->plan.max_seqs,
         .max_step_tokens = e->plan.max_step_tokens,
         .max_model_len = e->plan.max_model_len,
@@ -119,18 +121,20 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
     random_words(e->sched_opts.hash_key, 2);
     random_words(e->salt_keys[0], 2);
     random_words(e->salt_keys[1], 2);
-    rose_status st = rose_kv_pages_create(&e->pages, e->plan.pools[0].n_blocks, err);
-    if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, e->pages, err);
+    _Static_assert((int)ROSE_KV_MAX_POOLS == (int)ROSE_MAX_POOLS, "a table for each pool");
+    rose_status st = ROSE_OK;
+    for (uint32_t k = 0; k < e->plan.n_pools && st == ROSE_OK; k++) {
+        e->sched_opts.windows[k] = e->plan.pools[k].window;
+        st = rose_kv_pages_create(&e->sched_opts.pools[k], e->plan.pools[k].n_blocks, err);
+    }
+    if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, err);
     e->sched_opts.watch = NULL; /* copied */
     if (st != ROSE_OK) return st;
 
-    uint32_t stride = (e->plan.max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
-    if (stride > e->plan.pools[0].n_blocks)
-        stride = e->plan.pools[0].n_blocks; /* no sequence takes more */
     e->n_seqs = e->plan.max_seqs + max_waiting;
     e->by_seq = calloc(e->n_seqs, sizeof(rose_request *));
     e->port = rose_port_create();
-    bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens, stride);
+    bool ok = rose_batch_create(&e->batch, e->plan.max_seqs, e->plan.max_step_tokens);
     for (int i = 0; i < MAX_FLIGHTS; i++)
         ok = rose_flight_create(&e->flights[i], e->plan.max_seqs) && ok;
     if (ok) ok = rose_mpsc_create(&e->inbox, max_waiting, sizeof(rose_request *)) == ROSE_OK;
@@ -194,7 +198,8 @@ void rose_engine_close(rose_engine *e)
     }
     rose_guides_destroy(e->guides);
     rose_sched_destroy(e->sched);
-    rose_kv_pages_destroy(e->pages);
+    for (uint32_t k = 0; k < e->plan.n_pools; k++)
+        rose_kv_pages_destroy(e->sched_opts.pools[k]);
     rose_batch_destroy(&e->batch);
     for (int i = 0; i < MAX_FLIGHTS; i++)
         rose_flight_destroy(&e->flights[i]);

@@ -141,8 +141,7 @@ static rose_status check_request(const rose_engine *e, const rose_request_opts *
     }
     if (o->guide.ops != NULL && (e->ops->caps & ROSE_CAP_LOGIT_RULES) == 0)
         return rose_fail(err, ROSE_E_UNSUPPORTED, "this device does not support structured output");
-    return rose_sched_check(&e->sched_opts, e->plan.pools[0].n_blocks,
-                            rose_request_n_run(o->n_prompt, *max_tokens, o->pool),
+    return rose_sched_check(&e->sched_opts, rose_request_n_run(o->n_prompt, *max_tokens, o->pool),
                             generates_nothing(o) ? 1 : *max_tokens, err);
 }
 

@@ -1,10 +1,11 @@
-/* kv/prefix.c - see prefix.h. There is one node per page of the pool, in arrays indexed by page
- * id, so that nothing is allocated later. Nodes are in hash buckets. Idle nodes are also in a
- * list, in the order in which they became idle. A path is released from its end, so a child
- * comes before its parent in that list, and the first node is always a leaf.
+/* kv/prefix.c - see prefix.h. All nodes are in one array, so that nothing is allocated later. Used
+ * nodes are in hash buckets, the others in a chain. For each page of a pool there is a slot: the
+ * node that names the page and, while it is idle, its place in the list of idle pages in the order
+ * in which they became idle. A path is released from its end, so in a pool without window a child
+ * comes before its parent in that list, and the first page is always that of a leaf.
  *
  * Each node stores the epoch in which the watcher was told of it. A new epoch therefore makes all
- * pages unknown to the watcher at once. A cursor then goes round the pages and reports them. */
+ * nodes unknown to the watcher at once. A cursor then goes round the nodes and reports them. */
 #include "kv/prefix.h"
 
 #include <assert.h>
@@ -13,41 +14,62 @@
 
 #include "base/siphash.h"
 
-#define NONE ROSE_KV_NO_PAGE
+#define NONE ROSE_KV_NONE
 
 enum { LIMIT_PAGE_TOKENS = 1 << 16 };
 
 typedef struct node {
-    uint32_t bucket_next; /* chain of the bucket */
+    uint32_t bucket_next; /* chain of the bucket, or of the nodes that are not used */
     uint32_t parent;
-    uint32_t n_children;
-    uint32_t idle_prev, idle_next;
-    bool cached, idle;
+    uint32_t n_children, n_holders;
+    uint32_t page[ROSE_KV_MAX_POOLS];
+    bool used;
     rose_kv_salt salt;
     uint64_t hash;
-    uint64_t key;   /* of the page, for the watcher */
-    uint32_t epoch; /* in which the watcher was told of the page; 0 = not yet */
-    uint32_t down;  /* the next page of the path that report_path walks */
+    uint64_t key;   /* for the watcher */
+    uint32_t epoch; /* in which the watcher was told of the node; 0 = not yet */
+    uint32_t down;  /* the next node of the path that report_path walks */
 } node;
+
+typedef struct slot {
+    uint32_t node; /* that names the page, or NONE */
+    uint32_t prev, next;
+} slot;
+
+typedef struct pool {
+    rose_kv_pages *pages; /* borrowed */
+    slot *slots;          /* [pages], owned; NULL when not enabled */
+    uint32_t n_idle, max_idle;
+    uint32_t first, last; /* idle; first = least recently used */
+} pool;
 
 struct rose_kv_prefix {
     rose_kv_prefix_opts o;
-    rose_kv_pages *pages; /* borrowed */
-    uint32_t n_pages, mask;
-    uint32_t n_cached, n_idle;
-    uint32_t idle_first, idle_last; /* first = least recently used */
-    uint64_t n_evicted;
+    pool pools[ROSE_KV_MAX_POOLS];
+    uint32_t n_nodes, n_cached, mask;
+    uint32_t free_node, newest; /* chain; the node that was inserted last */
+    uint64_t n_evicted, version;
     rose_kv_watch watch; /* arg borrowed; all NULL = none */
     uint32_t epoch, n_reported, cursor;
-    bool must_clear; /* a removal was lost, so the watcher must forget all pages first */
+    bool must_clear; /* a removal was lost, so the watcher must forget all nodes first */
     /* owned; NULL when not enabled */
-    node *nodes;       /* [n_pages] */
-    uint32_t *ids;     /* [n_pages][page_tokens] */
+    node *nodes;       /* [n_nodes] */
+    uint32_t *ids;     /* [n_nodes][page_tokens] */
     uint32_t *buckets; /* [mask + 1] */
 };
 
-rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opts *o,
-                                  rose_kv_pages *pages, rose_err *err)
+static bool create_pool(pool *p, rose_kv_pages *pages, const rose_kv_prefix_opts *o)
+{
+    const uint32_t n = rose_kv_pages_total(pages);
+    *p = (pool){.pages = pages, .max_idle = o->max_idle, .first = NONE, .last = NONE};
+    if (p->max_idle == 0) p->max_idle = n;
+    if (!o->enabled) return true;
+    p->slots = malloc((size_t)n * sizeof *p->slots);
+    if (p->slots != NULL) memset(p->slots, 0xff, (size_t)n * sizeof *p->slots); /* NONE */
+    return p->slots != NULL;
+}
+
+rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opts *o, rose_err *err)
 {
     *out = NULL;
     if (o->page_tokens == 0 || o->page_tokens > LIMIT_PAGE_TOKENS)
@@ -55,28 +77,32 @@ rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opt
                          o->page_tokens, LIMIT_PAGE_TOKENS);
     rose_kv_prefix *x = calloc(1, sizeof *x);
     if (x == NULL) return rose_fail(err, ROSE_E_NOMEM, "prefix index: out of memory");
+    bool ok = true;
     x->o = *o;
-    x->pages = pages;
-    x->n_pages = rose_kv_pages_total(pages);
-    if (x->o.max_idle == 0) x->o.max_idle = x->n_pages;
-    x->idle_first = x->idle_last = NONE;
+    x->n_nodes = o->n_nodes != 0 ? o->n_nodes : rose_kv_pages_total(o->pools[0]);
     x->epoch = 1;
+    x->version = 1;
+    x->newest = NONE;
+    for (uint32_t p = 0; p < o->n_pools; p++)
+        ok = create_pool(&x->pools[p], o->pools[p], o) && ok;
     *out = x;
     if (!o->enabled) return ROSE_OK;
 
     size_t n_buckets = 1;
-    while (n_buckets < x->n_pages) /* < 2^31 */
+    while (n_buckets < x->n_nodes) /* < 2^31 */
         n_buckets *= 2;
     x->mask = (uint32_t)(n_buckets - 1);
-    x->nodes = calloc(x->n_pages, sizeof *x->nodes);
+    x->nodes = calloc(x->n_nodes, sizeof *x->nodes);
     /* < 2^31 * 2^16 * 4: no overflow in 64 bits */
-    x->ids = malloc((size_t)x->n_pages * o->page_tokens * sizeof *x->ids);
+    x->ids = malloc((size_t)x->n_nodes * o->page_tokens * sizeof *x->ids);
     x->buckets = malloc(n_buckets * sizeof *x->buckets);
-    if (x->nodes == NULL || x->ids == NULL || x->buckets == NULL) {
+    if (!ok || x->nodes == NULL || x->ids == NULL || x->buckets == NULL) {
         rose_kv_prefix_destroy(x);
         *out = NULL;
-        return rose_fail(err, ROSE_E_NOMEM, "prefix index of %u pages: out of memory", x->n_pages);
+        return rose_fail(err, ROSE_E_NOMEM, "prefix index of %u nodes: out of memory", x->n_nodes);
     }
+    for (uint32_t i = 0; i < x->n_nodes; i++)
+        x->nodes[i].bucket_next = i + 1 < x->n_nodes ? i + 1 : NONE;
     memset(x->buckets, 0xff, n_buckets * sizeof *x->buckets);
     return ROSE_OK;
 }
@@ -84,10 +110,11 @@ rose_status rose_kv_prefix_create(rose_kv_prefix **out, const rose_kv_prefix_opt
 void rose_kv_prefix_destroy(rose_kv_prefix *x)
 {
     if (x == NULL) return;
-    if (x->nodes != NULL) {
-        for (uint32_t i = 0; i < x->n_pages; i++) {
-            if (x->nodes[i].cached) rose_kv_pages_drop(x->pages, &i, 1);
-        }
+    for (uint32_t p = 0; p < x->o.n_pools; p++) {
+        slot *slots = x->pools[p].slots;
+        for (uint32_t i = 0; slots != NULL && i < rose_kv_pages_total(x->pools[p].pages); i++)
+            if (slots[i].node != NONE) rose_kv_pages_drop(x->pools[p].pages, &i, 1);
+        free(slots);
     }
     free(x->nodes);
     free(x->ids);
@@ -103,9 +130,9 @@ void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w)
     x->watch = w != NULL ? *w : (rose_kv_watch){0};
 }
 
-static const uint32_t *ids_of(const rose_kv_prefix *x, uint32_t page)
+static const uint32_t *ids_of(const rose_kv_prefix *x, uint32_t i)
 {
-    return x->ids + (size_t)page * x->o.page_tokens;
+    return x->ids + (size_t)i * x->o.page_tokens;
 }
 
 /* The keys must be the same in every process, so this hash has a constant key. */
@@ -126,32 +153,32 @@ static uint64_t key_of(const rose_kv_prefix *x, uint32_t parent, rose_kv_salt sa
     return rose_siphash_end(&h, 0, 0);
 }
 
-static bool is_reported(const rose_kv_prefix *x, uint32_t page)
+static bool is_reported(const rose_kv_prefix *x, uint32_t i)
 {
-    return x->nodes[page].epoch == x->epoch;
+    return x->nodes[i].epoch == x->epoch;
 }
 
-/* Reports one page, whose parent the watcher knows. */
-static bool report(rose_kv_prefix *x, uint32_t page)
+/* Reports one node, whose parent the watcher knows. */
+static bool report(rose_kv_prefix *x, uint32_t i)
 {
-    node *d = &x->nodes[page];
+    node *d = &x->nodes[i];
     const rose_kv_stored stored = {.key = d->key,
                                    .parent_key = d->parent != NONE ? x->nodes[d->parent].key : 0,
                                    .root = d->parent == NONE,
                                    .salt = d->salt,
-                                   .ids = ids_of(x, page)};
+                                   .ids = ids_of(x, i)};
     if (!x->watch.stored(x->watch.arg, &stored)) return false;
     d->epoch = x->epoch;
     x->n_reported++;
     return true;
 }
 
-/* Reports a page and, before it, those of its ancestors that the watcher does not know, but no more
- * than *n pages, and takes their number off *n. False: the page itself was not reported. */
-static bool report_path(rose_kv_prefix *x, uint32_t page, uint32_t *n)
+/* Reports a node and, before it, those of its ancestors that the watcher does not know, but no more
+ * than *n nodes, and takes their number off *n. False: the node itself was not reported. */
+static bool report_path(rose_kv_prefix *x, uint32_t i, uint32_t *n)
 {
-    uint32_t up = page;
-    x->nodes[page].down = NONE;
+    uint32_t up = i;
+    x->nodes[i].down = NONE;
     for (uint32_t parent; (parent = x->nodes[up].parent) != NONE && !is_reported(x, parent);) {
         x->nodes[parent].down = up;
         up = parent;
@@ -163,20 +190,20 @@ static bool report_path(rose_kv_prefix *x, uint32_t page, uint32_t *n)
     return true;
 }
 
-static void watch_insert(rose_kv_prefix *x, uint32_t page)
+static void watch_insert(rose_kv_prefix *x, uint32_t i)
 {
-    node *d = &x->nodes[page];
+    node *d = &x->nodes[i];
     if (x->watch.stored == NULL) return;
-    d->key = key_of(x, d->parent, d->salt, ids_of(x, page));
-    if (!x->must_clear && (d->parent == NONE || is_reported(x, d->parent))) (void)report(x, page);
+    d->key = key_of(x, d->parent, d->salt, ids_of(x, i));
+    if (!x->must_clear && (d->parent == NONE || is_reported(x, d->parent))) (void)report(x, i);
 }
 
-static void watch_evict(rose_kv_prefix *x, uint32_t page)
+static void watch_remove(rose_kv_prefix *x, uint32_t i)
 {
-    if (x->watch.stored == NULL || !is_reported(x, page)) return;
-    x->nodes[page].epoch = 0;
+    if (x->watch.stored == NULL || !is_reported(x, i)) return;
+    x->nodes[i].epoch = 0;
     x->n_reported--;
-    if (x->watch.removed(x->watch.arg, x->nodes[page].key)) return;
+    if (x->watch.removed(x->watch.arg, x->nodes[i].key)) return;
     x->epoch++; /* 2^32 losses do not happen */
     x->n_reported = 0;
     x->must_clear = true;
@@ -195,11 +222,11 @@ void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n)
         x->must_clear = false;
     }
     while (n > 0 && x->n_reported < x->n_cached) {
-        if (!x->nodes[x->cursor].cached || is_reported(x, x->cursor))
+        if (!x->nodes[x->cursor].used || is_reported(x, x->cursor))
             n--;
         else if (!report_path(x, x->cursor, &n))
             return;
-        x->cursor = x->cursor + 1 < x->n_pages ? x->cursor + 1 : 0;
+        x->cursor = x->cursor + 1 < x->n_nodes ? x->cursor + 1 : 0;
     }
 }
 
@@ -238,121 +265,175 @@ uint32_t rose_kv_prefix_find(const rose_kv_prefix *x, uint64_t hash, uint32_t pa
     return NONE;
 }
 
-uint32_t rose_kv_prefix_parent(const rose_kv_prefix *x, uint32_t page)
+uint32_t rose_kv_prefix_insert(rose_kv_prefix *x, uint64_t hash, uint32_t parent, rose_kv_salt salt,
+                               const uint32_t *ids)
 {
-    assert(x->nodes[page].cached);
-    return x->nodes[page].parent;
-}
-
-void rose_kv_prefix_insert(rose_kv_prefix *x, uint64_t hash, uint32_t parent, rose_kv_salt salt,
-                           const uint32_t *ids, uint32_t page)
-{
-    if (x->nodes == NULL) return;
-    node *d = &x->nodes[page];
-    assert(!d->cached && rose_kv_pages_refs(x->pages, page) > 0);
-    assert(parent == NONE || (x->nodes[parent].cached && !x->nodes[parent].idle));
-    rose_kv_pages_retain(x->pages, &page, 1);
-    memcpy(x->ids + (size_t)page * x->o.page_tokens, ids, x->o.page_tokens * sizeof *ids);
+    if (x->n_cached == x->n_nodes || x->nodes == NULL) return NONE;
+    const uint32_t i = x->free_node;
+    node *d = &x->nodes[i];
+    assert(parent == NONE || (x->nodes[parent].used && x->nodes[parent].n_holders > 0));
+    x->free_node = d->bucket_next;
+    memcpy(x->ids + (size_t)i * x->o.page_tokens, ids, x->o.page_tokens * sizeof *ids);
     *d = (node){.bucket_next = x->buckets[hash & x->mask],
                 .parent = parent,
-                .cached = true,
+                .used = true,
                 .salt = salt,
                 .hash = hash};
-    x->buckets[hash & x->mask] = page;
+    memset(d->page, 0xff, sizeof d->page); /* NONE */
+    x->buckets[hash & x->mask] = i;
     if (parent != NONE) x->nodes[parent].n_children++;
     x->n_cached++;
-    watch_insert(x, page);
+    x->newest = i;
+    watch_insert(x, i);
+    return i;
+}
+
+uint32_t rose_kv_prefix_page(const rose_kv_prefix *x, uint32_t i, uint32_t p)
+{
+    return x->nodes[i].page[p];
 }
 
 /* ---- idle pages ---- */
 
-static void idle_append(rose_kv_prefix *x, uint32_t i)
+static void idle_append(pool *l, uint32_t page)
 {
-    node *d = &x->nodes[i];
-    d->idle = true;
-    d->idle_prev = x->idle_last;
-    d->idle_next = NONE;
-    if (x->idle_last != NONE)
-        x->nodes[x->idle_last].idle_next = i;
+    slot *d = &l->slots[page];
+    d->prev = l->last;
+    d->next = NONE;
+    if (l->last != NONE)
+        l->slots[l->last].next = page;
     else
-        x->idle_first = i;
-    x->idle_last = i;
-    x->n_idle++;
+        l->first = page;
+    l->last = page;
+    l->n_idle++;
 }
 
-static void idle_remove(rose_kv_prefix *x, uint32_t i)
+static void idle_remove(pool *l, uint32_t page)
 {
-    node *d = &x->nodes[i];
-    if (d->idle_prev != NONE)
-        x->nodes[d->idle_prev].idle_next = d->idle_next;
+    const slot *d = &l->slots[page];
+    if (d->prev != NONE)
+        l->slots[d->prev].next = d->next;
     else
-        x->idle_first = d->idle_next;
-    if (d->idle_next != NONE)
-        x->nodes[d->idle_next].idle_prev = d->idle_prev;
+        l->first = d->next;
+    if (d->next != NONE)
+        l->slots[d->next].prev = d->prev;
     else
-        x->idle_last = d->idle_prev;
-    d->idle = false;
-    x->n_idle--;
+        l->last = d->prev;
+    l->n_idle--;
 }
 
-static void evict_first(rose_kv_prefix *x)
+/* Takes an idle page out of the index. */
+static void lose_page(pool *l, uint32_t page)
 {
-    uint32_t i = x->idle_first;
-    node *d = &x->nodes[i];
-    assert(d->n_children == 0 && rose_kv_pages_refs(x->pages, i) == 1);
-    uint32_t *link = &x->buckets[d->hash & x->mask];
-    while (*link != i)
-        link = &x->nodes[*link].bucket_next;
-    *link = d->bucket_next;
-    if (d->parent != NONE) x->nodes[d->parent].n_children--;
-    idle_remove(x, i);
-    watch_evict(x, i);
-    d->cached = false;
-    x->n_cached--;
+    assert(rose_kv_pages_refs(l->pages, page) == 1);
+    idle_remove(l, page);
+    l->slots[page].node = NONE;
+    rose_kv_pages_drop(l->pages, &page, 1);
+}
+
+/* Removes node i, and then its ancestors, as long as nothing needs them. */
+static void prune(rose_kv_prefix *x, uint32_t i)
+{
+    for (uint32_t parent; i != NONE; i = parent) {
+        node *d = &x->nodes[i];
+        uint32_t *link = &x->buckets[d->hash & x->mask];
+        if (d->n_children > 0 || d->n_holders > 0 || d->page[0] != NONE) return;
+        for (uint32_t p = 1; p < x->o.n_pools; p++)
+            if (d->page[p] != NONE) lose_page(&x->pools[p], d->page[p]);
+        while (*link != i)
+            link = &x->nodes[*link].bucket_next;
+        *link = d->bucket_next;
+        parent = d->parent;
+        if (parent != NONE) x->nodes[parent].n_children--;
+        watch_remove(x, i);
+        d->used = false;
+        d->bucket_next = x->free_node;
+        x->free_node = i;
+        x->n_cached--;
+        x->version++;
+    }
+}
+
+static void evict_first(rose_kv_prefix *x, uint32_t p)
+{
+    pool *l = &x->pools[p];
+    const uint32_t page = l->first, i = l->slots[page].node;
+    lose_page(l, page);
+    x->nodes[i].page[p] = NONE;
     x->n_evicted++;
-    rose_kv_pages_drop(x->pages, &i, 1);
+    x->version++;
+    prune(x, i);
 }
 
 /* ---- references ---- */
 
-void rose_kv_prefix_acquire(rose_kv_prefix *x, const uint32_t *pages, uint32_t n)
+static void retain(pool *l, uint32_t page)
 {
-    for (uint32_t k = 0; k < n; k++) {
-        node *d = &x->nodes[pages[k]];
-        assert(d->cached && (k == 0 || d->parent == pages[k - 1]));
-        if (d->idle) idle_remove(x, pages[k]);
-    }
-    rose_kv_pages_retain(x->pages, pages, n);
+    if (rose_kv_pages_refs(l->pages, page) == 1 && l->slots[page].node != NONE)
+        idle_remove(l, page);
+    rose_kv_pages_retain(l->pages, &page, 1);
 }
 
-rose_status rose_kv_prefix_take(rose_kv_prefix *x, uint32_t *ids, uint32_t n)
+uint32_t rose_kv_prefix_share(rose_kv_prefix *x, uint32_t i, uint32_t p, uint32_t page)
 {
-    if (n > rose_kv_prefix_n_available(x)) return ROSE_E_FULL;
-    while (rose_kv_pages_n_free(x->pages) < n)
-        evict_first(x);
-    return rose_kv_pages_take(x->pages, ids, n);
+    pool *l = &x->pools[p];
+    const uint32_t own = x->nodes[i].page[p];
+    if (own != NONE) {
+        retain(l, own);
+        rose_kv_prefix_release(x, p, &page, 1);
+        return own;
+    }
+    rose_kv_pages_retain(l->pages, &page, 1);
+    l->slots[page].node = i;
+    x->nodes[i].page[p] = page;
+    x->version += i != x->newest; /* nobody remembers the newest yet */
+    return page;
 }
 
-void rose_kv_prefix_release(rose_kv_prefix *x, const uint32_t *pages, uint32_t n)
+void rose_kv_prefix_move(rose_kv_prefix *x, uint32_t from, uint32_t to)
 {
-    if (x->nodes == NULL) {
-        rose_kv_pages_drop(x->pages, pages, n);
-        return;
+    if (to != NONE) x->nodes[to].n_holders++;
+    if (from == NONE) return;
+    x->nodes[from].n_holders--;
+    prune(x, from);
+}
+
+void rose_kv_prefix_acquire(rose_kv_prefix *x, uint32_t i, uint32_t n, uint32_t p, uint32_t from,
+                            uint32_t *table)
+{
+    for (uint32_t k = n; k-- > from; i = x->nodes[i].parent) {
+        table[k] = x->nodes[i].page[p];
+        retain(&x->pools[p], table[k]);
     }
+}
+
+rose_status rose_kv_prefix_take(rose_kv_prefix *x, uint32_t p, uint32_t *ids, uint32_t n)
+{
+    rose_kv_pages *pages = x->pools[p].pages;
+    if (n > rose_kv_prefix_n_available(x, p)) return ROSE_E_FULL;
+    while (rose_kv_pages_n_free(pages) < n)
+        evict_first(x, p);
+    return rose_kv_pages_take(pages, ids, n);
+}
+
+void rose_kv_prefix_release(rose_kv_prefix *x, uint32_t p, const uint32_t *ids, uint32_t n)
+{
+    pool *l = &x->pools[p];
     for (uint32_t k = n; k-- > 0;) {
-        uint32_t i = pages[k];
-        rose_kv_pages_drop(x->pages, &i, 1);
-        if (x->nodes[i].cached && rose_kv_pages_refs(x->pages, i) == 1) idle_append(x, i);
+        rose_kv_pages_drop(l->pages, &ids[k], 1);
+        if (l->slots != NULL && l->slots[ids[k]].node != NONE &&
+            rose_kv_pages_refs(l->pages, ids[k]) == 1)
+            idle_append(l, ids[k]);
     }
-    while (x->n_idle > x->o.max_idle)
-        evict_first(x);
+    while (l->n_idle > l->max_idle)
+        evict_first(x, p);
 }
 
 /* ---- views ---- */
 
-uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x)
+uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x, uint32_t p)
 {
-    return x->n_idle;
+    return x->pools[p].n_idle;
 }
 
 uint32_t rose_kv_prefix_n_cached(const rose_kv_prefix *x)
@@ -365,48 +446,68 @@ uint64_t rose_kv_prefix_n_evicted(const rose_kv_prefix *x)
     return x->n_evicted;
 }
 
-uint32_t rose_kv_prefix_n_available(const rose_kv_prefix *x)
+uint64_t rose_kv_prefix_version(const rose_kv_prefix *x)
 {
-    return rose_kv_pages_n_free(x->pages) + x->n_idle;
+    return x->version;
 }
 
-/* Checks that a node agrees with the pool, its parent and its own hash, and that find() finds
- * it. */
+uint32_t rose_kv_prefix_n_available(const rose_kv_prefix *x, uint32_t p)
+{
+    return rose_kv_pages_n_free(x->pools[p].pages) + x->pools[p].n_idle;
+}
+
+/* Checks that a node agrees with its pages, its parent and its own hash, that it is needed, and
+ * that find() finds it. */
 static bool sound_node(const rose_kv_prefix *x, uint32_t i)
 {
     const node *d = &x->nodes[i];
-    uint32_t refs = rose_kv_pages_refs(x->pages, i);
-    if (!d->cached) return !d->idle;
-    if (refs == 0 || d->idle != (refs == 1)) return false;
-    if (d->parent != NONE) {
-        const node *up = &x->nodes[d->parent];
-        if (!up->cached || (up->idle && !d->idle)) return false;
-        if (!same_salt(up->salt, d->salt)) return false;
+    const uint32_t *ids = ids_of(x, i);
+    for (uint32_t p = 0; p < x->o.n_pools; p++)
+        if (d->page[p] != NONE && x->pools[p].slots[d->page[p]].node != i) return false;
+    if (d->n_children == 0 && d->n_holders == 0 && d->page[0] == NONE) return false;
+    if (d->parent != NONE &&
+        (!x->nodes[d->parent].used || !same_salt(x->nodes[d->parent].salt, d->salt)))
+        return false;
+    return d->hash == rose_kv_prefix_hash(x, d->parent, d->salt, ids) &&
+           rose_kv_prefix_find(x, d->hash, d->parent, d->salt, ids) == i;
+}
+
+/* Checks that the slots of pool p agree with the nodes and with the list of idle pages. */
+static bool sound_pool(const rose_kv_prefix *x, uint32_t p)
+{
+    const pool *l = &x->pools[p];
+    uint32_t n_idle = 0, n_listed = 0;
+    for (uint32_t page = 0; page < rose_kv_pages_total(l->pages); page++) {
+        const uint32_t i = l->slots[page].node, refs = rose_kv_pages_refs(l->pages, page);
+        if (i == NONE) continue;
+        if (refs == 0 || !x->nodes[i].used || x->nodes[i].page[p] != page) return false;
+        n_idle += refs == 1;
     }
-    return d->hash == rose_kv_prefix_hash(x, d->parent, d->salt, ids_of(x, i)) &&
-           rose_kv_prefix_find(x, d->hash, d->parent, d->salt, ids_of(x, i)) == i;
+    for (uint32_t page = l->first; page != NONE; page = l->slots[page].next) {
+        if (l->slots[page].node == NONE || rose_kv_pages_refs(l->pages, page) != 1 ||
+            ++n_listed > n_idle)
+            return false;
+    }
+    return n_idle == l->n_idle && n_listed == n_idle && n_idle <= l->max_idle;
 }
 
 bool rose_kv_prefix_sound(const rose_kv_prefix *x)
 {
-    uint32_t n_cached = 0, n_idle = 0, n_listed = 0, n_children = 0, n_roots = 0, n_reported = 0;
-    if (x->nodes == NULL) return x->n_cached == 0 && x->n_idle == 0;
-    for (uint32_t i = 0; i < x->n_pages; i++) {
+    uint32_t n_cached = 0, n_children = 0, n_roots = 0, n_reported = 0;
+    if (x->nodes == NULL) return x->n_cached == 0;
+    for (uint32_t p = 0; p < x->o.n_pools; p++)
+        if (!sound_pool(x, p)) return false;
+    for (uint32_t i = 0; i < x->n_nodes; i++) {
         const node *d = &x->nodes[i];
+        if (!d->used) continue;
         if (!sound_node(x, i)) return false;
-        if (!d->cached) continue;
         n_cached++;
-        n_idle += d->idle;
         n_children += d->n_children;
         n_roots += d->parent == NONE;
         if (!is_reported(x, i)) continue;
         if (x->must_clear || (d->parent != NONE && !is_reported(x, d->parent))) return false;
         n_reported++;
     }
-    for (uint32_t i = x->idle_first; i != NONE; i = x->nodes[i].idle_next) {
-        if (!x->nodes[i].idle || ++n_listed > n_idle) return false;
-    }
-    return n_cached == x->n_cached && n_idle == x->n_idle && n_listed == n_idle &&
-           n_children == n_cached - n_roots && n_idle <= x->o.max_idle &&
+    return n_cached == x->n_cached && n_children == n_cached - n_roots &&
            n_reported == x->n_reported;
 }

@@ -17,32 +17,44 @@ static uint32_t pages_of(const rose_sched *s, uint32_t n_tokens)
     return (n_tokens - 1) / s->o.page_tokens + 1;
 }
 
-/* Tells whether there are n pages and, while other sequences run, a few more to grow into. */
-static bool has_room(const rose_sched *s, uint32_t n)
+/* Tells whether a pool has n pages and, while other sequences run, a few more to grow into. */
+static bool has_room(const rose_sched *s, uint32_t pool, uint32_t n)
 {
-    uint32_t spare = s->n_free_lanes < s->o.max_seqs ? rose_kv_pages_total(s->pages) / 100 : 0;
-    uint32_t available = rose_kv_prefix_n_available(s->prefix);
+    uint32_t total = rose_kv_pages_total(s->o.pools[pool]);
+    uint32_t spare = s->n_free_lanes < s->o.max_seqs ? total / 100 : 0;
+    uint32_t available = rose_kv_prefix_n_available(s->prefix, pool);
     return available >= n && available - n >= spare;
 }
 
-/* Fills the page table of the topmost free lane for sequence q: its cached pages, then fresh
- * ones up to `need` pages. */
-static bool take_pages(rose_sched *s, const rose_seq *q, uint32_t need)
+/* Returns up to which place of a pool's table a prompt of `need` pages takes pages when it begins
+ * with the page at place `from`. */
+static uint32_t end_of(const rose_sched *s, uint32_t pool, uint32_t from, uint32_t need)
 {
-    uint32_t lane = s->free_lanes[s->n_free_lanes - 1], n = q->match_n;
-    uint32_t *table = s->tables + (size_t)lane * s->stride;
-    for (uint32_t k = n, page = q->match_page; k-- > 0;) {
-        table[k] = page;
-        page = rose_kv_prefix_parent(s->prefix, page);
-    }
+    return need - from < s->span[pool] ? need : from + s->span[pool];
+}
+
+/* Fills the page tables of the topmost free lane for sequence q: its cached pages, then fresh
+ * ones. */
+static bool take_pages(rose_sched *s, rose_seq *q, uint32_t need)
+{
+    bool ok = true;
+    q->lane = s->free_lanes[s->n_free_lanes - 1];
+    rose_kv_prefix_move(s->prefix, ROSE_KV_NONE, q->node);
     /* acquire the cached pages first, so that taking fresh pages does not evict them */
-    if (n > 0) rose_kv_prefix_acquire(s->prefix, table, n);
-    if (has_room(s, need - n) && rose_kv_prefix_take(s->prefix, table + n, need - n) == ROSE_OK) {
-        s->n_pages[lane] = need;
-        return true;
+    for (uint32_t k = 0; k < s->o.n_pools; k++) {
+        const uint32_t from = rose_sched_keeps(&s->o, k, q->match_n * s->o.page_tokens);
+        q->own[k] = (rose_kv_span){from, q->match_n};
+        rose_kv_prefix_acquire(s->prefix, q->node, q->match_n, k, from, rose_sched_table(s, q, k));
     }
-    if (n > 0) rose_kv_prefix_release(s->prefix, table, n);
-    return false;
+    for (uint32_t k = 0; k < s->o.n_pools && ok; k++) {
+        rose_kv_span *h = &q->own[k];
+        const uint32_t end = end_of(s, k, h->from, need), n = end - h->end;
+        ok = has_room(s, k, n) &&
+             rose_kv_prefix_take(s->prefix, k, rose_sched_table(s, q, k) + h->end, n) == ROSE_OK;
+        if (ok) h->end = end;
+    }
+    if (!ok) rose_sched_give_back(s, q);
+    return ok;
 }
 
 static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
@@ -53,8 +65,8 @@ static verdict try_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     /* goal_active limits the sequences that have begun; a preempted one already counts as one of
      * them */
     if (!q->begun && s->n_begun >= s->goal_active) return HELD;
-    uint32_t most = s->o.prefix_cache ? need - 1 : 0; /* cached at the very best */
-    if (!has_room(s, need - most)) return NO_ROOM;
+    for (uint32_t k = 0; k < s->o.n_pools; k++) /* at the very best, all but one is cached */
+        if (!has_room(s, k, s->o.prefix_cache ? 1 : end_of(s, k, 0, need))) return NO_ROOM;
     if (s->o.prefix_cache) {
         rose_sched_match(s, i);
         if (rose_sched_pending_has(s, i)) return HELD;

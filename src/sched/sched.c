@@ -3,6 +3,7 @@
  * a page. */
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "sched/sched_internal.h"
 
@@ -41,6 +42,9 @@ static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
                          LIMIT_LOOKAHEAD);
     if (o->prefix_cache && o->ids == NULL)
         return rose_fail(err, ROSE_E_INVAL, "a prefix cache needs the ids of the tokens");
+    if (o->n_pools == 0 || o->n_pools > ROSE_KV_MAX_POOLS)
+        return rose_fail(err, ROSE_E_INVAL, "%u pools: 1 to %d are possible", o->n_pools,
+                         ROSE_KV_MAX_POOLS);
     return ROSE_OK;
 }
 
@@ -61,6 +65,28 @@ static void resolve_opts(rose_sched_opts *o)
     if (o->force_fifo_every == 0) o->force_fifo_every = 8;
 }
 
+/* Sets the spans. A sequence that runs alone must find room in the pools with windows; for the
+ * others rose_sched_check refuses what is too long. */
+static rose_status plan_pools(rose_sched *s, rose_err *err)
+{
+    const rose_sched_opts *o = &s->o;
+    const uint32_t len = o->max_model_len - 1, pt = o->page_tokens; /* the last is not computed */
+    for (uint32_t p = 0; p < o->n_pools; p++) {
+        const uint32_t total = rose_kv_pages_total(o->pools[p]);
+        for (uint32_t pos = 0; pos < len; pos += pt) {
+            uint32_t n = o->chunked_prefill ? pt : o->max_step_tokens;
+            if (n > len - pos) n = len - pos;
+            n = (pos + n - 1) / pt + 1 - rose_sched_keeps(o, p, pos);
+            if (s->span[p] < n) s->span[p] = n;
+        }
+        if (rose_sched_keeps(o, p, len) > 0 && s->span[p] > total)
+            return rose_fail(err, ROSE_E_INVAL,
+                             "a window of %u tokens takes %u KV pages: the pool has %u",
+                             o->windows[p], s->span[p], total);
+    }
+    return ROSE_OK;
+}
+
 static bool allocate(rose_sched *s)
 {
     size_t n = s->o.max_seqs, n_seqs = n + s->o.max_queued;
@@ -68,9 +94,8 @@ static bool allocate(rose_sched *s)
     s->decode = calloc(n, sizeof *s->decode);
     s->needs = calloc(n, sizeof *s->needs);
     s->free_lanes = calloc(n, sizeof *s->free_lanes);
-    s->tables = calloc(n * s->stride, sizeof *s->tables); /* < 2^12 * 2^28: no overflow */
-    s->n_pages = calloc(n, sizeof *s->n_pages);
-    s->tickets = calloc(n, sizeof *s->tickets);
+    /* < 2^12 * 2^2 * 2^28: no overflow */
+    s->tables = calloc(n * s->o.n_pools * s->stride, sizeof *s->tables);
     s->window = calloc(s->o.lookahead, sizeof *s->window);
     s->ids = calloc(s->o.page_tokens, sizeof *s->ids);
     s->items = calloc(n, sizeof *s->items);
@@ -78,12 +103,11 @@ static bool allocate(rose_sched *s)
     bool ok = rose_waitq_create(&s->waiting, (uint32_t)n_seqs);
     ok = rose_sched_pending_create(&s->pending, s->o.max_seqs) && ok;
     return ok && s->seqs != NULL && s->decode != NULL && s->needs != NULL &&
-           s->free_lanes != NULL && s->tables != NULL && s->n_pages != NULL && s->tickets != NULL &&
-           s->window != NULL && s->ids != NULL && s->items != NULL && s->admitted != NULL;
+           s->free_lanes != NULL && s->tables != NULL && s->window != NULL && s->ids != NULL &&
+           s->items != NULL && s->admitted != NULL;
 }
 
-rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_kv_pages *pages,
-                              rose_err *err)
+rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_err *err)
 {
     *out = NULL;
     rose_status st = check_opts(o, err);
@@ -93,15 +117,19 @@ rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_k
     if (s == NULL) return rose_fail(err, ROSE_E_NOMEM, "scheduler: out of memory");
     s->o = *o;
     resolve_opts(&s->o);
-    s->pages = pages;
     s->stride = pages_for(o, o->max_model_len);
-    /* no sequence longer than the pool is ever admitted */
-    if (s->stride > rose_kv_pages_total(pages)) s->stride = rose_kv_pages_total(pages);
-    const rose_kv_prefix_opts po = {.enabled = o->prefix_cache,
-                                    .page_tokens = o->page_tokens,
-                                    .max_idle = o->prefix_max_pages,
-                                    .hash_key = {o->hash_key[0], o->hash_key[1]}};
-    st = rose_kv_prefix_create(&s->prefix, &po, pages, err);
+    st = plan_pools(s, err);
+    /* nodes for all pages of the first pool, if they are of sequences of full length */
+    const uint32_t total = rose_kv_pages_total(o->pools[0]);
+    const uint64_t n_nodes = st == ROSE_OK ? (uint64_t)total * s->stride / s->span[0] : 0;
+    rose_kv_prefix_opts po = {.enabled = o->prefix_cache,
+                              .page_tokens = o->page_tokens,
+                              .max_idle = o->prefix_max_pages,
+                              .n_nodes = n_nodes < INT32_MAX ? (uint32_t)n_nodes : INT32_MAX,
+                              .n_pools = o->n_pools,
+                              .hash_key = {o->hash_key[0], o->hash_key[1]}};
+    memcpy(po.pools, o->pools, sizeof po.pools);
+    if (st == ROSE_OK) st = rose_kv_prefix_create(&s->prefix, &po, err);
     if (st == ROSE_OK) rose_kv_prefix_set_watch(s->prefix, o->watch);
     s->o.watch = NULL; /* copied */
     if (st == ROSE_OK && !allocate(s))
@@ -140,8 +168,6 @@ void rose_sched_destroy(rose_sched *s)
     free(s->needs);
     free(s->free_lanes);
     free(s->tables);
-    free(s->n_pages);
-    free(s->tickets);
     free(s->window);
     free(s->ids);
     free(s->items);
@@ -184,8 +210,8 @@ static void prefill_remove(rose_sched *s, uint32_t i)
 
 /* ---- events ---- */
 
-rose_status rose_sched_check(const rose_sched_opts *o, uint32_t total_pages, uint32_t n_prompt,
-                             uint32_t max_tokens, rose_err *err)
+rose_status rose_sched_check(const rose_sched_opts *o, uint32_t n_prompt, uint32_t max_tokens,
+                             rose_err *err)
 {
     if (n_prompt == 0) return rose_fail(err, ROSE_E_INVAL, "the prompt is empty");
     if (max_tokens == 0) return rose_fail(err, ROSE_E_INVAL, "max_tokens is 0");
@@ -198,19 +224,21 @@ rose_status rose_sched_check(const rose_sched_opts *o, uint32_t total_pages, uin
         return rose_fail(err, ROSE_E_INVAL,
                          "the prompt has %u tokens: without chunked prefill a step takes %u",
                          n_prompt, o->max_step_tokens);
-    uint32_t need = pages_for(o, n_prompt + max_tokens);
-    if (need > total_pages)
-        return rose_fail(err, ROSE_E_INVAL,
-                         "%u prompt and %u output tokens need %u KV pages: the pool has %u",
-                         n_prompt, max_tokens, need, total_pages);
+    for (uint32_t p = 0; p < o->n_pools; p++) {
+        const uint32_t n = n_prompt + max_tokens, total = rose_kv_pages_total(o->pools[p]);
+        const uint32_t need = pages_for(o, n) - rose_sched_keeps(o, p, n - 2);
+        if (need > total)
+            return rose_fail(err, ROSE_E_INVAL,
+                             "%u prompt and %u output tokens need %u KV pages: the pool has %u",
+                             n_prompt, max_tokens, need, total);
+    }
     return ROSE_OK;
 }
 
 rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32_t *seq)
 {
     *seq = NONE;
-    rose_status st =
-        rose_sched_check(&s->o, rose_kv_pages_total(s->pages), r->n_prompt, r->max_tokens, NULL);
+    rose_status st = rose_sched_check(&s->o, r->n_prompt, r->max_tokens, NULL);
     if (st != ROSE_OK) return st;
     if (s->waiting.n_waiting - s->n_preempted == s->o.max_queued) return ROSE_E_FULL;
     uint32_t i = s->free_seq; /* a free node exists: at most max_seqs sequences have begun */
@@ -231,7 +259,7 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
                     .key = (int64_t)r->arrival + priority * (int64_t)s->o.priority_age,
                     .order = ++s->n_arrivals,
                     .salt = r->salt,
-                    .match_page = ROSE_KV_NO_PAGE};
+                    .node = ROSE_KV_NONE};
     rose_waitq_insert(&s->waiting, i, q->key, q->order);
     *seq = i;
     return ROSE_OK;
@@ -241,6 +269,14 @@ void rose_sched_allow(rose_sched *s, uint32_t seq)
 {
     assert(s->seqs[seq].guided);
     s->seqs[seq].held = false;
+}
+
+void rose_sched_give_back(rose_sched *s, const rose_seq *q)
+{
+    for (uint32_t k = 0; k < s->o.n_pools; k++)
+        rose_kv_prefix_release(s->prefix, k, rose_sched_table(s, q, k) + q->own[k].from,
+                               q->own[k].end - q->own[k].from);
+    rose_kv_prefix_move(s->prefix, q->node, ROSE_KV_NONE);
 }
 
 /* For a PREFILL or DECODE sequence: frees its lane and pages. Full pages stay in the prefix
@@ -256,7 +292,8 @@ static void leave_lane(rose_sched *s, uint32_t i)
         s->seqs[moved].index = q->index;
     }
     rose_sched_index_pages(s, i);
-    rose_kv_prefix_release(s->prefix, rose_sched_table(s, q), s->n_pages[q->lane]);
+    rose_sched_give_back(s, q);
+    q->node = ROSE_KV_NONE;
     s->free_lanes[s->n_free_lanes++] = q->lane;
 }
 
@@ -303,7 +340,7 @@ static void preempt(rose_sched *s, rose_sched_plan *p, uint32_t i)
     leave_lane(s, i);
     if (q->n_peak < q->n_done) q->n_peak = q->n_done;
     q->n_done = q->match_n = 0;
-    q->match_page = ROSE_KV_NO_PAGE;
+    q->match_version = 0; /* of nothing */
     q->state = ROSE_SEQ_WAITING;
     rose_waitq_insert(&s->waiting, i, q->key, q->order);
     s->n_preempted++;
@@ -322,25 +359,62 @@ static uint32_t victim(const rose_sched *s)
     return v;
 }
 
-/* Takes one more page for sequence i (DECODE). If there is none, running sequences are preempted
- * from the highest key down, perhaps i itself. A sequence that runs alone is never preempted
- * here, because one that could never fit was refused. */
+/* Drops the pages that the next row of q does not read. The index may keep them. */
+static void drop_behind(rose_sched *s, rose_seq *q)
+{
+    for (uint32_t k = 0; k < s->o.n_pools; k++) {
+        rose_kv_span *h = &q->own[k];
+        const uint32_t from = rose_sched_keeps(&s->o, k, q->n_done);
+        if (from <= h->from) continue;
+        rose_kv_prefix_release(s->prefix, k, rose_sched_table(s, q, k) + h->from, from - h->from);
+        h->from = from;
+    }
+}
+
+/* Takes the pages for the next row of sequence i (PREFILL, DECODE). If there is none, running
+ * sequences are preempted from the highest key down, perhaps i itself. A sequence that runs alone
+ * is never preempted here, because one that could never fit was refused. */
 static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
-    uint32_t page;
-    while (rose_kv_prefix_take(s->prefix, &page, 1) != ROSE_OK) {
-        uint32_t v = victim(s);
-        preempt(s, p, v);
-        if (v == i) return;
+    drop_behind(s, q);
+    for (uint32_t k = 0; k < s->o.n_pools; k++) {
+        rose_kv_span *h = &q->own[k];
+        if (h->end * s->o.page_tokens > q->n_done) continue;
+        while (rose_kv_prefix_take(s->prefix, k, &rose_sched_table(s, q, k)[h->end], 1) !=
+               ROSE_OK) {
+            uint32_t v = victim(s);
+            preempt(s, p, v);
+            if (v == i) return;
+        }
+        h->end++;
     }
-    rose_sched_table(s, q)[s->n_pages[q->lane]++] = page;
-    q->check_at += s->o.page_tokens;
+    q->check_at = q->own[0].end * s->o.page_tokens;
+}
+
+/* Takes pages for the next n rows of q as far as there are some besides one for each decode.
+ * Returns for how many rows there are pages; 0 only if a prompt before it takes the next ones. */
+static uint32_t grow_piece(rose_sched *s, rose_seq *q, uint32_t n)
+{
+    const uint32_t pt = s->o.page_tokens;
+    drop_behind(s, q);
+    for (uint32_t k = 0; k < s->o.n_pools; k++) {
+        rose_kv_span *h = &q->own[k];
+        const uint32_t end = (q->n_done + n - 1) / pt + 1;
+        uint32_t spare = rose_kv_prefix_n_available(s->prefix, k);
+        if (end <= h->end) continue;
+        spare -= spare < s->n_decode ? spare : s->n_decode;
+        if (spare > end - h->end) spare = end - h->end;
+        (void)rose_kv_prefix_take(s->prefix, k, rose_sched_table(s, q, k) + h->end, spare);
+        h->end += spare;
+        if (n > h->end * pt - q->n_done) n = h->end * pt - q->n_done;
+    }
+    return n;
 }
 
 /* Finishes the last step. Full pages of prompts enter the index. Sequences that are complete
- * leave their lanes, and the others get the page that they write next. This happens before
- * planning, so that no preempted sequence is in the plan. */
+ * leave their lanes. Those that decode, and the first that prefills, get the page that they write
+ * next. This happens before planning, so that no preempted sequence is in the plan. */
 static void settle(rose_sched *s, rose_sched_plan *p)
 {
     for (uint32_t k = 0; k < s->n_needs; k++) {
@@ -358,6 +432,7 @@ static void settle(rose_sched *s, rose_sched_plan *p)
         const rose_seq *q = &s->seqs[s->needs[k]];
         if (q->state == ROSE_SEQ_DECODE && q->n_done == q->check_at) grow(s, p, s->needs[k]);
     }
+    if (s->prefill_first != NONE) grow(s, p, s->prefill_first);
     s->n_needs = 0;
 }
 
@@ -383,9 +458,9 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
     it->seq = i;
     it->pos = q->n_done;
     it->n = n;
-    it->ticket = s->tickets[q->lane];
-    it->pages = rose_sched_table(s, q);
-    it->n_pages = s->n_pages[q->lane];
+    it->own = q->own;
+    for (uint32_t k = 0; k < s->o.n_pools; k++)
+        it->table[k] = rose_sched_table(s, q, k);
     q->n_done += n;
     it->n_outs = q->n_done == q->n_known;
     if (it->n_outs > 0) {
@@ -418,7 +493,6 @@ void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i)
     rose_seq *q = &s->seqs[i];
     rose_waitq_remove(&s->waiting, i);
     q->lane = s->free_lanes[--s->n_free_lanes];
-    s->tickets[q->lane] = ++s->n_tickets;
     q->n_indexed = q->match_n;
     q->n_done = q->match_n * s->o.page_tokens;
     q->state = ROSE_SEQ_PREFILL;
@@ -444,6 +518,8 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     uint32_t n = q->n_known - q->n_done, left = rose_sched_prefill_left(s, p), pos = q->n_done;
     if (n > s->o.prefill_chunk_size) n = s->o.prefill_chunk_size;
     if (n > left) n = left;
+    n = grow_piece(s, q, n);
+    if (n == 0) return;
     bool complete = n == q->n_known - q->n_done;
     plan_rows(s, p, i, n);
     p->n_prefill_seqs++;
@@ -455,7 +531,7 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     if (!complete) return;
     prefill_remove(s, i);
     q->state = ROSE_SEQ_DECODE;
-    q->check_at = s->n_pages[q->lane] * s->o.page_tokens;
+    q->check_at = q->own[0].end * s->o.page_tokens;
     q->index = s->n_decode;
     s->decode[s->n_decode++] = i;
 }

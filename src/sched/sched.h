@@ -18,16 +18,21 @@
  * the first `lookahead` and takes shorter ones first, so that they pass one that does not fit.
  * After force_fifo_every - 1 such rounds in a row, no sequence passes until that one is in.
  *
- * Pages: the pages of a prompt are taken at admission, the others when they are needed. When none
- * is left, idle pages of the prefix index are evicted first. Then the running sequence with the
- * highest key is preempted. It gives its pages back and waits under its old key, to compute its
- * prompt and its sampled tokens again. The sequence with the lowest key is never preempted.
+ * Pages: there are one or more pools, and a sequence has a page table for each. In a pool with a
+ * window it drops the pages that its next row does not read. Admission takes the pages of a prompt,
+ * as many as a sequence ever holds of that pool; the others are taken when they are needed, for a
+ * long piece of a prompt only as far as there are some. When none is left, idle pages of the prefix
+ * index are evicted first. Then the running sequence with the highest key is preempted. It gives
+ * its pages back and waits under its old key, to compute its prompt and its sampled tokens again.
+ * The sequence with the lowest key is never preempted. A page that is given back may have a new
+ * owner in the next plan, while a step that reads it is in flight: steps run in order.
  *
  * Prefixes: full pages enter the index (kv/prefix.h). Pages of a prompt enter one step after they
  * are computed; pages of generated text enter within about page_tokens steps, or at the end. An
- * admitted sequence starts after the longest path that it finds there, with at least one token to
- * compute. If another sequence is just computing the next page of a prompt, the prompt waits for
- * that page. So n choices of one prompt, or many requests with one system prompt, compute it once.
+ * admitted sequence starts after the longest path that it finds there with all the pages that its
+ * next row reads, and has at least one token to compute. If another sequence is just computing the
+ * next page of a prompt, the prompt waits for that page. So n choices of one prompt, or many
+ * requests with one system prompt, compute it once.
  *
  * Goals: the cost of past steps (rose_sched_observe) predicts the cost of the next one. With
  * itl_goal_ns set, prompt rows and admissions are limited so that a step with decodes stays within
@@ -47,7 +52,15 @@ typedef enum rose_admission { ROSE_ADMISSION_FIFO, ROSE_ADMISSION_PACK } rose_ad
 /* Writes the ids of positions [pos, pos + n) of a sequence, all of them known, to out. */
 typedef void rose_sched_ids_fn(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out);
 
+/* The first position whose page a sequence must hold before a row at `pos` is computed. Does not
+ * fall when pos rises; window 0: 0. */
+typedef uint32_t rose_sched_keeps_fn(uint32_t window, uint32_t pos);
+
 typedef struct rose_sched_opts {
+    uint32_t n_pools; /* 1 .. ROSE_KV_MAX_POOLS; one without window comes first */
+    rose_kv_pages *pools[ROSE_KV_MAX_POOLS]; /* borrowed, outlive the scheduler */
+    uint32_t windows[ROSE_KV_MAX_POOLS];     /* of the pools; 0 = none */
+    rose_sched_keeps_fn *keeps_from;
     uint32_t max_seqs;           /* running sequences, 1 .. 4096 */
     uint32_t max_step_tokens;    /* rows of a step, >= max_seqs */
     uint32_t max_model_len;      /* tokens of a sequence, prompt and output, 2 .. 2^28 */
@@ -92,16 +105,20 @@ typedef struct rose_sched_request {
     uint64_t due_ns;  /* when its first token is due, on the clock of rose_sched_late; 0 = never */
 } rose_sched_request;
 
+typedef struct rose_kv_span {
+    uint32_t from, end;
+} rose_kv_span;
+
 /* One sequence's part of a step. */
 typedef struct rose_sched_item {
-    uint32_t seq;          /* its handle */
-    uint32_t pos;          /* first position to compute */
-    uint32_t n;            /* rows: positions pos .. pos + n - 1 */
-    uint32_t n_outs;       /* the last rows, as many, each sample the token after them; 0 or 1 */
-    uint64_t ticket;       /* of the page table, 1, 2, ...: unique in the scheduler's life. (ticket,
-                              n_pages) tells whether a copy of the table is current */
-    const uint32_t *pages; /* [n_pages] pages in order of position; borrowed until the next call */
-    uint32_t n_pages;
+    uint32_t seq;    /* its handle */
+    uint32_t pos;    /* first position to compute */
+    uint32_t n;      /* rows: positions pos .. pos + n - 1 */
+    uint32_t n_outs; /* the last rows, as many, each sample the token after them; 0 or 1 */
+    /* Page tables, one a pool, in order of position; borrowed until the next call. Pages at places
+     * from .. end - 1 are the sequence's; entries before them are any pages. */
+    const uint32_t *table[ROSE_KV_MAX_POOLS];
+    const rose_kv_span *own; /* [n_pools], borrowed too */
 } rose_sched_item;
 
 typedef struct rose_sched_plan {
@@ -124,15 +141,15 @@ typedef struct rose_sched_stats {
 
 typedef struct rose_sched rose_sched;
 
-/* pages: borrowed, outlives the scheduler. Errors: INVAL (an option is out of range), NOMEM. */
-rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_kv_pages *pages,
-                              rose_err *err);
+/* Errors: INVAL (an option is out of range, or a pool with a window has too few pages for one
+ * sequence), NOMEM. */
+rose_status rose_sched_create(rose_sched **out, const rose_sched_opts *o, rose_err *err);
 void rose_sched_destroy(rose_sched *s); /* accepts NULL; drops all pages */
 
 /* Tells whether such a sequence could ever run. Pure: any thread. Errors: INVAL and why.
  * n_prompt >= 1, max_tokens >= 1, their sum at most max_model_len. */
-rose_status rose_sched_check(const rose_sched_opts *o, uint32_t total_pages, uint32_t n_prompt,
-                             uint32_t max_tokens, rose_err *err);
+rose_status rose_sched_check(const rose_sched_opts *o, uint32_t n_prompt, uint32_t max_tokens,
+                             rose_err *err);
 
 /* Event: a sequence arrives and waits. *seq is its handle, 0 .. max_seqs + max_queued - 1, until
  * it is finished. Errors: INVAL (as rose_sched_check, without text), FULL (max_queued sequences

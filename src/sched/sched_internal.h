@@ -37,8 +37,10 @@ typedef struct rose_seq {
     uint32_t lane;  /* PREFILL, DECODE */
     uint32_t index; /* DECODE: place in decode[] */
     uint32_t n_done, n_known, n_max;
-    uint32_t check_at;         /* DECODE: when n_done reaches this, its pages are full */
-    uint32_t n_indexed;        /* table[0..n_indexed) is a path of the prefix index */
+    uint32_t check_at;  /* DECODE: when n_done reaches this, its pages are full */
+    uint32_t n_indexed; /* the first n_indexed pages are a path of the prefix index */
+    uint32_t node;      /* the last node of this path, held; WAITING: of match_n, not held */
+    rose_kv_span own[ROSE_KV_MAX_POOLS]; /* pages, by place in the tables */
     uint32_t prev, next;       /* PREFILL: neighbours in the list; `next` also chains free nodes */
     uint32_t n_prompt, n_peak; /* n_peak is the value of n_done before the last preemption */
     uint32_t n_cached;         /* tokens found at the first admission */
@@ -46,11 +48,12 @@ typedef struct rose_seq {
     uint64_t order;
     rose_kv_salt salt;
     uint64_t due_ns; /* 0 = never */
-    /* WAITING: the length and last page of the path found in the index when it had evicted
-     * match_evicted pages */
-    uint32_t match_n, match_page;
-    uint64_t match_evicted;
-    bool match_miss; /* the index lacks the next page, whose hash is next_hash */
+    /* WAITING: a path of the index with match_n nodes has all the pages that are needed after it.
+     * The search went on to walk_n nodes; the last run[p] of them have pages in pool p. It counts
+     * while the index has the version match_version. */
+    uint32_t match_n, walk_n, walk_node, run[ROSE_KV_MAX_POOLS];
+    uint64_t match_version;
+    bool match_miss; /* the next page, whose hash is next_hash, must be computed */
     uint64_t next_hash;
 } rose_seq;
 
@@ -64,16 +67,17 @@ typedef struct rose_sched_pending {
 } rose_sched_pending;
 
 struct rose_sched {
-    rose_sched_opts o;      /* zeros replaced by what they stand for */
-    rose_kv_pages *pages;   /* borrowed */
-    rose_kv_prefix *prefix; /* owned */
-    uint32_t stride;        /* pages of the longest sequence */
+    rose_sched_opts o;                /* zeros replaced by what they stand for */
+    rose_kv_prefix *prefix;           /* owned */
+    uint32_t stride;                  /* pages of the longest sequence */
+    uint32_t span[ROSE_KV_MAX_POOLS]; /* the most pages that a row needs; without chunked prefill
+                                       * the most that a piece needs */
     uint32_t n_begun, n_preempted, n_decode, n_free_lanes, n_needs;
     uint32_t free_seq; /* chain of free nodes */
     uint32_t prefill_first, prefill_last;
     uint32_t index_at;     /* place in decode[] whose generated pages enter the index next */
     uint32_t decode_start; /* the sequence that gets the first row when rows are too few for all */
-    uint64_t n_tickets, n_arrivals;
+    uint64_t n_arrivals;
     uint64_t passed_head; /* PACK: order number of the passed first sequence, and in how many rounds
                              it was passed */
     uint32_t n_passed;
@@ -92,9 +96,7 @@ struct rose_sched {
     uint32_t *needs;  /* [max_seqs] handles to look at before the next plan: to index or grow their
                          page tables, or because all is sampled */
     uint32_t *free_lanes;   /* [max_seqs] */
-    uint32_t *tables;       /* [max_seqs][stride] page tables, by lane */
-    uint32_t *n_pages;      /* [max_seqs] by lane */
-    uint64_t *tickets;      /* [max_seqs] by lane */
+    uint32_t *tables;       /* [max_seqs][n_pools][stride] page tables, by lane; always pages */
     uint32_t *window;       /* [lookahead] */
     uint32_t *ids;          /* [page_tokens] */
     rose_sched_item *items; /* [max_seqs] */
@@ -103,9 +105,15 @@ struct rose_sched {
 
 /* ---- sched.c ---- */
 
-static inline uint32_t *rose_sched_table(const rose_sched *s, const rose_seq *q)
+static inline uint32_t *rose_sched_table(const rose_sched *s, const rose_seq *q, uint32_t pool)
 {
-    return s->tables + (size_t)q->lane * s->stride;
+    return s->tables + ((size_t)q->lane * s->o.n_pools + pool) * s->stride;
+}
+
+/* The place of the first page that a sequence must hold in a pool before a row at `pos`. */
+static inline uint32_t rose_sched_keeps(const rose_sched_opts *o, uint32_t pool, uint32_t pos)
+{
+    return o->keeps_from(o->windows[pool], pos) / o->page_tokens;
 }
 
 static inline bool rose_seq_before(const rose_seq *a, const rose_seq *b)
@@ -113,12 +121,14 @@ static inline bool rose_seq_before(const rose_seq *a, const rose_seq *b)
     return a->key != b->key ? a->key < b->key : a->order < b->order;
 }
 
+/* Gives all pages in q's tables back, and its node. */
+void rose_sched_give_back(rose_sched *s, const rose_seq *q);
 /* Returns how many rows a prompt may still take in this step. */
 uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p);
 /* Tells whether q is held and its next piece would end in a sample: its prompt has `rest` rows to
  * compute, and the step takes `left` of them. */
 bool rose_sched_must_wait(const rose_sched *s, const rose_seq *q, uint32_t rest, uint32_t left);
-/* Moves sequence i from the queue to PREFILL, on the topmost free lane, whose table is filled. */
+/* Moves sequence i from the queue to PREFILL, on the topmost free lane, whose tables are filled. */
 void rose_sched_begin(rose_sched *s, rose_sched_plan *p, uint32_t i);
 /* Plans the next piece of the prompt of sequence i (PREFILL). */
 void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i);
@@ -138,7 +148,7 @@ void rose_sched_note_end(rose_sched *s, const rose_seq *q); /* of one that had b
 /* Puts the full pages of sequence i into the index. If another sequence has meanwhile entered an
  * equal page, sequence i uses that page instead of its own. */
 void rose_sched_index_pages(rose_sched *s, uint32_t i);
-/* Finds how far the index has the known tokens of i (WAITING); sets match_n and match_page. */
+/* Finds how far the index has the known tokens of i (WAITING); sets match_n and node. */
 void rose_sched_match(rose_sched *s, uint32_t i);
 
 bool rose_sched_pending_create(rose_sched_pending *t, uint32_t max_seqs);

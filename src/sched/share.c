@@ -2,6 +2,7 @@
  * path, and the set of pages that are being computed. It reads token ids only through the
  * callback of the options, one page at a time. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "sched/sched_internal.h"
 
@@ -16,48 +17,57 @@ static uint64_t read_page(rose_sched *s, uint32_t i, uint32_t k, uint32_t parent
 void rose_sched_index_pages(rose_sched *s, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
-    uint32_t *table = rose_sched_table(s, q), pt = s->o.page_tokens;
+    uint32_t pt = s->o.page_tokens;
     if (!s->o.prefix_cache) return;
     for (; q->n_done - q->n_indexed * pt >= pt; q->n_indexed++) {
-        uint32_t k = q->n_indexed, parent = k > 0 ? table[k - 1] : ROSE_KV_NO_PAGE;
-        uint64_t h = read_page(s, i, k, parent);
-        uint32_t same = rose_kv_prefix_find(s->prefix, h, parent, q->salt, s->ids);
-        if (same == ROSE_KV_NO_PAGE) {
-            rose_kv_prefix_insert(s->prefix, h, parent, q->salt, s->ids, table[k]);
-            continue;
+        uint64_t h = read_page(s, i, q->n_indexed, q->node);
+        uint32_t node = rose_kv_prefix_find(s->prefix, h, q->node, q->salt, s->ids);
+        if (node == ROSE_KV_NONE)
+            node = rose_kv_prefix_insert(s->prefix, h, q->node, q->salt, s->ids);
+        if (node == ROSE_KV_NONE) return;
+        rose_kv_prefix_move(s->prefix, q->node, node);
+        q->node = node;
+        /* If another sequence has computed the page too, with the same bits, one page is enough.
+         * Holding the index's own pages keeps its order of eviction right. */
+        for (uint32_t k = 0; k < s->o.n_pools; k++) {
+            uint32_t *page = &rose_sched_table(s, q, k)[q->n_indexed];
+            if (q->n_indexed >= q->own[k].from)
+                *page = rose_kv_prefix_share(s->prefix, node, k, *page);
         }
-        /* Two sequences computed the page at the same time, with the same bits, so one page is
-         * enough. Holding the index's own pages keeps its order of eviction right. */
-        rose_kv_prefix_acquire(s->prefix, &same, 1);
-        rose_kv_prefix_release(s->prefix, &table[k], 1);
-        table[k] = same;
-        s->tickets[q->lane] = ++s->n_tickets;
     }
 }
 
 void rose_sched_match(rose_sched *s, uint32_t i)
 {
     rose_seq *q = &s->seqs[i];
-    uint64_t evicted = rose_kv_prefix_n_evicted(s->prefix);
+    uint64_t version = rose_kv_prefix_version(s->prefix);
     /* the last known token is always computed, because its logits are needed */
     uint32_t limit = q->no_lookup ? 0 : (q->n_known - 1) / s->o.page_tokens;
-    if (q->match_evicted != evicted) {
-        q->match_evicted = evicted;
-        q->match_n = 0;
-        q->match_page = ROSE_KV_NO_PAGE;
+    if (q->match_version != version) {
+        q->match_version = version;
+        q->match_n = q->walk_n = 0;
+        q->node = q->walk_node = ROSE_KV_NONE;
+        memset(q->run, 0, sizeof q->run);
     }
-    q->match_miss = false;
-    while (q->match_n < limit) {
-        q->next_hash = read_page(s, i, q->match_n, q->match_page);
-        uint32_t page =
-            rose_kv_prefix_find(s->prefix, q->next_hash, q->match_page, q->salt, s->ids);
-        if (page == ROSE_KV_NO_PAGE) {
-            q->match_miss = true;
-            return;
+    while (q->walk_n < limit) {
+        uint64_t h = read_page(s, i, q->walk_n, q->walk_node);
+        uint32_t node = rose_kv_prefix_find(s->prefix, h, q->walk_node, q->salt, s->ids);
+        bool whole = true;
+        if (q->walk_n == q->match_n) q->next_hash = h;
+        if (node == ROSE_KV_NONE) break;
+        q->walk_node = node;
+        q->walk_n++;
+        for (uint32_t k = 0; k < s->o.n_pools; k++) {
+            const bool there = rose_kv_prefix_page(s->prefix, node, k) != ROSE_KV_NONE;
+            q->run[k] = there ? q->run[k] + 1 : 0;
+            if (q->walk_n - q->run[k] > rose_sched_keeps(&s->o, k, q->walk_n * s->o.page_tokens))
+                whole = false;
         }
-        q->match_page = page;
-        q->match_n++;
+        if (!whole) continue;
+        q->match_n = q->walk_n;
+        q->node = node;
     }
+    q->match_miss = q->match_n < limit;
 }
 
 /* ---- pages that are being computed ---- */
@@ -96,7 +106,7 @@ void rose_sched_pending_add(rose_sched *s, uint32_t i)
     /* the last id of a preempted sequence may not be known yet */
     uint32_t known = q->n_known > q->n_prompt ? q->n_known - 1 : q->n_known;
     if (known - k * s->o.page_tokens < s->o.page_tokens) return; /* no full page to come */
-    uint64_t h = read_page(s, i, k, k > 0 ? rose_sched_table(s, q)[k - 1] : ROSE_KV_NO_PAGE);
+    uint64_t h = read_page(s, i, k, q->node);
     uint32_t at = slot(&s->pending, h);
     s->pending.hashes[at] = h;
     s->pending.marks[at] = s->pending.mark;

@@ -88,8 +88,11 @@ rose_sched_load rose_sched_get_load(const rose_sched *s)
     l.busy_ns = busy * l.row_ns;
     l.n_free = places;
     if (s->n_ends == 0) return l;
-    double fit = rose_kv_prefix_n_available(s->prefix) / s->mean_pages;
-    if (fit < places) l.n_free = (uint32_t)fit;
+    for (uint32_t k = 0; k < s->o.n_pools; k++) {
+        double need = s->mean_pages < s->span[k] ? s->mean_pages : s->span[k];
+        double fit = rose_kv_prefix_n_available(s->prefix, k) / need;
+        if (fit < l.n_free) l.n_free = (uint32_t)fit;
+    }
     /* with all places taken, one sequence ends every mean_output / full steps */
     uint32_t full = l.n_running + l.n_free > 0 ? l.n_running + l.n_free : 1;
     l.place_ns = s->mean_output / full * drag * rose_sched_cost_ns(&s->cost, full, 0);

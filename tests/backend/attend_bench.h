@@ -170,7 +170,7 @@ static double bench_unit(bench_job *j, const rose_cuda_item *items, uint32_t n, 
     rose_attend_unit *units = calloc(l.max_units, sizeof *units);
     rose_attend_fold *folds = calloc(n, sizeof *folds);
     assert_true(units != NULL && folds != NULL);
-    const rose_attend_cutting c = rose_attend_cut_by(&l, items, n, 0, unit, units, folds);
+    const rose_attend_cutting c = rose_attend_cut(&l, items, n, 0, unit, units, folds);
     void *dev[] = {at_device(&c, sizeof c), at_device(units, c.n_units * sizeof *units),
                    at_device(folds, n * sizeof *folds)};
     j->a.cutting = dev[0];

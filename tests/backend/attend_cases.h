@@ -214,7 +214,7 @@ static at_step at_divide(const at_problem *p, rose_cuda_attend *a, const rose_cu
     rose_attend_fold *folds = (rose_attend_fold *)calloc(n, sizeof *folds);
     float *poison = (float *)malloc(l.bytes);
     assert_true(units != NULL && folds != NULL && poison != NULL);
-    rose_attend_cutting c = rose_attend_cut_by(&l, items, n, a->window, unit, units, folds);
+    rose_attend_cutting c = rose_attend_cut(&l, items, n, a->window, unit, units, folds);
     assert_true(c.n_units <= l.max_units && c.n_folds == n);
     for (uint32_t i = 0; i < c.n_units; i++) { /* rows of a sequence are written together */
         uint32_t j = units[i].item;

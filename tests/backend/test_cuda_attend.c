@@ -300,7 +300,7 @@ static void check_cut(const rose_attend_limits *l, const rose_cuda_item *items, 
     rose_attend_unit *units = calloc(l->max_units + 1, sizeof *units);
     rose_attend_fold *folds = calloc(n, sizeof *folds);
     assert_true(units != NULL && folds != NULL);
-    const rose_attend_cutting c = rose_attend_cut_by(l, items, n, window, unit, units, folds);
+    const rose_attend_cutting c = rose_attend_cut(l, items, n, window, unit, units, folds);
     const uint32_t size = c.inner ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT;
     uint32_t at = 0, part = 0;
     assert_true(c.n_units <= l->max_units);

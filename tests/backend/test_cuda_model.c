@@ -493,6 +493,7 @@ static void test_few_rows(void **state)
     for (int shape = 0; shape < 2; shape++) {
         rose_model *m = fx_model(&shapes[shape], fx_seed() + (uint64_t)shape);
         for (int t = 0; t < N_TYPES; t++) {
+            m->arch.kinds[0].mixer.window = t == shape ? 100 : 0;
             fx_backend f = fx_open(m, g_types[t], NULL, 0, 1);
             fx_seq want = fx_run_alone(m, &f, 470, 700, 100);
             for (uint32_t i = 0; i < 12; i++) {

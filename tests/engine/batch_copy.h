@@ -14,7 +14,7 @@ typedef struct batch_copy {
     uint32_t *tokens, *pages;
     rose_batch_seq *seqs;
     rose_batch_out *outs;
-    uint32_t stride;
+    uint32_t stride, n_pools;
 } batch_copy;
 
 static inline void batch_copy_create(batch_copy *c, const rose_memory_plan *p)
@@ -23,7 +23,8 @@ static inline void batch_copy_create(batch_copy *c, const rose_memory_plan *p)
     memset(c, 0, sizeof *c);
     c->stride = (p->max_model_len - 1) / ROSE_KV_PAGE_TOKENS + 1;
     c->tokens = calloc(rows, sizeof *c->tokens);
-    c->pages = calloc(seqs * c->stride, sizeof *c->pages);
+    c->n_pools = p->n_pools;
+    c->pages = calloc(seqs * c->n_pools * c->stride, sizeof *c->pages);
     c->seqs = calloc(seqs, sizeof *c->seqs);
     c->outs = calloc(rows, sizeof *c->outs);
 }
@@ -46,10 +47,11 @@ static inline void batch_copy_take(batch_copy *c, const rose_batch *b)
     if (b->n_outputs > 0) memcpy(c->outs, b->outs, b->n_outputs * sizeof *c->outs);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         rose_batch_seq *q = &c->seqs[i];
-        uint32_t *to = c->pages + (size_t)i * c->stride;
-        memcpy(to, q->table[0], ((q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1) * sizeof *to);
-        for (int k = 0; k < ROSE_MAX_POOLS; k++)
-            q->table[k] = to;
+        const uint32_t n = (q->pos + q->n - 1) / ROSE_KV_PAGE_TOKENS + 1;
+        for (uint32_t k = 0; k < c->n_pools; k++) {
+            uint32_t *to = c->pages + ((size_t)i * c->n_pools + k) * c->stride;
+            q->table[k] = memcpy(to, q->table[k], n * sizeof *to);
+        }
     }
     c->b.tokens = c->tokens;
     c->b.seqs = c->seqs;

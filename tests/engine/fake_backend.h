@@ -1,7 +1,8 @@
 /* A backend whose "model" is a hash: the state after a token is mix(state before, id, position),
  * kept per position in the KV pages, and the next id is a function of the last state, the seed and
  * the position. It distrusts every batch: structure, page ids, positions, and that what it reads
- * from the pages is what this very sequence wrote there. One instance per process.
+ * from the pages is what this very sequence wrote there, in each pool (fake_pools). One instance
+ * per process.
  *
  * fake_ahead_ops is the same, but lazy: a step is computed when it is collected, from a copy of the
  * batch, after the next one was accepted; so that everything that is touched too early shows. */
@@ -27,6 +28,18 @@ typedef struct fake_cell {
     uint32_t pos, id;
 } fake_cell;
 
+typedef struct fake_pool {
+    fake_cell *cells;
+    uint64_t *page_step; /* the step that last wrote the page */
+    uint32_t *page_seq;  /* and its row in that batch */
+    uint64_t *read_step; /* the step that last read the page */
+    uint32_t *read_seq;  /* and a row that did */
+} fake_pool;
+
+/* Of the plan; n_blocks 0 = o->kv_pages. fake_reset leaves them. */
+static rose_pool fake_pools[ROSE_MAX_POOLS];
+static uint32_t fake_n_pools = 1;
+
 typedef struct fake_backend {
     /* set by the test before open */
     uint64_t fail_step, fail_collect; /* this step fails; 0 = never */
@@ -43,11 +56,7 @@ typedef struct fake_backend {
     _Atomic int opened, closed;
     /* engine thread */
     rose_memory_plan plan;
-    fake_cell *cells;
-    uint64_t *page_step; /* the step that last wrote the page */
-    uint32_t *page_seq;  /* and its row in that batch */
-    uint64_t *read_step; /* the step that last read the page */
-    uint32_t *read_seq;  /* and a row that did */
+    fake_pool pools[ROSE_MAX_POOLS];
     /* by step % 2 */
     uint32_t *ids[2];
     uint32_t n_outputs[2];
@@ -114,8 +123,12 @@ static rose_status fake_plan(const rose_model *m, const rose_backend_opts *o, ro
                               .max_model_len =
                                   o->max_model_len ? o->max_model_len : m->arch.max_positions,
                               .n_threads = 1,
-                              .n_pools = 1,
-                              .pools = {{.n_blocks = o->kv_pages, .tokens = ROSE_KV_PAGE_TOKENS}}};
+                              .n_pools = fake_n_pools};
+    for (uint32_t k = 0; k < fake_n_pools; k++) {
+        out->pools[k] = fake_pools[k];
+        out->pools[k].tokens = ROSE_KV_PAGE_TOKENS;
+        if (fake_pools[k].n_blocks == 0) out->pools[k].n_blocks = o->kv_pages;
+    }
     return ROSE_OK;
 }
 
@@ -127,11 +140,15 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
     atomic_fetch_add(&fake.opened, 1);
     if (fake.fail_open) return rose_fail(err, ROSE_E_BACKEND, "opened to fail");
     fake.plan = *p;
-    fake.cells = calloc((size_t)p->pools[0].n_blocks * ROSE_KV_PAGE_TOKENS, sizeof *fake.cells);
-    fake.page_step = calloc(p->pools[0].n_blocks, sizeof *fake.page_step);
-    fake.page_seq = calloc(p->pools[0].n_blocks, sizeof *fake.page_seq);
-    fake.read_step = calloc(p->pools[0].n_blocks, sizeof *fake.read_step);
-    fake.read_seq = calloc(p->pools[0].n_blocks, sizeof *fake.read_seq);
+    for (uint32_t k = 0; k < p->n_pools; k++) {
+        const size_t n = p->pools[k].n_blocks;
+        fake_pool *l = &fake.pools[k];
+        l->cells = calloc(n * ROSE_KV_PAGE_TOKENS, sizeof *l->cells);
+        l->page_step = calloc(n, sizeof *l->page_step);
+        l->page_seq = calloc(n, sizeof *l->page_seq);
+        l->read_step = calloc(n, sizeof *l->read_step);
+        l->read_seq = calloc(n, sizeof *l->read_seq);
+    }
     fake.given = calloc(p->max_step_tokens, sizeof *fake.given);
     for (int i = 0; i < 2; i++) {
         fake.ids[i] = calloc(p->max_step_tokens, sizeof *fake.ids[i]);
@@ -140,40 +157,48 @@ static rose_status fake_open(void **ctx, const rose_model *m, const rose_backend
     return ROSE_OK;
 }
 
-static fake_cell *fake_at(const uint32_t *table, uint32_t pos)
+static uint32_t fake_page(const rose_batch_seq *q, uint32_t k, uint32_t pos)
 {
-    uint32_t page = table[pos / ROSE_KV_PAGE_TOKENS];
-    if (page >= fake.plan.pools[0].n_blocks) {
-        fake_check(false, "a page id out of range");
-        page = 0;
-    }
-    return &fake.cells[(size_t)page * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS];
+    const uint32_t page = q->table[k][pos / ROSE_KV_PAGE_TOKENS];
+    const bool ok = page < fake.plan.pools[k].n_blocks;
+    fake_check(ok, "a page id out of range");
+    return ok ? page : 0;
+}
+
+static fake_cell *fake_at(const rose_batch_seq *q, uint32_t k, uint32_t pos)
+{
+    const size_t page = fake_page(q, k, pos);
+    return &fake.pools[k].cells[page * ROSE_KV_PAGE_TOKENS + pos % ROSE_KV_PAGE_TOKENS];
 }
 
 /* The sequences of a step run side by side: none may read what another writes in it. */
-static void fake_read(const uint32_t *table, uint32_t end, uint32_t s, uint64_t step)
+static void fake_read(const rose_batch_seq *q, uint32_t k, uint32_t from, uint32_t s, uint64_t step)
 {
-    for (uint32_t p = 0; p < end; p += ROSE_KV_PAGE_TOKENS) {
-        uint32_t page = table[p / ROSE_KV_PAGE_TOKENS];
-        if (page >= fake.plan.pools[0].n_blocks) continue; /* fake_at tells */
-        fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
+    fake_pool *l = &fake.pools[k];
+    for (uint32_t p = from; p < q->pos; p += ROSE_KV_PAGE_TOKENS) {
+        const uint32_t page = fake_page(q, k, p);
+        fake_check(l->page_step[page] != step || l->page_seq[page] == s,
                    "a page is read in the step in which another sequence writes it");
-        if (fake.read_step[page] == step && fake.read_seq[page] != s) continue; /* keep a first */
-        fake.read_step[page] = step;
-        fake.read_seq[page] = s;
+        if (l->read_step[page] == step && l->read_seq[page] != s) continue; /* keep a first */
+        l->read_step[page] = step;
+        l->read_seq[page] = s;
     }
 }
 
-/* Walk the context from position 0: every cell was written, in place, by this sequence. */
-static void fake_walk(const uint32_t *table, uint32_t end)
+/* Walk the context that the pool keeps: every cell was written, in place, by this sequence. */
+static void fake_walk(const rose_batch_seq *q, uint32_t k, uint32_t from)
 {
-    uint64_t state = 1;
-    for (uint32_t p = 0; p < end; p++) {
-        const fake_cell *c = fake_at(table, p);
+    uint64_t state = from > 0 && from < q->pos ? fake_at(q, k, from)->state : 1;
+    for (uint32_t p = from; p < q->pos; p++) {
+        const fake_cell *c = fake_at(q, k, p);
         fake_check(c->state != 0 && c->pos == p, "a cell of the context was never written");
         fake_check(c->id < FAKE_VOCAB, "a cell of the context is of a token that there is not");
-        state = fake_mix(state, c->id, p);
+        if (p > from || from == 0) state = fake_mix(state, c->id, p);
         fake_check(c->state == state, "a cell of the context is another sequence's");
+        fake_check(
+            c->state == fake_at(q, fake.plan.n_pools - 1, p)->state || k > 0 ||
+                p < rose_pool_keeps_from(fake.plan.pools[fake.plan.n_pools - 1].window, q->pos),
+            "two pools disagree");
     }
 }
 
@@ -189,30 +214,33 @@ static uint32_t fake_id(uint32_t token, uint64_t step)
 static void fake_rows(const rose_batch *b, uint32_t s, uint64_t step)
 {
     const rose_batch_seq *q = &b->seqs[s];
-    const uint32_t *table = q->table[0];
     uint32_t pos = q->pos;
     if (q->n == 0 || q->first + q->n > b->n_tokens) {
         fake_check(false, "rows of a sequence are not a range");
         return;
     }
-    fake_walk(table, pos);
-    fake_read(table, pos, s, step);
+    for (uint32_t k = 0; k < fake.plan.n_pools; k++) {
+        const uint32_t from = rose_pool_keeps_from(fake.plan.pools[k].window, pos);
+        fake_walk(q, k, from);
+        fake_read(q, k, from, s, step);
+    }
     for (uint32_t row = q->first; row < q->first + q->n; row++, pos++) {
         if (pos >= fake.plan.max_model_len) {
             fake_check(false, "a position beyond the context");
             return;
         }
-        fake_cell *c = fake_at(table, pos);
-        uint32_t page = (uint32_t)((c - fake.cells) / ROSE_KV_PAGE_TOKENS);
-        fake_check(fake.page_step[page] != step || fake.page_seq[page] == s,
-                   "two sequences write a page in one step");
-        fake_check(fake.read_step[page] != step || fake.read_seq[page] == s,
-                   "a page is written in the step in which another sequence reads it");
-        fake.page_step[page] = step;
-        fake.page_seq[page] = s;
-        uint64_t before = pos == 0 ? 1 : fake_at(table, pos - 1)->state;
-        uint32_t id = fake_id(b->tokens[row], step);
-        *c = (fake_cell){fake_mix(before, id, pos), pos, id};
+        for (uint32_t k = 0; k < fake.plan.n_pools; k++) {
+            fake_pool *l = &fake.pools[k];
+            const uint32_t page = fake_page(q, k, pos), id = fake_id(b->tokens[row], step);
+            const uint64_t before = pos == 0 ? 1 : fake_at(q, k, pos - 1)->state;
+            fake_check(l->page_step[page] != step || l->page_seq[page] == s,
+                       "two sequences write a page in one step");
+            fake_check(l->read_step[page] != step || l->read_seq[page] == s,
+                       "a page is written in the step in which another sequence reads it");
+            l->page_step[page] = step;
+            l->page_seq[page] = s;
+            *fake_at(q, k, pos) = (fake_cell){fake_mix(before, id, pos), pos, id};
+        }
     }
 }
 
@@ -254,7 +282,7 @@ static void fake_output(const rose_batch *b, uint32_t s, uint32_t k, uint32_t *i
     uint32_t pos = q->pos + o->row - q->first;
     fake_check(o->pos == pos + 1, "the position of an output");
     uint64_t seed = o->params.seed, n_prompt = o->params.top_k;
-    uint64_t state = fake_at(q->table[0], pos)->state;
+    uint64_t state = fake_at(q, 0, pos)->state;
     *id = seed == FAKE_NAN_SEED && pos + 1 - n_prompt == FAKE_NAN_AFTER
               ? ROSE_TOKEN_NONE
               : fake_sample(state, seed, o->pos);
@@ -389,11 +417,14 @@ static void fake_close(void *ctx)
 {
     if (ctx == NULL) return;
     atomic_fetch_add(&fake.closed, 1);
-    free(fake.cells);
-    free(fake.page_step);
-    free(fake.page_seq);
-    free(fake.read_step);
-    free(fake.read_seq);
+    for (uint32_t k = 0; k < ROSE_MAX_POOLS; k++) {
+        free(fake.pools[k].cells);
+        free(fake.pools[k].page_step);
+        free(fake.pools[k].page_seq);
+        free(fake.pools[k].read_step);
+        free(fake.pools[k].read_seq);
+        fake.pools[k] = (fake_pool){0};
+    }
     free(fake.given);
     fake.given = NULL;
     for (int i = 0; i < 2; i++) {
@@ -401,11 +432,6 @@ static void fake_close(void *ctx)
         batch_copy_destroy(&fake.copies[i]);
         fake.ids[i] = NULL;
     }
-    fake.cells = NULL;
-    fake.page_step = NULL;
-    fake.page_seq = NULL;
-    fake.read_step = NULL;
-    fake.read_seq = NULL;
 }
 
 static inline void fake_reset(void)

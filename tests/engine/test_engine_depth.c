@@ -107,6 +107,35 @@ static void test_hundreds_of_preemptions(void **state)
     }
 }
 
+/* Pools with windows beside a pool for whole sequences, or alone; the longest sequence is twice as
+ * long as what they keep. */
+static void test_windows(void **state)
+{
+    static const struct {
+        uint32_t n_pools, windows[3], n_blocks[3];
+    } rows[] = {{2, {0, 5}, {60, 60}},
+                {2, {0, 20}, {60, 10}},
+                {2, {0, 2}, {14, 60}},
+                {1, {5}, {12}},
+                {3, {0, 5, 60}, {20, 12, 14}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        rose_engine_opts o = depth_opts();
+        if (i % 2 > 0) o.prefill_chunk_size = 7;
+        fake_n_pools = rows[i].n_pools;
+        for (uint32_t k = 0; k < fake_n_pools; k++)
+            fake_pools[k] =
+                (rose_pool){.n_blocks = rows[i].n_blocks[k], .window = rows[i].windows[k]};
+        const rose_engine_stats st = run_all(&o, test_seed() + 2 * i, i % 2 == 0);
+        assert_true(st.prefix_hits > 200 && st.prefix_evictions > 100);
+        assert_true(i == 0 || st.preemptions > 20);
+        o.prefix_cache = false;
+        (void)run_sized(&o, test_seed() + 2 * i, false, 30, 90);
+    }
+    fake_n_pools = 1;
+    fake_pools[0] = (rose_pool){0};
+}
+
 static void test_policies(void **state)
 {
     (void)state;
@@ -354,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_policies),   cmocka_unit_test(test_cached_tokens),
         cmocka_unit_test(test_choices),    cmocka_unit_test(test_queued_tokens),
         cmocka_unit_test(test_late),       cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_windows),
     };
     int failed = 0;
     for (test_mode = 0; test_mode < N_MODES; test_mode++)

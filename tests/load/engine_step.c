@@ -309,18 +309,21 @@ static rose_status measure_plan(const bench_opts *o, uint32_t n, figures *out, r
     const uint32_t max_tokens = o->steps + WARM_STEPS + 1;
     rose_kv_pages *pages = NULL;
     rose_sched *s = NULL;
-    const rose_sched_opts so = {.max_seqs = n,
-                                .max_step_tokens = n,
-                                .max_model_len = 1 + max_tokens,
-                                .max_queued = n,
-                                .page_tokens = ROSE_KV_PAGE_TOKENS,
-                                .chunked_prefill = true,
-                                .decode_first = true};
+    rose_sched_opts so = {.max_seqs = n,
+                          .max_step_tokens = n,
+                          .max_model_len = 1 + max_tokens,
+                          .max_queued = n,
+                          .page_tokens = ROSE_KV_PAGE_TOKENS,
+                          .chunked_prefill = true,
+                          .decode_first = true};
     uint64_t *samples = calloc(o->steps, sizeof *samples);
     rose_status st = samples != NULL ? ROSE_OK : rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
         st = rose_kv_pages_create(&pages, n * (max_tokens / ROSE_KV_PAGE_TOKENS + 1), err);
-    if (st == ROSE_OK) st = rose_sched_create(&s, &so, pages, err);
+    so.n_pools = 1;
+    so.pools[0] = pages;
+    so.keeps_from = rose_pool_keeps_from;
+    if (st == ROSE_OK) st = rose_sched_create(&s, &so, err);
     for (uint32_t i = 0, seq; i < n && st == ROSE_OK; i++)
         st = rose_sched_submit(s, &(rose_sched_request){.n_prompt = 1, .max_tokens = max_tokens},
                                &seq);

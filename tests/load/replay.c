@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/backend.h"
+
 typedef struct live {
     uint32_t request; /* index of the request in the trace */
     uint32_t n_out;
@@ -84,7 +86,10 @@ static bool create(replay *r, const rose_replay_opts *o, const rose_sched_opts *
         return false;
     }
     *st = rose_kv_pages_create(&r->pages, o->kv_pages, err);
-    if (*st == ROSE_OK) *st = rose_sched_create(&r->s, &with_ids, r->pages, err);
+    with_ids.n_pools = 1;
+    with_ids.pools[0] = r->pages;
+    with_ids.keeps_from = rose_pool_keeps_from;
+    if (*st == ROSE_OK) *st = rose_sched_create(&r->s, &with_ids, err);
     return *st == ROSE_OK;
 }
 

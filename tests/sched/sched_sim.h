@@ -64,7 +64,7 @@ typedef struct sim_seq {
     uint32_t n_known;
     uint64_t id, salt, arrival, key_time; /* id: order of arrival */
     int32_t priority;
-    uint64_t ticket, last_step, waits_since, due_ns;
+    uint64_t last_step, waits_since, due_ns;
 } sim_seq;
 
 /* A clock: steps take exactly a + b * decodes + c * prompt rows. All 0: no clock, no goals. */
@@ -73,18 +73,22 @@ typedef struct sim_clock {
     uint64_t ttft_ns; /* goal; 0 = none. The goal between tokens is the scheduler's option */
 } sim_clock;
 
+typedef struct sim_pool {
+    rose_kv_pages *pages;
+    uint64_t *cells;      /* [pages][page_tokens] */
+    uint64_t *owner_step; /* [pages] the step in which it is written */
+    uint64_t *read_step;  /* [pages] the last step that reads it */
+    uint32_t *holders;    /* [pages] sequences of this step that have it in their table */
+} sim_pool;
+
 typedef struct sim {
     rose_sched_opts o;
     sim_load load;
-    rose_kv_pages *pages;
+    sim_pool pools[ROSE_KV_MAX_POOLS];
     rose_sched *s;
     uint64_t rng, rng_families;
     sim_seq *seqs; /* [n] by handle */
     uint32_t n;
-    uint64_t *cells;      /* [pages][page_tokens] */
-    uint64_t *owner_step; /* [pages] the step in which owner counts */
-    uint32_t *owner;      /* [pages] handle + 1 that writes it */
-    uint32_t *readers;    /* [pages] sequences of this step that have it in their table */
     uint64_t n_arrivals, step, n_finished, n_cancelled, n_full, n_tokens, n_cached, n_again;
     uint64_t longest_wait, last_admitted;
     sim_clock clock;
@@ -100,17 +104,33 @@ static inline void sim_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, u
     memcpy(out, q->ids + pos, n * sizeof *out);
 }
 
+/* The first position whose page a row reads, in groups of 8 positions. */
+static inline uint32_t sim_keeps(uint32_t window, uint32_t pos)
+{
+    return window != 0 && pos >= window ? (pos - window + 1) / 8 * 8 : 0;
+}
+
+static inline void sim_add_pool(sim *m, uint32_t n_pages, uint32_t window)
+{
+    sim_pool *l = &m->pools[m->o.n_pools];
+    l->cells = calloc((size_t)n_pages * m->o.page_tokens, sizeof *l->cells);
+    l->owner_step = calloc(n_pages, sizeof *l->owner_step);
+    l->read_step = calloc(n_pages, sizeof *l->read_step);
+    l->holders = calloc(n_pages, sizeof *l->holders);
+    assert_int_equal(rose_kv_pages_create(&l->pages, n_pages, NULL), ROSE_OK);
+    m->o.windows[m->o.n_pools] = window;
+    m->o.pools[m->o.n_pools++] = l->pages;
+}
+
+/* The first pool has a window if the options say so. */
 static inline sim sim_open(rose_sched_opts o, sim_load load, uint32_t n_pages, uint64_t seed)
 {
     sim m = {
         .o = o, .load = load, .rng = seed, .rng_families = seed, .n = o.max_seqs + o.max_queued};
     assert_true(o.max_model_len <= SIM_MAX_LEN);
     m.seqs = calloc(m.n, sizeof *m.seqs);
-    m.cells = calloc((size_t)n_pages * o.page_tokens, sizeof *m.cells);
-    m.owner_step = calloc(n_pages, sizeof *m.owner_step);
-    m.owner = calloc(n_pages, sizeof *m.owner);
-    m.readers = calloc(n_pages, sizeof *m.readers);
-    assert_int_equal(rose_kv_pages_create(&m.pages, n_pages, NULL), ROSE_OK);
+    m.o.keeps_from = sim_keeps;
+    sim_add_pool(&m, n_pages, o.windows[0]);
     return m;
 }
 
@@ -119,19 +139,22 @@ static inline void sim_start(sim *m)
 {
     m->o.ids = sim_ids;
     m->o.ids_user = m;
-    assert_int_equal(rose_sched_create(&m->s, &m->o, m->pages, NULL), ROSE_OK);
+    assert_int_equal(rose_sched_create(&m->s, &m->o, NULL), ROSE_OK);
 }
 
 static inline void sim_close(sim *m)
 {
     rose_sched_destroy(m->s);
-    assert_int_equal(rose_kv_pages_n_free(m->pages), rose_kv_pages_total(m->pages));
-    rose_kv_pages_destroy(m->pages);
+    for (uint32_t k = 0; k < m->o.n_pools; k++) {
+        sim_pool *l = &m->pools[k];
+        assert_int_equal(rose_kv_pages_n_free(l->pages), rose_kv_pages_total(l->pages));
+        rose_kv_pages_destroy(l->pages);
+        free(l->cells);
+        free(l->owner_step);
+        free(l->read_step);
+        free(l->holders);
+    }
     free(m->seqs);
-    free(m->cells);
-    free(m->owner_step);
-    free(m->owner);
-    free(m->readers);
 }
 
 /* ---- events ---- */
@@ -169,8 +192,7 @@ static inline void sim_submit(sim *m)
     r.guided = m->load.guided_in > 0 && rnd(&m->rng) % m->load.guided_in == 0;
     r.due_ns = m->clock.ttft_ns > 0 ? m->now_ns + m->clock.ttft_ns : 0;
     rose_status st = rose_sched_submit(m->s, &r, &seq);
-    rose_status want =
-        rose_sched_check(&m->o, rose_kv_pages_total(m->pages), n_prompt, max_tokens, NULL);
+    rose_status want = rose_sched_check(&m->o, n_prompt, max_tokens, NULL);
     if (want == ROSE_OK && st == ROSE_E_FULL) {
         assert_int_equal(rose_sched_n_waiting(m->s) - rose_sched_n_preempted(m->s),
                          m->o.max_queued);
@@ -191,7 +213,7 @@ static inline void sim_submit(sim *m)
     q->salt = r.salt.word[0];
     q->priority = r.priority;
     q->arrival = m->step;
-    q->ticket = q->last_step = 0;
+    q->last_step = 0;
     q->waits_since = m->step;
     q->due_ns = r.due_ns;
     q->key_time = m->step + (uint64_t)r.priority * m->o.priority_age;
@@ -295,27 +317,45 @@ static inline void sim_admissions(sim *m, const rose_sched_plan *p)
 }
 
 /* What the rows of an item read is what this sequence would have written, and what they write is
- * nobody else's. */
-static inline void sim_content(sim *m, const rose_sched_item *it, sim_seq *q)
+ * nobody else's. Each row reads from keeps_from on; the pages are the sequence's, and nobody writes
+ * them in this step. What is dropped is poisoned at once: the scheduler may reuse it. */
+static inline void sim_content(sim *m, const rose_sched_item *it, const sim_seq *q, uint32_t k)
 {
-    uint32_t pt = m->o.page_tokens, end = it->pos + it->n;
-    assert_true((end - 1) / pt < it->n_pages);
-    for (uint32_t k = 0; k * pt < it->pos; k++) /* what is read is of an earlier step */
-        assert_true(m->owner_step[it->pages[k]] != m->step);
-    for (uint32_t i = 0; i < it->pos; i++)
-        assert_true(m->cells[(size_t)it->pages[i / pt] * pt + i % pt] == q->hash[i]);
-    for (uint32_t i = it->pos; i < end; i++) {
-        uint32_t page = it->pages[i / pt];
-        if (i == it->pos || i % pt == 0) {
-            assert_int_equal(rose_kv_pages_refs(m->pages, page), 1); /* written: unshared */
-            assert_true(m->owner_step[page] != m->step);
-            m->owner_step[page] = m->step;
-            m->owner[page] = it->seq + 1;
-        }
-        m->cells[(size_t)page * pt + i % pt] = q->hash[i];
+    sim_pool *l = &m->pools[k];
+    const uint32_t pt = m->o.page_tokens, end = it->pos + it->n, *table = it->table[k];
+    const uint32_t from = m->o.keeps_from(m->o.windows[k], it->pos);
+    const rose_kv_span own = it->own[k];
+    assert_true(own.from * pt <= from && end <= own.end * pt);
+    for (uint32_t j = 0; j < own.end; j++) /* also before `from` entries are numbers of pages */
+        assert_true(table[j] < rose_kv_pages_total(l->pages));
+    for (uint32_t j = from / pt; j * pt < it->pos; j++) { /* what is read is of an earlier step */
+        assert_true(l->owner_step[table[j]] != m->step);
+        l->read_step[table[j]] = m->step;
     }
-    for (uint32_t k = 0; k < it->n_pages; k++)
-        m->readers[it->pages[k]]++;
+    for (uint32_t i = from; i < it->pos; i++)
+        assert_true(l->cells[(size_t)table[i / pt] * pt + i % pt] == q->hash[i]);
+    for (uint32_t i = it->pos; i < end; i++) {
+        uint32_t page = table[i / pt];
+        if (i == it->pos || i % pt == 0) {
+            assert_int_equal(rose_kv_pages_refs(l->pages, page), 1); /* written: unshared */
+            assert_true(l->owner_step[page] != m->step);
+            assert_true(l->read_step[page] != m->step || i % pt != 0);
+            l->owner_step[page] = m->step;
+        }
+        l->cells[(size_t)page * pt + i % pt] = q->hash[i];
+    }
+    for (uint32_t j = own.from; j < own.end; j++)
+        l->holders[table[j]]++;
+}
+
+/* Overwrites what is free, as a new owner would. */
+static inline void sim_poison(sim *m)
+{
+    for (uint32_t k = 0; k < m->o.n_pools; k++)
+        for (uint32_t page = 0; page < rose_kv_pages_total(m->pools[k].pages); page++)
+            if (rose_kv_pages_refs(m->pools[k].pages, page) == 0)
+                for (uint32_t i = 0; i < m->o.page_tokens; i++)
+                    m->pools[k].cells[(size_t)page * m->o.page_tokens + i] = 0xdead;
 }
 
 static inline void sim_item(sim *m, const rose_sched_item *it)
@@ -328,7 +368,6 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     if (it->pos != q->pos) { /* back from a preemption, perhaps after a cached part */
         assert_true(!q->running && it->pos % m->o.page_tokens == 0 && it->pos < known);
         assert_true(it->pos == 0 || m->o.prefix_cache);
-        assert_true(it->ticket != q->ticket);
         q->pos = it->pos;
     }
     q->running = true;
@@ -338,10 +377,10 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
         assert_true(it->n <= m->o.prefill_chunk_size);
     if (!m->o.chunked_prefill && known - it->pos <= m->o.max_step_tokens && q->n_sampled == 0)
         assert_int_equal(it->n, known - it->pos);
-    sim_content(m, it, q);
+    for (uint32_t k = 0; k < m->o.n_pools; k++)
+        sim_content(m, it, q, k);
     if (it->pos < q->n_peak)
         m->n_again += (it->pos + it->n < q->n_peak ? it->pos + it->n : q->n_peak) - it->pos;
-    q->ticket = it->ticket;
     q->pos += it->n;
     if (q->pos > q->n_peak) q->n_peak = q->pos;
     q->last_step = m->step;
@@ -357,25 +396,23 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
 
 /* Pages: what the tables and the index hold is all that is taken, counted one by one. Only tables
  * of this step are seen, so this runs when every running sequence was in it. */
-static inline void sim_page_counts(sim *m, const rose_sched_plan *p, uint32_t n_seen)
+static inline void sim_page_counts(const sim *m, uint32_t k)
 {
-    const rose_kv_prefix *x = rose_sched_prefix(m->s);
-    uint32_t total = rose_kv_pages_total(m->pages), free_pages = 0, n_idle = 0, in_use = 0;
-    (void)p;
-    if (n_seen < rose_sched_n_running(m->s)) return;
+    const sim_pool *l = &m->pools[k];
+    uint32_t total = rose_kv_pages_total(l->pages), free_pages = 0, n_idle = 0, in_use = 0;
     for (uint32_t i = 0; i < total; i++) {
-        uint32_t refs = rose_kv_pages_refs(m->pages, i);
-        assert_true(refs == m->readers[i] || refs == m->readers[i] + 1);
+        uint32_t refs = rose_kv_pages_refs(l->pages, i);
+        assert_true(refs == l->holders[i] || refs == l->holders[i] + 1);
         if (refs == 0)
             free_pages++;
-        else if (m->readers[i] == 0)
+        else if (l->holders[i] == 0)
             n_idle++; /* only the index's */
         else
             in_use++;
-        if (m->readers[i] > 1) assert_int_equal(refs, m->readers[i] + 1); /* shared: indexed */
+        if (l->holders[i] > 1) assert_int_equal(refs, l->holders[i] + 1); /* shared: indexed */
     }
-    assert_int_equal(free_pages, rose_kv_pages_n_free(m->pages));
-    assert_int_equal(n_idle, rose_kv_prefix_n_idle(x));
+    assert_int_equal(free_pages, rose_kv_pages_n_free(l->pages));
+    assert_int_equal(n_idle, rose_kv_prefix_n_idle(rose_sched_prefix(m->s), k));
     assert_int_equal(free_pages + n_idle + in_use, total);
 }
 
@@ -400,7 +437,8 @@ static inline void sim_states(sim *m, const rose_sched_plan *p)
     /* somebody always gets on, unless all that holds a place has sampled its last token or waits
      * for its mask */
     if (waiting + preempted > 0 && done + held == 0) assert_true(p->n_items > 0);
-    sim_page_counts(m, p, in_step + done);
+    for (uint32_t k = 0; k < m->o.n_pools && in_step + done >= rose_sched_n_running(m->s); k++)
+        sim_page_counts(m, k);
     if (m->step % 512 == 0) assert_true(rose_kv_prefix_sound(rose_sched_prefix(m->s)));
 }
 
@@ -436,10 +474,13 @@ static inline bool sim_step(sim *m)
             m->seqs[i].running = false;
     }
     sim_admissions(m, &p);
-    memset(m->readers, 0, rose_kv_pages_total(m->pages) * sizeof *m->readers);
+    for (uint32_t k = 0; k < m->o.n_pools; k++)
+        memset(m->pools[k].holders, 0,
+               rose_kv_pages_total(m->pools[k].pages) * sizeof *m->pools[k].holders);
     for (uint32_t i = 0; i < p.n_items; i++)
         sim_item(m, &p.items[i]);
     m->n_tokens += p.n_tokens;
+    sim_poison(m);
     sim_states(m, &p);
     if (m->clock.a_ns > 0) sim_tick(m, &p);
     return any;
@@ -478,8 +519,10 @@ static inline void sim_run(sim *m, uint32_t n_steps)
     assert_int_equal(m->n_finished, m->n_arrivals);
     assert_int_equal(rose_sched_get_stats(m->s).recomputed_tokens, m->n_again);
     assert_true(rose_kv_prefix_sound(x));
-    assert_int_equal(rose_kv_prefix_n_available(x), rose_kv_pages_total(m->pages));
-    assert_int_equal(rose_kv_prefix_n_idle(x), rose_kv_prefix_n_cached(x));
+    for (uint32_t k = 0; k < m->o.n_pools; k++)
+        assert_int_equal(rose_kv_prefix_n_available(x, k), rose_kv_pages_total(m->pools[k].pages));
+    if (m->o.windows[0] == 0)
+        assert_int_equal(rose_kv_prefix_n_idle(x, 0), rose_kv_prefix_n_cached(x));
 }
 
 static inline void sim_print(const sim *m, const char *name)

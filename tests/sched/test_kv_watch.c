@@ -97,7 +97,7 @@ static void drain(watcher *w, uint32_t n)
 /* The page of the index that the consumer's page stands for. */
 static uint32_t page_of(watcher *w, const rose_kv_prefix *x, const report *r)
 {
-    uint32_t parent = ROSE_KV_NO_PAGE;
+    uint32_t parent = ROSE_KV_NONE;
     if (!r->page.root) {
         report *up = known(w, r->page.parent_key);
         assert_non_null(up);
@@ -105,7 +105,7 @@ static uint32_t page_of(watcher *w, const rose_kv_prefix *x, const report *r)
     }
     const uint64_t h = rose_kv_prefix_hash(x, parent, r->page.salt, r->ids);
     const uint32_t page = rose_kv_prefix_find(x, h, parent, r->page.salt, r->ids);
-    assert_int_not_equal(page, ROSE_KV_NO_PAGE);
+    assert_int_not_equal(page, ROSE_KV_NONE);
     return page;
 }
 
@@ -206,29 +206,30 @@ static void test_keys(void **state)
     for (uint32_t k = 0; k < 2; k++) {
         watcher w = {.cap = MAX_QUEUE};
         const rose_kv_watch watch = {on_stored, on_removed, on_cleared, &w};
-        const rose_kv_prefix_opts o = {
-            .enabled = true, .page_tokens = PAGE, .hash_key = {k, 7 * k}};
         rose_kv_pages *pages;
         rose_kv_prefix *x;
         const uint32_t ids[PAGE] = {1, 2, 3, 50000};
-        uint32_t p[3], spare[2];
+        uint32_t node = ROSE_KV_NONE;
         assert_int_equal(rose_kv_pages_create(&pages, 8, NULL), ROSE_OK);
-        assert_int_equal(rose_kv_prefix_create(&x, &o, pages, NULL), ROSE_OK);
+        const rose_kv_prefix_opts o = {.enabled = true,
+                                       .page_tokens = PAGE,
+                                       .hash_key = {k, 7 * k},
+                                       .n_nodes = 3 + k,
+                                       .n_pools = 1,
+                                       .pools = {pages}};
+        assert_int_equal(rose_kv_prefix_create(&x, &o, NULL), ROSE_OK);
         rose_kv_prefix_set_watch(x, &watch);
-        if (k == 1) assert_int_equal(rose_kv_prefix_take(x, spare, 2), ROSE_OK); /* other pages */
-        assert_int_equal(rose_kv_prefix_take(x, p, 3), ROSE_OK);
         for (uint32_t i = 0; i < 3; i++) {
             const rose_kv_salt salt = {{i == 2 ? 9 : 0, 0}}; /* a root, its child, a salted root */
-            const uint32_t parent = i == 1 ? p[0] : ROSE_KV_NO_PAGE;
-            rose_kv_prefix_insert(x, rose_kv_prefix_hash(x, parent, salt, ids), parent, salt, ids,
-                                  p[i]);
+            const uint32_t parent = i == 1 ? node : ROSE_KV_NONE;
+            node = rose_kv_prefix_insert(x, rose_kv_prefix_hash(x, parent, salt, ids), parent, salt,
+                                         ids);
+            rose_kv_prefix_move(x, ROSE_KV_NONE, node);
             keys[k][i] = w.queue[i].page.key;
         }
         assert_int_equal(w.n, 3);
         assert_true(w.queue[0].page.root && w.queue[2].page.root && !w.queue[1].page.root);
         assert_true(w.queue[1].page.parent_key == keys[k][0]);
-        rose_kv_prefix_release(x, p, 2);
-        rose_kv_prefix_release(x, p + 2, 1);
         rose_kv_prefix_destroy(x);
         rose_kv_pages_destroy(pages);
     }
@@ -247,22 +248,28 @@ static void test_long_path(void **state)
     for (uint32_t k = 0; k < 2; k++) { /* the cursor meets the root first, or the leaf */
         watcher w = {.cap = 0};
         const rose_kv_watch watch = {on_stored, on_removed, on_cleared, &w};
-        const rose_kv_prefix_opts o = {.enabled = true, .page_tokens = PAGE};
         const rose_kv_salt salt = {{0, 0}};
-        const uint32_t ids[PAGE] = {1, 2, 3, 4};
         rose_kv_pages *pages;
         rose_kv_prefix *x;
-        uint32_t taken[N], path[N], n_calls = 0;
-        assert_int_equal(rose_kv_pages_create(&pages, N, NULL), ROSE_OK);
-        assert_int_equal(rose_kv_prefix_create(&x, &o, pages, NULL), ROSE_OK);
+        uint32_t nodes[N], n_calls = 0;
+        assert_int_equal(rose_kv_pages_create(&pages, 1, NULL), ROSE_OK);
+        const rose_kv_prefix_opts o = {
+            .enabled = true, .page_tokens = PAGE, .n_nodes = N, .n_pools = 1, .pools = {pages}};
+        assert_int_equal(rose_kv_prefix_create(&x, &o, NULL), ROSE_OK);
         rose_kv_prefix_set_watch(x, &watch);
-        assert_int_equal(rose_kv_prefix_take(x, taken, N), ROSE_OK);
-        for (uint32_t i = 0; i < N; i++) {
-            path[i] = taken[k == 0 ? i : N - 1 - i];
-            const uint32_t parent = i > 0 ? path[i - 1] : ROSE_KV_NO_PAGE;
-            rose_kv_prefix_insert(x, rose_kv_prefix_hash(x, parent, salt, ids), parent, salt, ids,
-                                  path[i]);
+        for (uint32_t i = 0; k == 1 && i < N; i++) { /* turns the chain of free nodes round */
+            nodes[i] = rose_kv_prefix_insert(x, i, ROSE_KV_NONE, salt, (uint32_t[PAGE]){i});
+            rose_kv_prefix_move(x, ROSE_KV_NONE, nodes[i]);
         }
+        for (uint32_t i = 0; k == 1 && i < N; i++)
+            rose_kv_prefix_move(x, nodes[i], ROSE_KV_NONE);
+        for (uint32_t i = 0; i < N; i++) {
+            const uint32_t parent = i > 0 ? nodes[i - 1] : ROSE_KV_NONE, ids[PAGE] = {1, 2, 3, 4};
+            nodes[i] = rose_kv_prefix_insert(x, rose_kv_prefix_hash(x, parent, salt, ids), parent,
+                                             salt, ids);
+            rose_kv_prefix_move(x, parent, nodes[i]);
+        }
+        assert_true(k == 0 ? nodes[0] < nodes[N - 1] : nodes[0] > nodes[N - 1]);
         assert_int_equal(w.n, 0);
         w.cap = MAX_QUEUE;
         for (; rose_kv_prefix_is_behind(x); n_calls++) {
@@ -273,7 +280,8 @@ static void test_long_path(void **state)
             assert_true(n_calls < 2 * N);
         }
         assert_int_equal(w.n, N);
-        rose_kv_prefix_release(x, path, N);
+        rose_kv_prefix_move(x, nodes[N - 1], ROSE_KV_NONE);
+        assert_int_equal(rose_kv_prefix_n_cached(x), 0);
         rose_kv_prefix_destroy(x);
         rose_kv_pages_destroy(pages);
     }

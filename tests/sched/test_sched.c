@@ -24,12 +24,37 @@ typedef struct fix {
     rose_sched *s;
 } fix;
 
-static fix make(const rose_sched_opts *o, uint32_t n_pages)
+static uint32_t keeps_from(uint32_t window, uint32_t pos)
 {
-    fix f = {NULL, NULL};
-    assert_int_equal(rose_kv_pages_create(&f.pages, n_pages, NULL), ROSE_OK);
-    assert_int_equal(rose_sched_create(&f.s, o, f.pages, NULL), ROSE_OK);
+    return window != 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+/* Adds a pool to the options. */
+static rose_kv_pages *add_pool(rose_sched_opts *o, uint32_t n_pages, uint32_t window)
+{
+    rose_kv_pages **pages = &o->pools[o->n_pools];
+    o->keeps_from = keeps_from;
+    o->windows[o->n_pools++] = window;
+    assert_int_equal(rose_kv_pages_create(pages, n_pages, NULL), ROSE_OK);
+    return *pages;
+}
+
+static fix make(const rose_sched_opts *opts, uint32_t n_pages)
+{
+    rose_sched_opts o = *opts;
+    fix f = {add_pool(&o, n_pages, 0), NULL};
+    assert_int_equal(rose_sched_create(&f.s, &o, NULL), ROSE_OK);
     return f;
+}
+
+static rose_status check(const rose_sched_opts *opts, uint32_t n_pages, uint32_t n_prompt,
+                         uint32_t max_tokens)
+{
+    rose_sched_opts o = *opts;
+    rose_kv_pages *pages = add_pool(&o, n_pages, 0);
+    const rose_status st = rose_sched_check(&o, n_prompt, max_tokens, NULL);
+    rose_kv_pages_destroy(pages);
+    return st;
 }
 
 static void drop(fix *f)
@@ -76,10 +101,9 @@ static void expect_plan(rose_sched *s, const char *want)
 static void test_options(void **state)
 {
     (void)state;
-    rose_kv_pages *pages = NULL;
-    assert_int_equal(rose_kv_pages_create(&pages, 10, NULL), ROSE_OK);
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < 15; i++) {
         rose_sched_opts o = base_opts;
+        rose_kv_pages *pages = i == 11 ? NULL : add_pool(&o, 10, 0), *last = NULL;
         rose_sched *s = (rose_sched *)(void *)1;
         rose_err err = {0};
         if (i == 0) o.max_seqs = 0;
@@ -93,32 +117,39 @@ static void test_options(void **state)
         if (i == 8) o.max_step_tokens = UINT32_MAX;
         if (i == 9) o.lookahead = 4097;
         if (i == 10) o.prefix_cache = true; /* without ids */
-        assert_int_equal(rose_sched_create(&s, &o, pages, &err), ROSE_E_INVAL);
+        if (i == 12) o.n_pools = ROSE_KV_MAX_POOLS + 1;
+        if (i == 13) last = add_pool(&o, 2, 9); /* a row at position 12 reads 4 .. 12 */
+        if (i == 14) {                          /* a piece of 8 rows after a window of 5 */
+            last = add_pool(&o, 2, 5);
+            o.chunked_prefill = false;
+        }
+        assert_int_equal(rose_sched_create(&s, &o, &err), ROSE_E_INVAL);
         assert_null(s);
         assert_true(err.msg[0] != '\0');
+        rose_kv_pages_destroy(pages);
+        rose_kv_pages_destroy(last);
     }
     rose_sched_destroy(NULL);
-    rose_kv_pages_destroy(pages);
 }
 
 static void test_check(void **state)
 {
     (void)state;
     rose_sched_opts o = base_opts;
-    assert_int_equal(rose_sched_check(&o, 100, 1, 1, NULL), ROSE_OK);
-    assert_int_equal(rose_sched_check(&o, 100, 63, 1, NULL), ROSE_OK);
-    assert_int_equal(rose_sched_check(&o, 100, 0, 1, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_sched_check(&o, 100, 1, 0, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_sched_check(&o, 100, 63, 2, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_sched_check(&o, 100, UINT32_MAX, UINT32_MAX, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_sched_check(&o, 100, 2, UINT32_MAX, NULL), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 1, 1), ROSE_OK);
+    assert_int_equal(check(&o, 100, 63, 1), ROSE_OK);
+    assert_int_equal(check(&o, 100, 0, 1), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 1, 0), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 63, 2), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, UINT32_MAX, UINT32_MAX), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 2, UINT32_MAX), ROSE_E_INVAL);
     /* 5 + 4 tokens take 8 places, the last is never computed: two pages of 4 */
-    assert_int_equal(rose_sched_check(&o, 2, 5, 4, NULL), ROSE_OK);
-    assert_int_equal(rose_sched_check(&o, 2, 5, 5, NULL), ROSE_E_INVAL);
-    assert_int_equal(rose_sched_check(&o, 100, 17, 1, NULL), ROSE_OK);
+    assert_int_equal(check(&o, 2, 5, 4), ROSE_OK);
+    assert_int_equal(check(&o, 2, 5, 5), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 17, 1), ROSE_OK);
     o.chunked_prefill = false;
-    assert_int_equal(rose_sched_check(&o, 100, 16, 1, NULL), ROSE_OK);
-    assert_int_equal(rose_sched_check(&o, 100, 17, 1, NULL), ROSE_E_INVAL);
+    assert_int_equal(check(&o, 100, 16, 1), ROSE_OK);
+    assert_int_equal(check(&o, 100, 17, 1), ROSE_E_INVAL);
 }
 
 static void test_decode_first(void **state)
@@ -349,14 +380,14 @@ static void test_prefix(void **state)
         rose_sched_next(f.s, &(rose_sched_plan){0});
     rose_sched_finish(f.s, 0); /* 17 computed: four full pages stay, one is free */
     const rose_kv_prefix *x = rose_sched_prefix(f.s);
-    assert_int_equal(rose_kv_prefix_n_idle(x), 4);
+    assert_int_equal(rose_kv_prefix_n_idle(x, 0), 4);
     assert_int_equal(rose_kv_pages_n_free(f.pages), 16);
     uint32_t a = submit(f.s, 12, 6); /* the last page of it is computed for its logits */
     expect_plan(f.s, "0:8+4*");
     assert_int_equal(rose_sched_cached_tokens(f.s, a), 8);
-    assert_int_equal(rose_kv_prefix_n_idle(x), 2);
+    assert_int_equal(rose_kv_prefix_n_idle(x, 0), 2);
     rose_sched_finish(f.s, a); /* its copy of the third page was not needed */
-    assert_int_equal(rose_kv_prefix_n_idle(x), 4);
+    assert_int_equal(rose_kv_prefix_n_idle(x, 0), 4);
     submit(f.s, 20, 6); /* generated text is found too */
     expect_plan(f.s, "0:16+4*");
     rose_sched_finish(f.s, 0);
@@ -446,7 +477,7 @@ static void test_eviction(void **state)
         expect_plan(f.s, "0:0+8*");
         rose_sched_finish(f.s, 0);
     }
-    assert_int_equal(rose_kv_prefix_n_idle(x), 6);
+    assert_int_equal(rose_kv_prefix_n_idle(x, 0), 6);
     for (int i = 0; i < 9; i++)
         test_ids[0][i] = 0;
     submit(f.s, 9, 1); /* the oldest is used again: it is the newest now */
@@ -477,7 +508,7 @@ static void test_eviction(void **state)
     expect_plan(f.s, "0:16+1*");
     assert_int_equal(rose_kv_prefix_n_cached(rose_sched_prefix(f.s)), 4);
     rose_sched_finish(f.s, 0);
-    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s)), 3);
+    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s), 0), 3);
     assert_int_equal(rose_kv_pages_n_free(f.pages), 27);
     drop(&f);
 }
@@ -494,7 +525,7 @@ static void test_preempted_finds_its_pages(void **state)
     expect_plan(f.s, "0:0+7* 1:0+7*");
     expect_plan(f.s, "0:7+1* 1:7+1*");
     expect_plan(f.s, "0:8+1*");
-    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s)), 2);
+    assert_int_equal(rose_kv_prefix_n_idle(rose_sched_prefix(f.s), 0), 2);
     rose_sched_finish(f.s, 0);
     expect_plan(f.s, "1:8+1*");
     assert_int_equal(rose_sched_get_stats(f.s).recomputed_tokens, 0);

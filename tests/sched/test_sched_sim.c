@@ -28,6 +28,52 @@ static rose_sched_stats simulate(const char *name, rose_sched_opts o, sim_load l
     return st;
 }
 
+/* Pools with windows, of few pages: beside one for whole sequences, or alone. Rows read the window
+ * and up to 7 positions before it. */
+static void test_windows(void **state)
+{
+    static const struct {
+        uint32_t n[3], windows[3], page_tokens, chunk;
+        bool whole, pack;
+    } rows[] = {
+        {{40, 24}, {0, 10}, 4, 0, false, false},
+        {{40, 7}, {0, 10}, 4, 0, false, true},
+        {{17, 30}, {0, 17}, 4, 5, false, false},
+        {{20}, {10}, 4, 0, false, false},
+        {{7}, {10}, 4, 7, false, true},
+        {{12, 9}, {20, 9}, 4, 0, false, false},
+        {{40, 20, 24}, {0, 8, 20}, 4, 0, true, false},
+        {{14}, {9}, 4, 0, true, false},
+        {{80, 40, 20}, {0, 1, 3}, 1, 0, false, false},
+        {{14, 5}, {0, 13}, 5, 0, false, false},
+        {{12, 9}, {0, 30}, 16, 0, false, true},
+        {{40}, {64}, 4, 0, false, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int cache = 0; cache < 2; cache++) {
+            rose_sched_opts o = base_opts;
+            o.windows[0] = rows[i].windows[0];
+            o.page_tokens = rows[i].page_tokens;
+            o.prefill_chunk_size = rows[i].chunk;
+            o.chunked_prefill = !rows[i].whole;
+            o.prefix_cache = cache > 0;
+            if (rows[i].pack) o.admission = ROSE_ADMISSION_PACK;
+            if (i == 3) o.prefix_max_pages = 9;
+            sim m = sim_open(o, base_load, rows[i].n[0], test_seed() + i * 2);
+            for (int k = 1; k < 3 && rows[i].n[k] > 0; k++)
+                sim_add_pool(&m, rows[i].n[k], rows[i].windows[k]);
+            sim_start(&m);
+            sim_run(&m, 30000);
+            sim_print(&m, "windows");
+            const rose_sched_stats st = rose_sched_get_stats(m.s);
+            assert_int_equal(st.prefix_hits, m.n_cached);
+            assert_true(!o.prefix_cache || (st.prefix_hits > 0 && st.evictions > 1000));
+            sim_close(&m);
+        }
+    }
+}
+
 static void test_base(void **state)
 {
     (void)state;
@@ -174,7 +220,7 @@ int main(void)
         cmocka_unit_test(test_base),   cmocka_unit_test(test_no_cache),
         cmocka_unit_test(test_chunks), cmocka_unit_test(test_policies),
         cmocka_unit_test(test_guided), cmocka_unit_test(test_goals),
-        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
 }

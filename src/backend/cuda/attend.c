@@ -145,9 +145,9 @@ static rose_attend_unit unit_of(const rose_cuda_item *item, uint32_t i, uint32_t
     return (rose_attend_unit){i, begin, end, part, item->row, item->pos, item->table, written};
 }
 
-rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
-                                       uint32_t n_items, uint32_t window, uint32_t unit,
-                                       rose_attend_unit *units, rose_attend_fold *folds)
+rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
+                                    uint32_t n_items, uint32_t window, uint32_t unit,
+                                    rose_attend_unit *units, rose_attend_fold *folds)
 {
     rose_attend_cutting c = {.n_folds = n_items};
     if (unit == 0) unit = choose_unit(l, items, n_items, window);
@@ -177,11 +177,4 @@ rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_c
         }
     }
     return c;
-}
-
-rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
-                                    uint32_t n_items, uint32_t window, rose_attend_unit *units,
-                                    rose_attend_fold *folds)
-{
-    return rose_attend_cut_by(l, items, n_items, window, 0, units, folds);
 }

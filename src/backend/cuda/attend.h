@@ -126,16 +126,12 @@ rose_attend_limits rose_attend_limits_of(uint32_t sms, uint32_t n_q, uint32_t n_
                                          uint32_t max_model_len, uint32_t pool_pages);
 
 /* Divides items with one row each into units. Neighbours of one sequence have the same `table`, and
- * ascending positions. `units` has room for max_units entries and `folds`
- * for n_items. n_items is at most the max_seqs of the limits. O(units), no allocation. */
+ * ascending positions. unit: positions of a unit, 0, or for tests and benchmarks 64, 128, 256 or a
+ * multiple of 512. `units` has room for max_units entries and `folds` for n_items. n_items is at
+ * most the max_seqs of the limits. O(units), no allocation. */
 rose_attend_cutting rose_attend_cut(const rose_attend_limits *l, const rose_cuda_item *items,
-                                    uint32_t n_items, uint32_t window, rose_attend_unit *units,
-                                    rose_attend_fold *folds);
-/* Like rose_attend_cut, but each unit has `unit` positions: 64, 128, 256 or a multiple of 512. For
- * tests and benchmarks. 0: the unit that rose_attend_cut chooses. */
-rose_attend_cutting rose_attend_cut_by(const rose_attend_limits *l, const rose_cuda_item *items,
-                                       uint32_t n_items, uint32_t window, uint32_t unit,
-                                       rose_attend_unit *units, rose_attend_fold *folds);
+                                    uint32_t n_items, uint32_t window, uint32_t unit,
+                                    rose_attend_unit *units, rose_attend_fold *folds);
 
 /* ---- launchers ---- */
 

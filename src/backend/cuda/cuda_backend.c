@@ -368,7 +368,7 @@ static void fill_cuts(const rose_cuda *c, uint8_t *to, const rose_cuda_header *a
         rose_attend_fold *folds =
             (rose_attend_fold *)(void *)(to + at->folds) + (size_t)i * s->n_single;
         *cutting = rose_attend_cut(&limits, rose_cuda_items(to + at->items, s, i), s->n_single,
-                                   c->plan.pools[i].window, units, folds);
+                                   c->plan.pools[i].window, 0, units, folds);
     }
 }
 

@@ -177,7 +177,7 @@ static uint32_t longest_unit(uint32_t context, uint32_t last)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < SEQS; i++)
         items[i] = {i, 1, (i + 1 < SEQS ? context : last) - 1, 0};
-    const rose_attend_cutting c = rose_attend_cut(&l, items, SEQS, 0, units.data(), folds);
+    const rose_attend_cutting c = rose_attend_cut(&l, items, SEQS, 0, 0, units.data(), folds);
     for (uint32_t i = 0; i < c.n_units; i++) {
         const uint32_t n = units[i].end - units[i].begin;
         longest = n > longest ? n : longest;

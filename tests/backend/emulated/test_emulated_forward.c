@@ -140,15 +140,15 @@ static void test_few_rows(void **state)
                                    ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
     rose_model *m = fx_model(&shape, fx_seed());
     fx_device = "cuda";
-    fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
-    fx_seq want = fx_run_alone(m, &f, 500, 560, 48);
-    for (uint32_t i = 0; i < 4; i++) {
-        fx_seq got = fx_seq_make(m, fx_seed() + 99, 560);
-        fx_run_split(m, &f, &got, 500, i % 2 == 0 ? 4 : 16, fx_seed() + i);
+    for (uint32_t i = 0; i < 2; i++) {
+        m->arch.kinds[0].mixer.window = i * 100;
+        fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+        fx_seq want = fx_run_alone(m, &f, 500, 560, 48), got = fx_seq_make(m, fx_seed() + 99, 560);
+        fx_run_split(m, &f, &got, 500, i == 0 ? 4 : 16, fx_seed() + i);
         compare(m, &want, got, shape.name, "parts");
+        fx_seq_free(&want);
+        fx_close(&f);
     }
-    fx_seq_free(&want);
-    fx_close(&f);
     fx_model_free(m);
 }
 
