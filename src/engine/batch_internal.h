@@ -22,14 +22,23 @@ typedef struct rose_flight_sample {
     rose_request *held; /* a request with a guide, one reference; NULL = another request */
 } rose_flight_sample;
 
+/* When the parts of a step began; rose_now_ns. note_step of engine.c makes all figures from them.
+ */
+typedef struct rose_step_times {
+    uint64_t idle; /* the backend had nothing to do from here, or was given the step at once */
+    uint64_t plan, batch, step; /* planned; arrays built; given to the backend */
+    uint64_t before;            /* the step before was collected; 0 = not since the engine slept */
+    uint64_t collected;         /* its results were there */
+    uint64_t delivered;         /* each request has its result */
+} rose_step_times;
+
 /* A step that was enqueued and not yet collected. */
 typedef struct rose_flight {
     uint64_t ticket;      /* the backend's */
     rose_sched_plan plan; /* its counts; the arrays are gone */
     uint32_t n_outputs, n_samples;
-    uint64_t plan_ns, planned_ns; /* planned from, to */
-    uint64_t step_ns;             /* given to the backend */
-    rose_flight_sample *samples;  /* [max_seqs] owned */
+    rose_step_times at;
+    rose_flight_sample *samples; /* [max_seqs] owned */
 } rose_flight;
 
 bool rose_flight_create(rose_flight *f, uint32_t max_seqs); /* false: out of memory */

@@ -429,19 +429,17 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
 {
     rose_flight *f = &e->flights[e->n_flights];
     f->plan = *p;
-    f->plan_ns = plan_ns;
-    f->planned_ns = or_now(e->marked_ns);
+    f->at = (rose_step_times){.plan = plan_ns, .batch = or_now(e->marked_ns)};
     rose_alloc_guard_begin("engine step");
-    const rose_prof_span batch_span = rose_prof_begin_at("engine.batch", f->planned_ns);
+    const rose_prof_span batch_span = rose_prof_begin_at("engine.batch", f->at.batch);
     rose_batch_reset(&e->batch, f);
     for (uint32_t i = 0; i < p->n_items; i++)
         rose_batch_add(&e->batch, &p->items[i], e->by_seq[p->items[i].seq]);
     f->n_outputs = e->batch.batch.n_outputs;
     rose_stall_begin(&e->compute_span);
-    f->step_ns = or_now(rose_prof_end_at(&batch_span, 0, NULL, 0));
-    uint64_t idle_since = e->collected_ns > 0 ? e->collected_ns : plan_ns;
-    uint64_t exposed = e->n_flights > 0 ? 0 : f->step_ns - idle_since;
-    const rose_prof_span step_span = rose_prof_begin_at("backend.step", f->step_ns);
+    f->at.step = or_now(rose_prof_end_at(&batch_span, 0, NULL, 0));
+    f->at.idle = e->n_flights > 0 ? f->at.step : e->collected_ns > 0 ? e->collected_ns : plan_ns;
+    const rose_prof_span step_span = rose_prof_begin_at("backend.step", f->at.step);
     rose_status st = e->ops->step(e->ctx, &e->batch.batch, &f->ticket, err);
     e->marked_ns = rose_prof_end_at(&step_span, 0, "rows", p->n_tokens);
     rose_alloc_guard_end();
@@ -454,7 +452,6 @@ static rose_status launch(rose_engine *e, const rose_sched_plan *p, uint64_t pla
     e->n_flights++;
     bump(&e->stats.steps, 1); /* counted before delivery, so that a consumer that has its token
                                * finds the step counted */
-    rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, exposed);
     return ROSE_OK;
 }
 
@@ -497,11 +494,12 @@ static void record_counters(rose_engine *e)
     e->recorded.waiting = waiting;
 }
 
-static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, uint64_t now)
+/* All figures of a step. */
+static void note_step(rose_engine *e, const rose_flight *f)
 {
-    const uint64_t compute_from = f->step_ns > before_ns ? f->step_ns : before_ns;
-    const uint64_t took = now - (f->plan_ns > e->landed_ns ? f->plan_ns : e->landed_ns);
-    const uint64_t host_ns = f->step_ns - f->plan_ns + (now - e->collected_ns);
+    const rose_step_times *at = &f->at;
+    const uint64_t now = at->delivered, began = at->step > at->before ? at->step : at->before;
+    const uint64_t took = now - (at->plan > e->landed_ns ? at->plan : e->landed_ns);
     const uint32_t n_prefill = f->plan.n_prefill_tokens;
     rose_sched_observe(e->sched, f->plan.n_tokens - n_prefill, n_prefill, took);
     publish_load(e);
@@ -510,11 +508,12 @@ static void note_step(rose_engine *e, const rose_flight *f, uint64_t before_ns, 
     (void)feed_kv(e);
     rose_engine_update_gauges(e);
     set(&e->stats.last_step_ns, took);
-    set(&e->stats.last_plan_ns, f->planned_ns - f->plan_ns);
-    set(&e->stats.last_batch_ns, f->step_ns - f->planned_ns);
-    set(&e->stats.last_deliver_ns, now - e->collected_ns);
-    rose_hist_add(&e->hists.host_ns, &rose_hist_step, host_ns);
-    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, e->collected_ns - compute_from);
+    set(&e->stats.last_plan_ns, at->batch - at->plan);
+    set(&e->stats.last_batch_ns, at->step - at->batch);
+    set(&e->stats.last_deliver_ns, now - at->collected);
+    rose_hist_add(&e->hists.exposed_ns, &rose_hist_step, at->step - at->idle);
+    rose_hist_add(&e->hists.host_ns, &rose_hist_step, at->step - at->plan + now - at->collected);
+    rose_hist_add(&e->hists.compute_ns, &rose_hist_step, at->collected - began);
     rose_hist_add(&e->hists.tokens, &rose_hist_tokens, f->plan.n_tokens);
     if (rose_prof_on()) record_counters(e);
     e->landed_ns = now;
@@ -527,7 +526,7 @@ static rose_status land(rose_engine *e, rose_err *err)
 {
     rose_flight f = e->flights[0];
     rose_step_result res = {0};
-    uint64_t before_ns = e->collected_ns;
+    f.at.before = e->collected_ns;
     e->round++;
     e->n_due = 0;
     if (!e->spanned) { /* a second step is collected in this iteration of the loop */
@@ -537,7 +536,7 @@ static rose_status land(rose_engine *e, rose_err *err)
     rose_alloc_guard_begin("engine step");
     const rose_prof_span collect_span = rose_prof_begin_at("backend.collect", e->marked_ns);
     rose_status st = e->ops->collect(e->ctx, f.ticket, &res, err);
-    e->collected_ns = or_now(rose_prof_end_at(&collect_span, 0, NULL, 0));
+    f.at.collected = e->collected_ns = or_now(rose_prof_end_at(&collect_span, 0, NULL, 0));
     rose_stall_stop(&e->compute_span);
     if (st == ROSE_OK && res.n_outputs != f.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
@@ -557,7 +556,8 @@ static rose_status land(rose_engine *e, rose_err *err)
     e->flights[0] = e->flights[1];
     e->flights[1] = f; /* its array */
     e->n_flights--;
-    note_step(e, &f, before_ns, or_now(e->marked_ns));
+    f.at.delivered = or_now(e->marked_ns);
+    note_step(e, &f);
     return ROSE_OK;
 }
 

@@ -1,4 +1,8 @@
-/* sched/cost.c - see cost.h. */
+/* sched/cost.c - see cost.h. The method is recursive least squares with forgetting: sums of x x'
+ * and x y in which every observation fades by KEEP (textbooks: exponentially weighted RLS). Solving
+ * the normal equations with HOLD times the last estimate added is ridge regression towards it, and
+ * leaving out the most negative coefficient until none is negative is an active set method for
+ * non-negative least squares (Lawson and Hanson, 1974, for three terms). */
 #include "sched/cost.h"
 
 #include <string.h>
@@ -21,28 +25,28 @@ static void terms(double *x, uint32_t n_decode, uint32_t n_prefill)
     x[2] = n_prefill / 256.0;
 }
 
-/* Solves m w = v by elimination; m is positive definite, so no pivot is needed. Coefficients
- * named in `off` become 0. */
-static void solve(double m[N][N], double *v, const int *off, double *w)
+/* Solves left w = right by elimination; left is positive definite, so no pivot is needed.
+ * Coefficients named in `off` become 0. */
+static void solve(double left[N][N], double *right, const int *off, double *w)
 {
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < N; j++)
-            if (off[i] || off[j]) m[i][j] = i == j;
-        if (off[i]) v[i] = 0;
+            if (off[i] || off[j]) left[i][j] = i == j;
+        if (off[i]) right[i] = 0;
     }
     for (int k = 0; k < N; k++) {
         for (int i = k + 1; i < N; i++) {
-            double f = m[i][k] / m[k][k];
+            double f = left[i][k] / left[k][k];
             for (int j = k; j < N; j++)
-                m[i][j] -= f * m[k][j];
-            v[i] -= f * v[k];
+                left[i][j] -= f * left[k][j];
+            right[i] -= f * right[k];
         }
     }
     for (int k = N - 1; k >= 0; k--) {
-        w[k] = v[k];
+        w[k] = right[k];
         for (int j = k + 1; j < N; j++)
-            w[k] -= m[k][j] * w[j];
-        w[k] /= m[k][k];
+            w[k] -= left[k][j] * w[j];
+        w[k] /= left[k][k];
     }
 }
 
@@ -51,14 +55,14 @@ static void estimate(rose_sched_cost *c)
     int off[N] = {0};
     double w[N];
     for (int round = 0; round < N; round++) {
-        double m[N][N], v[N];
+        double left[N][N], right[N];
         int worst = -1;
-        memcpy(m, c->xx, sizeof m);
+        memcpy(left, c->xx, sizeof left);
         for (int i = 0; i < N; i++) {
-            m[i][i] += HOLD * c->peak[i];
-            v[i] = c->xy[i] + HOLD * c->peak[i] * c->w[i];
+            left[i][i] += HOLD * c->peak[i];
+            right[i] = c->xy[i] + HOLD * c->peak[i] * c->w[i];
         }
-        solve(m, v, off, w);
+        solve(left, right, off, w);
         for (int i = 0; i < N; i++)
             if (w[i] < 0 && (worst < 0 || w[i] < w[worst])) worst = i;
         if (worst < 0) break;
