@@ -413,8 +413,9 @@ static uint32_t grow_piece(rose_sched *s, rose_seq *q, uint32_t n)
 }
 
 /* Finishes the last step. Full pages of prompts enter the index. Sequences that are complete
- * leave their lanes. Those that decode, and the first that prefills, get the page that they write
- * next. This happens before planning, so that no preempted sequence is in the plan. */
+ * leave their lanes. The others that decode get the page that they write next, and so does the
+ * first that prefills. This happens before planning, so that no preempted sequence is in the plan.
+ */
 static void settle(rose_sched *s, rose_sched_plan *p)
 {
     for (uint32_t k = 0; k < s->n_needs; k++) {

@@ -36,7 +36,7 @@ typedef struct fake_pool {
     uint32_t *read_seq;  /* and a row that did */
 } fake_pool;
 
-/* Of the plan; n_blocks 0 = o->kv_pages. fake_reset leaves them. */
+/* The pools of the plan; n_blocks 0 = o->kv_pages. fake_reset leaves them. */
 static rose_pool fake_pools[ROSE_MAX_POOLS];
 static uint32_t fake_n_pools = 1;
 

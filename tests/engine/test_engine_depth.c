@@ -136,6 +136,41 @@ static void test_windows(void **state)
     fake_pools[0] = (rose_pool){0};
 }
 
+/* The gauges are those of the fullest pool, in pages of the first. */
+static void test_fullest_pool(void **state)
+{
+    (void)state;
+    uint64_t s = test_seed();
+    rose_engine_opts o = depth_opts();
+    fake_reset();
+    atomic_store(&fake.gate, 2);
+    fake_n_pools = 2;
+    fake_pools[0] = (rose_pool){.n_blocks = 60};
+    fake_pools[1] = (rose_pool){.n_blocks = 12, .window = 20};
+    rose_engine *e = open_engine(&o);
+    rose_wakeq *sink = open_sink(1);
+    rec *x = calloc(1, sizeof *x);
+    rec_random(x, &s, 1, 5);
+    x->n_prompt = 30; /* two pages in each pool */
+    x->max_tokens = 2;
+    x->ignore_eos = true;
+    rec_expect(x);
+    assert_int_equal(rec_submit(x, e, sink, NULL), ROSE_OK);
+    while (atomic_load(&fake.n_steps) < 2)
+        usleep(100);
+    const rose_engine_stats st = rose_engine_get_stats(e);
+    assert_int_equal(st.kv_pages, 60);
+    assert_int_equal(st.kv_pages_free, 60 * 10 / 12);
+    atomic_store(&fake.gate, 0);
+    consume(sink, 1);
+    rec_verify(x);
+    verify_idle(e);
+    assert_int_equal(rose_engine_get_stats(e).kv_pages_cached, 1); /* all equally free: the first */
+    close_all(e, sink, x);
+    fake_n_pools = 1;
+    fake_pools[0] = fake_pools[1] = (rose_pool){0};
+}
+
 static void test_policies(void **state)
 {
     (void)state;
@@ -383,7 +418,7 @@ int main(void)
         cmocka_unit_test(test_policies),   cmocka_unit_test(test_cached_tokens),
         cmocka_unit_test(test_choices),    cmocka_unit_test(test_queued_tokens),
         cmocka_unit_test(test_late),       cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_fullest_pool),
     };
     int failed = 0;
     for (test_mode = 0; test_mode < N_MODES; test_mode++)
