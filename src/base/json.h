@@ -312,7 +312,8 @@ rose_status rose_json_escape_lower(rose_buf *out, const char *s, size_t len);
 enum { ROSE_JSON_BYTE_CAP = 6, ROSE_JSON_CODE_CAP = 12 };
 /* The same for one byte: itself, or its escape of 2 or 6 bytes. Returns the length; adds no NUL. */
 unsigned rose_json_escape_byte(char out[ROSE_JSON_BYTE_CAP], char byte);
-/* Writes a character as \uXXXX, or as two of them from U+10000 on, in lower case. Likewise. */
+/* Writes a character as \uXXXX, or as two of them from U+10000 on, in lower case. Returns the
+ * length. */
 unsigned rose_json_escape_code(char out[ROSE_JSON_CODE_CAP], uint32_t cp);
 
 #endif
