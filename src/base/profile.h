@@ -1,8 +1,8 @@
 /* base/profile.h - records what each thread did and when, for `POST /start_profile`: spans,
- * instants, counters, and arrows that follow each request from thread to thread. The file is in
+ * counters, and arrows that follow each request from thread to thread. The file is in
  * Chrome's trace format, which ui.perfetto.dev and chrome://tracing show.
  *
- * When off (the default), a span or an instant costs one relaxed load and a predicted branch. A
+ * When off (the default), a span or a counter costs one relaxed load and a predicted branch. A
  * build with ROSE_NO_RECORDER does not have even that, for comparison. When on, a span costs two
  * readings of the clock, fewer where the caller has read it anyway, and 48 bytes. Each thread
  * writes into its own buffer of a fixed number of events. Events that come after it is full are
@@ -106,7 +106,6 @@ static inline void rose_prof_end_with(const rose_prof_span *s, const char *arg, 
 
 typedef enum rose_prof_kind {
     ROSE_PROF_SPAN,
-    ROSE_PROF_INSTANT,
     ROSE_PROF_COUNTER,
     ROSE_PROF_FLOW_BEGIN, /* starts, in the enclosing span, the arrows that join the spans of
                            * request `id` */
@@ -120,10 +119,6 @@ void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t 
  * part did not happen. A part that began before the recording is cut at its start. */
 void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns);
 
-static inline void rose_prof_instant(const char *name, uint64_t value)
-{
-    if (rose_prof_on()) rose_prof_put(ROSE_PROF_INSTANT, name, 0, value);
-}
 static inline void rose_prof_counter(const char *name, uint64_t value)
 {
     if (rose_prof_on()) rose_prof_put(ROSE_PROF_COUNTER, name, 0, value);

@@ -74,9 +74,8 @@ static void put_async(rose_prof_writer *w, const rose_prof_event *e, long tid)
 static void put_event(rose_prof_writer *w, const rose_prof_event *e, long tid)
 {
     static const char *const ph[] = {
-        [ROSE_PROF_SPAN] = "X",       [ROSE_PROF_INSTANT] = "i",   [ROSE_PROF_COUNTER] = "C",
-        [ROSE_PROF_FLOW_BEGIN] = "s", [ROSE_PROF_FLOW_STEP] = "t", [ROSE_PROF_FLOW_END] = "f",
-        [ROSE_PROF_ASYNC] = "b"};
+        [ROSE_PROF_SPAN] = "X",      [ROSE_PROF_COUNTER] = "C",  [ROSE_PROF_FLOW_BEGIN] = "s",
+        [ROSE_PROF_FLOW_STEP] = "t", [ROSE_PROF_FLOW_END] = "f", [ROSE_PROF_ASYNC] = "b"};
     w->n_events++;
     if (e->kind == ROSE_PROF_ASYNC) {
         put_async(w, e, tid);
@@ -88,10 +87,6 @@ static void put_event(rose_prof_writer *w, const rose_prof_event *e, long tid)
     case ROSE_PROF_SPAN:
         put_time(w, "dur", since_start(w, e->end_ns) - since_start(w, e->begin_ns));
         put_arg(w, e->arg, e->value);
-        break;
-    case ROSE_PROF_INSTANT:
-        fputs(",\"s\":\"t\"", w->file);
-        put_arg(w, "value", e->value);
         break;
     case ROSE_PROF_COUNTER:
         put_arg(w, "value", e->value);
