@@ -1,6 +1,6 @@
 /* The description of a model is complete: a forward pass in fp64 that reads nothing else, and is
  * written as plainly as we can, gives transformers' log-probabilities for each family. It shares no
- * code with a backend. */
+ * code with a backend. The last test holds the CPU backend against it. */
 #include "fixture.h"
 
 #include "backend/cpu_fixture.h"
