@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A new family is a row here. What a row does not say is as in Llama. */
+/* A new family is a row here. A field that a row leaves out is off, as in Llama. */
 static const rose_family families[] = {
     {.model_type = "gpt2",
      .architecture = "GPT2LMHeadModel",

@@ -37,7 +37,7 @@ static rose_status read_kind(const rose_gguf_reader *r, rose_rope *rope)
     const rose_status st = rose_gguf_get_string(r->g, key, &name, r->err);
     if (st != ROSE_OK || name.s == NULL) return st;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strlen(kinds[i].name) == name.n && memcmp(kinds[i].name, name.s, name.n) == 0) {
+        if (rose_gguf_str_is(name, kinds[i].name)) {
             rope->kind = kinds[i].kind;
             return ROSE_OK;
         }

@@ -1,8 +1,9 @@
 /* The description of a model is complete: a forward pass in fp64 that reads nothing else, and is
  * written as plainly as we can, gives transformers' log-probabilities for each family. It shares no
- * code with a backend. */
+ * code with a backend. The last test holds the CPU backend against it. */
 #include "fixture.h"
 
+#include "backend/cpu_fixture.h"
 #include "golden.h"
 #include "model/convert.h"
 #include "model/rope.h"
@@ -260,8 +261,67 @@ static void each_family(void **state)
         check_family(all->name[i]);
 }
 
+/* Leaves of Gemma's norms those that the places say. */
+static void place_norms(rose_model *m, const rose_model *whole, rose_norms n)
+{
+    for (uint32_t k = 0; k < m->arch.n_kinds; k++)
+        m->arch.kinds[k].norms = n;
+    for (uint32_t i = 0; i < m->arch.n_layers; i++) {
+        const rose_layer *from = &whole->layers[i];
+        rose_layer *l = &m->layers[i];
+        const rose_tensor none = {0};
+        l->ln1_w = n.mixer != ROSE_NORM_AFTER ? from->ln1_w : none;
+        l->post1 = n.mixer != ROSE_NORM_BEFORE ? from->post1 : none;
+        l->ln2_w = n.mlp != ROSE_NORM_AFTER ? from->ln2_w : none;
+        l->post2 = n.mlp != ROSE_NORM_BEFORE ? from->post2 : none;
+    }
+}
+
+/* The CPU backend with norms at places that no family has, in prompt and decode steps. */
+static void norm_places(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 40, N_TOKENS = 48 };
+    rose_random_opts o;
+    rose_err err = {{0}};
+    char config[1024];
+    rose_random_opts_default(&o);
+    golden_path(config, sizeof config, "tests/golden/families/gemma3.config.json");
+    o.config = config;
+    o.init_std = 0.1f;
+    o.seed = fx_seed();
+    empty_folder(scratch);
+    if (rose_random_model_write(&o, scratch, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    rose_model *m = expect_opens(scratch), *whole = expect_opens(scratch);
+    const size_t n_values = (size_t)N_TOKENS * m->arch.vocab_size;
+    for (int places = 0; places < 9; places++) {
+        double worst = 0, size = 0;
+        place_norms(m, whole,
+                    (rose_norms){(rose_norm_place)(places / 3), (rose_norm_place)(places % 3)});
+        fx_backend b = fx_open(m, ROSE_COMPUTE_F32, "auto", 2, 1);
+        fx_seq s = fx_seq_make(m, fx_seed(), N_TOKENS);
+        fx_run(&b, &s, N_PROMPT, 16);
+        fx_run(&b, &s, N_TOKENS, 1);
+        float *want = forward(m, s.tokens, N_TOKENS, m->arch.max_positions);
+        for (size_t i = 0; i < n_values; i++) {
+            const double e = fabs((double)want[i] - (double)s.logits[i]);
+            assert_true(isfinite(e));
+            worst = fmax(worst, e);
+            size = fmax(size, fabs((double)want[i]));
+        }
+        if (!(worst <= 1e-4 * size)) fail_msg("places %d: off by %g of %g", places, worst, size);
+        free(want);
+        fx_seq_drop(&b, &s);
+        fx_seq_free(&s);
+        fx_close(&b);
+    }
+    rose_model_close(whole);
+    rose_model_close(m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_family)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_family),
+                                       cmocka_unit_test(norm_places)};
     return cmocka_run_group_tests(tests, setup_scratch, teardown_scratch);
 }
