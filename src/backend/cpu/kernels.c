@@ -130,7 +130,7 @@ rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
                                   bool int8_activations)
 {
     if (rose_format_is_quant(type)) return (int8_activations ? k->quant->i8 : k->quant->f32)[type];
-    return type == ROSE_F32 ? k->matmul_f32 : type == ROSE_BF16 ? k->matmul_bf16 : k->matmul_i8;
+    return k->matmul[type];
 }
 
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
@@ -138,9 +138,9 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_SCALAR,
         .quant = &rose_quant_ref,
-        .matmul_f32 = rose_matmul_f32_ref,
-        .matmul_bf16 = rose_matmul_bf16_ref,
-        .matmul_i8 = rose_matmul_i8_ref,
+        .matmul[ROSE_F32] = rose_matmul_f32_ref,
+        .matmul[ROSE_BF16] = rose_matmul_bf16_ref,
+        .matmul[ROSE_I8] = rose_matmul_i8_ref,
         .attention = rose_attention_ref,
         .kv_append = rose_kv_append_ref,
         .layernorm = rose_layernorm_ref,
@@ -154,9 +154,9 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_SCALAR) return;
     k->isa = ROSE_ISA_AVX2;
     k->quant = rose_cpu_has_avxvnni() ? &rose_quant_avxvnni : &rose_quant_avx2;
-    k->matmul_f32 = rose_matmul_f32_avx2;
-    k->matmul_bf16 = rose_matmul_bf16_avx2;
-    k->matmul_i8 = rose_matmul_i8_avx2;
+    k->matmul[ROSE_F32] = rose_matmul_f32_avx2;
+    k->matmul[ROSE_BF16] = rose_matmul_bf16_avx2;
+    k->matmul[ROSE_I8] = rose_matmul_i8_avx2;
     k->attention = rose_attention_avx2;
     k->kv_append = rose_kv_append_avx2;
     k->layernorm = rose_layernorm_avx2;
@@ -169,9 +169,9 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_AVX2) return;
     k->isa = ROSE_ISA_AVX512;
     k->quant = rose_cpu_has_avx512vnni() ? &rose_quant_avx512vnni : &rose_quant_avx512;
-    k->matmul_f32 = rose_matmul_f32_avx512;
-    k->matmul_bf16 = rose_matmul_bf16_avx512;
-    k->matmul_i8 = rose_matmul_i8_avx512;
+    k->matmul[ROSE_F32] = rose_matmul_f32_avx512;
+    k->matmul[ROSE_BF16] = rose_matmul_bf16_avx512;
+    k->matmul[ROSE_I8] = rose_matmul_i8_avx512;
     k->attention = rose_attention_avx512;
     k->kv_append = rose_kv_append_avx512;
     k->layernorm = rose_layernorm_avx512;
@@ -185,22 +185,22 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     if (isa == ROSE_ISA_AVX512_BF16) {
         k->isa = ROSE_ISA_AVX512_BF16;
         k->attention = rose_attention_avx512bf16;
-        k->matmul_bf16 = rose_matmul_bf16_avx512bf16;
-        k->matmul_i8 = rose_matmul_i8_avx512bf16;
+        k->matmul[ROSE_BF16] = rose_matmul_bf16_avx512bf16;
+        k->matmul[ROSE_I8] = rose_matmul_i8_avx512bf16;
         return;
     }
     k->isa = ROSE_ISA_AMX;
     k->attention = rose_attention_amx;
-    k->matmul_bf16 = rose_matmul_bf16_amx;
-    k->matmul_i8 = rose_matmul_i8_amx;
+    k->matmul[ROSE_BF16] = rose_matmul_bf16_amx;
+    k->matmul[ROSE_I8] = rose_matmul_i8_amx;
 #elif defined(__aarch64__)
     if (isa == ROSE_ISA_SCALAR) return;
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_NEON,
         .quant = &rose_quant_neon,
-        .matmul_f32 = rose_matmul_f32_neon,
-        .matmul_bf16 = rose_matmul_bf16_neon,
-        .matmul_i8 = rose_matmul_i8_neon,
+        .matmul[ROSE_F32] = rose_matmul_f32_neon,
+        .matmul[ROSE_BF16] = rose_matmul_bf16_neon,
+        .matmul[ROSE_I8] = rose_matmul_i8_neon,
         .attention = rose_attention_neon,
         .kv_append = rose_kv_append_neon,
         .layernorm = rose_layernorm_neon,
