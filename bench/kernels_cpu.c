@@ -124,8 +124,7 @@ static void own_thread(void *arg, uint32_t tid, uint32_t n)
         .ldy = s->n_out,
         .scratch = p->scratch + tid * p->scratch_stride,
     };
-    rose_cpu_matmul_share(p->b->bf16 ? p->b->kernels.matmul_bf16 : p->b->kernels.matmul_f32, &a,
-                          tid, n);
+    rose_cpu_matmul_share(p->b->kernels.matmul[p->b->bf16 ? ROSE_BF16 : ROSE_F32], &a, tid, n);
 }
 
 static void own_pass(product *p)

@@ -8,17 +8,7 @@
 
 const char *rose_compute_name(rose_compute c)
 {
-    switch (c) {
-    case ROSE_COMPUTE_F32:
-        return "float32";
-    case ROSE_COMPUTE_BF16:
-        return "bfloat16";
-    case ROSE_COMPUTE_F16:
-        return "float16";
-    case ROSE_COMPUTE_AUTO:
-        break;
-    }
-    return "auto";
+    return c == ROSE_COMPUTE_AUTO ? "auto" : rose_formats[rose_compute_format(c)].torch;
 }
 
 const char *rose_plan_text(const rose_memory_plan *p)

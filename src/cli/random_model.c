@@ -129,10 +129,8 @@ int rose_cmd_random_model(int argc, char **argv)
     if (o.n_layers == 0) o.n_layers = default_layers;
     o.arch = arch;
     o.no_weights = !weights;
-    if (dtype == NULL) dtype = o.preset != NULL ? "BF16" : "F32";
-    o.dtype = strcmp(dtype, "F32") == 0   ? ROSE_F32
-              : strcmp(dtype, "F16") == 0 ? ROSE_F16
-                                          : ROSE_BF16;
+    if (dtype == NULL || !rose_format_named(dtype, &o.dtype))
+        o.dtype = o.preset != NULL ? ROSE_BF16 : ROSE_F32;
     if (o.tokenizer != NULL && vocab_of(&o, &err) != ROSE_OK) return rose_die(&err);
     if (o.vocab_size == 0) o.vocab_size = default_vocab;
     rose_status st = rose_random_model_write(&o, out, &err);

@@ -10,18 +10,18 @@
 enum { HALF = ROSE_GGML_GROUP / 2, GROUPS_OF_K = 8 /* in a block of 256 */ };
 
 const rose_format_row rose_formats[] = {
-    [ROSE_F32] = {"F32", 1, 4, 0, 0, false, 0},
-    [ROSE_F16] = {"F16", 1, 2, 0, 0, false, 0},
-    [ROSE_BF16] = {"BF16", 1, 2, 0, 0, false, 0},
-    [ROSE_I8] = {"int8", 1, 1, 0, 0, false, 0},
-    [ROSE_Q8_0] = {"Q8_0", 32, 34, 32, 128, false, 0},
-    [ROSE_Q4_0] = {"Q4_0", 32, 18, 32, 8, false, 0},
-    [ROSE_Q4_1] = {"Q4_1", 32, 20, 32, 0, true, 0},
-    [ROSE_Q5_0] = {"Q5_0", 32, 22, 32, 16, false, 0},
-    [ROSE_Q5_1] = {"Q5_1", 32, 24, 32, 0, true, 0},
-    [ROSE_Q4_K] = {"Q4_K", 256, 144, 32, 0, true, 0},
-    [ROSE_Q5_K] = {"Q5_K", 256, 176, 32, 0, true, 0},
-    [ROSE_Q6_K] = {"Q6_K", 256, 210, 16, 32, false, 208},
+    [ROSE_F32] = {"F32", "float32", 1, 4, 0, 0, false, 0},
+    [ROSE_F16] = {"F16", "float16", 1, 2, 0, 0, false, 0},
+    [ROSE_BF16] = {"BF16", "bfloat16", 1, 2, 0, 0, false, 0},
+    [ROSE_I8] = {"int8", NULL, 1, 1, 0, 0, false, 0},
+    [ROSE_Q8_0] = {"Q8_0", NULL, 32, 34, 32, 128, false, 0},
+    [ROSE_Q4_0] = {"Q4_0", NULL, 32, 18, 32, 8, false, 0},
+    [ROSE_Q4_1] = {"Q4_1", NULL, 32, 20, 32, 0, true, 0},
+    [ROSE_Q5_0] = {"Q5_0", NULL, 32, 22, 32, 16, false, 0},
+    [ROSE_Q5_1] = {"Q5_1", NULL, 32, 24, 32, 0, true, 0},
+    [ROSE_Q4_K] = {"Q4_K", NULL, 256, 144, 32, 0, true, 0},
+    [ROSE_Q5_K] = {"Q5_K", NULL, 256, 176, 32, 0, true, 0},
+    [ROSE_Q6_K] = {"Q6_K", NULL, 256, 210, 16, 32, false, 208},
 };
 
 uint64_t rose_values_bytes(rose_format f, uint64_t n)

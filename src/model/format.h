@@ -37,6 +37,7 @@ typedef enum rose_format {
 
 typedef struct rose_format_row {
     const char *name;      /* as files spell it: "F32", "Q4_K"; "int8" */
+    const char *torch;     /* as config.json and --dtype spell it: "float32"; NULL: they do not */
     uint16_t block, bytes; /* values and bytes of a block; 1 and bytes of a value without blocks */
     uint16_t group;        /* values that share a scale; 0: no scale, or that of a whole output */
     int16_t zero;          /* the integer that stands for 0: 128, 16, 8, 32 or 0 */

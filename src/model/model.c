@@ -271,12 +271,8 @@ static rose_status read_dtype(const rose_config *c, rose_format *out, rose_err *
 {
     const rose_json *v = rose_config_get(c, "torch_dtype", "dtype");
     const char *name = v == NULL ? "float32" : rose_json_text(v);
-    *out = ROSE_F32;
-    if (name != NULL && strcmp(name, "float32") == 0) return ROSE_OK;
-    *out = ROSE_F16;
-    if (name != NULL && strcmp(name, "float16") == 0) return ROSE_OK;
-    *out = ROSE_BF16;
-    if (name != NULL && strcmp(name, "bfloat16") == 0) return ROSE_OK;
+    for (*out = ROSE_F32; name != NULL && *out <= ROSE_BF16; ++*out)
+        if (strcmp(name, rose_formats[*out].torch) == 0) return ROSE_OK;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "%s: torch_dtype: expected float32, float16 or bfloat16", c->label);
 }

@@ -121,12 +121,6 @@ static void folder_end(rose_folder *f, bool keep)
 
 /* ---- the plan ---- */
 
-static const char *dtype_name(const rose_random_opts *o)
-{
-    static const char *const names[] = {"float32", "float16", "bfloat16"};
-    return names[o->dtype];
-}
-
 static rose_json *make_gpt2_config(const rose_random_opts *o)
 {
     int64_t eos = (int64_t)o->vocab_size - 1;
@@ -141,7 +135,7 @@ static rose_json *make_gpt2_config(const rose_random_opts *o)
         "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0, "scale_attn_weights", 1,
         "scale_attn_by_inverse_layer_idx", 0, "reorder_and_upcast_attn", 0, "tie_word_embeddings",
         o->tied_head ? 1 : 0, "use_cache", 1, "bos_token_id", (int64_t)eos, "eos_token_id",
-        (int64_t)eos, "torch_dtype", dtype_name(o));
+        (int64_t)eos, "torch_dtype", rose_formats[o->dtype].torch);
 }
 
 /* The field names that all families but gpt2 share; what is left out has the family's default. */
@@ -158,7 +152,7 @@ static rose_json *make_decoder_config(const rose_random_opts *o)
         (int64_t)(o->d_ff == 0 ? (uint64_t)4 * o->d_model : o->d_ff), "vocab_size",
         (int64_t)o->vocab_size, "max_position_embeddings", (int64_t)o->max_positions,
         "tie_word_embeddings", o->tied_head ? 1 : 0, "bos_token_id", eos, "eos_token_id", eos,
-        "pad_token_id", eos, "torch_dtype", dtype_name(o));
+        "pad_token_id", eos, "torch_dtype", rose_formats[o->dtype].torch);
 }
 
 /* *out: config.json as it will be written; owned by the caller. */
@@ -175,7 +169,8 @@ static rose_status make_config(const rose_random_opts *o, rose_json **out, rose_
         if (cut && rose_json_set_new(c.root, "num_hidden_layers",
                                      rose_json_integer(o->preset_layers)) != 0)
             return rose_fail(err, ROSE_E_NOMEM, "random model: out of memory");
-        if (rose_json_set_new(c.root, "torch_dtype", rose_json_string(dtype_name(o))) == 0)
+        if (rose_json_set_new(c.root, "torch_dtype",
+                              rose_json_string(rose_formats[o->dtype].torch)) == 0)
             return ROSE_OK;
     } else {
         const bool gpt2 = strcmp(o->arch, "gpt2") == 0;

@@ -33,8 +33,8 @@ static inline fx_seq baseline(const rose_model *m, rose_compute dtype)
     fx_seq s = fx_seq_make(m, fx_seed() + 99, N_TOKENS);
     fx_backend f = fx_open(m, dtype, "scalar", 1, 0);
     if (g_pairs) {
-        f.cpu->kernels.matmul_i8 = rose_matmul_i8_pairs_ref;
-        f.cpu->kernels.matmul_bf16 = rose_matmul_bf16_pairs_ref;
+        f.cpu->kernels.matmul[ROSE_I8] = rose_matmul_i8_pairs_ref;
+        f.cpu->kernels.matmul[ROSE_BF16] = rose_matmul_bf16_pairs_ref;
         f.cpu->kernels.attention = rose_attention_pairs_ref;
     }
     fx_run(&f, &s, N_PROMPT, N_PROMPT);

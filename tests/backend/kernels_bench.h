@@ -39,9 +39,7 @@ static void bench_matmul_run(const bench_job *j, uint32_t thread)
     a.scratch = (uint8_t *)a.scratch + thread * rose_round_up((uint32_t)scratch, 64);
     uint32_t p0 = j->n_panels * thread / j->n_threads;
     uint32_t p1 = j->n_panels * (thread + 1) / j->n_threads;
-    (j->type == ROSE_I8     ? j->table->matmul_i8
-     : j->type == ROSE_BF16 ? j->table->matmul_bf16
-                            : j->table->matmul_f32)(&a, p0, p1);
+    j->table->matmul[j->type](&a, p0, p1);
 }
 
 static void bench_read_run(const bench_job *j, uint32_t thread)

@@ -112,7 +112,7 @@ static void case_free(matmul_case *c)
 
 static rose_matmul_fn kernel_of(const rose_cpu_kernels *t, rose_format type)
 {
-    return type == ROSE_I8 ? t->matmul_i8 : type == ROSE_BF16 ? t->matmul_bf16 : t->matmul_f32;
+    return t->matmul[type];
 }
 
 /* Runs rows [m0, m0 + m) and panels [p0, p1) from y0 into a fresh guarded y. */
@@ -778,8 +778,8 @@ static rose_cpu_kernels definitions(rose_isa isa)
     rose_cpu_kernels ref;
     rose_cpu_kernels_init(&ref, ROSE_ISA_SCALAR);
     if (isa == ROSE_ISA_AVX512_BF16) {
-        ref.matmul_bf16 = rose_matmul_bf16_pairs_ref;
-        ref.matmul_i8 = rose_matmul_i8_pairs_ref;
+        ref.matmul[ROSE_BF16] = rose_matmul_bf16_pairs_ref;
+        ref.matmul[ROSE_I8] = rose_matmul_i8_pairs_ref;
         ref.attention = attention_pairs_ref;
     }
     return ref;

@@ -130,7 +130,7 @@ rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
                                   bool int8_activations)
 {
     if (rose_format_is_quant(type)) return (int8_activations ? k->quant->i8 : k->quant->f32)[type];
-    return type == ROSE_F32 ? k->matmul_f32 : type == ROSE_BF16 ? k->matmul_bf16 : k->matmul_i8;
+    return k->matmul[type];
 }
 
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
@@ -138,9 +138,9 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     *k = (rose_cpu_kernels){
         .isa = ROSE_ISA_SCALAR,
         .quant = &rose_quant_ref,
-        .matmul_f32 = rose_matmul_f32_ref,
-        .matmul_bf16 = rose_matmul_bf16_ref,
-        .matmul_i8 = rose_matmul_i8_ref,
+        .matmul[ROSE_F32] = rose_matmul_f32_ref,
+        .matmul[ROSE_BF16] = rose_matmul_bf16_ref,
+        .matmul[ROSE_I8] = rose_matmul_i8_ref,
         .attention = rose_attention_ref,
         .kv_append = rose_kv_append_ref,
         .layernorm = rose_layernorm_ref,
@@ -162,12 +162,12 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     k->isa = isa;
     if (isa == ROSE_ISA_AVX512_BF16) {
         k->attention = rose_attention_avx512bf16;
-        k->matmul_bf16 = rose_matmul_bf16_avx512bf16;
-        k->matmul_i8 = rose_matmul_i8_avx512bf16;
+        k->matmul[ROSE_BF16] = rose_matmul_bf16_avx512bf16;
+        k->matmul[ROSE_I8] = rose_matmul_i8_avx512bf16;
     } else if (isa == ROSE_ISA_AMX) {
         k->attention = rose_attention_amx;
-        k->matmul_bf16 = rose_matmul_bf16_amx;
-        k->matmul_i8 = rose_matmul_i8_amx;
+        k->matmul[ROSE_BF16] = rose_matmul_bf16_amx;
+        k->matmul[ROSE_I8] = rose_matmul_i8_amx;
     }
 #elif defined(__aarch64__)
     if (isa != ROSE_ISA_SCALAR) *k = rose_kernels_neon;

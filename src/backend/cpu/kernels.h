@@ -146,9 +146,7 @@ typedef struct rose_cpu_kernels {
     rose_isa isa;
     const rose_quant_kernels *quant; /* of the fastest instructions that the CPU has at this level;
                                         all give the same bits */
-    rose_matmul_fn matmul_f32;
-    rose_matmul_fn matmul_bf16;
-    rose_matmul_fn matmul_i8; /* x: bf16 values */
+    rose_matmul_fn matmul[ROSE_I8 + 1]; /* by format: F32, BF16, and I8, for which x is bf16 */
     void (*attention)(const rose_attention *a);
     /* Stores one token's k and v (head_dim values each) of one head at slot 0..15 of its page. */
     void (*kv_append)(uint8_t *head_block, uint32_t slot, const float *k, const float *v,

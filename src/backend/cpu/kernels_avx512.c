@@ -21,9 +21,9 @@ static void attention(const rose_attention *a)
 const rose_cpu_kernels rose_kernels_avx512 = {
     .isa = ROSE_ISA_AVX512,
     .quant = &rose_quant_avx512,
-    .matmul_f32 = rose_matmul_f32_avx512,
-    .matmul_bf16 = rose_matmul_bf16_avx512,
-    .matmul_i8 = rose_matmul_i8_avx512,
+    .matmul[ROSE_F32] = rose_matmul_f32_avx512,
+    .matmul[ROSE_BF16] = rose_matmul_bf16_avx512,
+    .matmul[ROSE_I8] = rose_matmul_i8_avx512,
     .attention = attention,
     .kv_append = append_row,
     .layernorm = norm_row,

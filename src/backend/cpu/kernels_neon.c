@@ -38,9 +38,9 @@ static void attention(const rose_attention *a)
 const rose_cpu_kernels rose_kernels_neon = {
     .isa = ROSE_ISA_NEON,
     .quant = &rose_quant_neon,
-    .matmul_f32 = matmul_f32,
-    .matmul_bf16 = matmul_bf16,
-    .matmul_i8 = matmul_i8,
+    .matmul[ROSE_F32] = matmul_f32,
+    .matmul[ROSE_BF16] = matmul_bf16,
+    .matmul[ROSE_I8] = matmul_i8,
     .attention = attention,
     .kv_append = append_row,
     .layernorm = norm_row,

@@ -14,13 +14,11 @@
 #define ENDS_ONE (BIT(ROWS) | BIT(ACT) | BIT(GATED) | BIT(LOGITS)) /* of one part */
 #define ENDS_ALL (ENDS_ONE | BIT(RESIDUAL))
 
-/* TILES(rows and outputs of a tile, blocks on an SM, share) */
-#define TILES(r, n, blocks, percent)                                                               \
-    {                                                                                              \
-        .name = "tiles-" #r "x" #n, .family = ROSE_GEMM_TILES, .tile_rows = r, .tile_n = n,        \
-        .stages = 4, .cluster = 1, .split = 1, .blocks_per_sm = blocks, .share = percent,          \
-        .ends = ENDS_ALL, .run = BOTH(tiles_##r##x##n)                                             \
-    }
+/* The fields of a kernel whose blocks work alone. TILE(name, family, rows and outputs of a tile,
+ * stages, blocks on an SM, share, ends) */
+#define TILE(called, kind, r, n, ring, per_sm, percent, which)                                     \
+    .name = called, .family = ROSE_GEMM_##kind, .tile_rows = r, .tile_n = n, .stages = ring,       \
+    .blocks_per_sm = per_sm, .share = percent, .ends = which, .cluster = 1, .split = 1
 /* WIDE(id, name, rows and outputs of a tile, stages, cluster, across, split, blocks on an SM,
  * share, ends) */
 #define WIDE(id, called, r, n, ring, blocks, wide, parts, per_sm, percent, which)                  \
@@ -47,33 +45,13 @@ ROSE_GEMM_FN(wide_split_32);
 
 /* The first kernel takes every shape of 16-bit values on every GPU. */
 const rose_gemm_kernel rose_gemm_kernels[] = {
-    TILES(64, 64, 4, 28),
-    TILES(128, 128, 2, 40),
+    {TILE("tiles-64x64", TILES, 64, 64, 4, 4, 28, ENDS_ALL), .run = BOTH(tiles_64x64)},
+    {TILE("tiles-128x128", TILES, 128, 128, 4, 2, 40, ENDS_ALL), .run = BOTH(tiles_128x128)},
     /* A block has several tiles at a time, each with a warp for every part. */
-    {.name = "rows",
-     .family = ROSE_GEMM_ROWS,
-     .tile_rows = 32,
-     .tile_n = 8,
-     .stages = 6,
-     .cluster = 1,
-     .split = 1,
-     .blocks_per_sm = 8,
-     .share = 9,
-     .norms = true,
-     .max_rows = 32,
-     .ends = ENDS_ALL,
+    {TILE("rows", ROWS, 32, 8, 6, 8, 9, ENDS_ALL), .norms = true, .max_rows = 32,
      .run = BOTH(rows)},
-    {.name = "fp32", /* without tensor cores; the only one of its format */
-     .family = ROSE_GEMM_TILES,
-     .tile_rows = 32,
-     .tile_n = 32,
-     .stages = 1,
-     .cluster = 1,
-     .split = 1,
-     .blocks_per_sm = 4,
-     .share = 1,
-     .ends = ENDS_ALL,
-     .run = {[ROSE_F32] = rose_gemm_f32_run}},
+    /* Without tensor cores; the only one of its format. */
+    {TILE("fp32", TILES, 32, 32, 1, 4, 1, ENDS_ALL), .run = {[ROSE_F32] = rose_gemm_f32_run}},
     WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 1, 83, ENDS_ONE),
     WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 1, 63, ENDS_ONE),
     WIDE(128x128, "wide-128x128", 128, 128, 6, 1, false, 1, 1, 88, ENDS_ONE),
