@@ -36,12 +36,13 @@ void rose_plan_kv_text(const rose_memory_plan *p, char out[ROSE_PLAN_KV_TEXT])
     for (uint32_t i = 0; i < p->n_pools; i++) {
         const rose_pool *k = &p->pools[i];
         if (i > 0) n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n, ", %u", k->n_blocks);
+        const char *const plural = k->n_layers == 1 ? "" : "s";
         if (k->window > 0)
             n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n,
-                          " for %u layers with a window of %u", k->n_layers, k->window);
+                          " for %u layer%s with a window of %u", k->n_layers, plural, k->window);
         else if (p->n_pools > 1)
-            n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n, " for %u full layers",
-                          k->n_layers);
+            n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n, " for %u full layer%s",
+                          k->n_layers, plural);
     }
 }
 
