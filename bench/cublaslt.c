@@ -154,7 +154,7 @@ static bool set_end(rose_cublaslt *c, const rose_cublaslt_product *p)
 rose_status rose_cublaslt_prepare(rose_cublaslt *c, const rose_cublaslt_product *p, uint32_t *n,
                                   rose_err *err)
 {
-    const int element = p->type == ROSE_CUDA_F16 ? TYPE_16F : TYPE_16BF, transposed = OP_T;
+    const int element = p->type == ROSE_F16 ? TYPE_16F : TYPE_16BF, transposed = OP_T;
     const int y = g_ends[p->end].f32 ? TYPE_32F : element;
     int found = 0;
 

@@ -4,10 +4,12 @@
 
 #include <string.h>
 
+#include "base/json.h"
+
 enum { MAX_DEPTH = 16, MAX_NUMBER = 15 };
 
 typedef struct scan {
-    const char *p, *end;
+    rose_json_scan j;
     rose_event_look *out;
     uint32_t seen; /* one bit for each member that may come only once */
 } scan;
@@ -17,65 +19,48 @@ enum { FINISH = 128, CONTENT = 256, REASONING = 512 };
 
 static char peek(scan *s)
 {
-    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\n' || *s->p == '\r'))
-        s->p++;
-    return s->p < s->end ? *s->p : '\0';
+    return rose_json_scan_peek(&s->j);
 }
 
 static bool take(scan *s, char c)
 {
-    if (peek(s) != c || s->p == s->end) return false;
-    s->p++;
-    return true;
+    return rose_json_scan_take(&s->j, c);
 }
 
 /* Finds the bytes between the quotes and leaves escapes as they are. */
 static bool take_string(scan *s, const char **at, size_t *n)
 {
     if (!take(s, '"')) return false;
-    *at = s->p;
-    for (; s->p < s->end; s->p++) {
-        const unsigned char c = (unsigned char)*s->p;
+    *at = s->j.p;
+    for (; s->j.p < s->j.end; s->j.p++) {
+        const unsigned char c = (unsigned char)*s->j.p;
         if (c == '"') {
-            *n = (size_t)(s->p++ - *at);
+            *n = (size_t)(s->j.p++ - *at);
             return true;
         }
         if (c < 0x20 || c > 0x7e) return false;
-        if (c == '\\' && (++s->p == s->end || memchr("\"\\/bfnrt", *s->p, 8) == NULL)) return false;
+        if (c == '\\' && (++s->j.p == s->j.end || memchr("\"\\/bfnrt", *s->j.p, 8) == NULL))
+            return false;
     }
     return false;
-}
-
-static bool is_digit(const scan *s)
-{
-    return s->p < s->end && *s->p >= '0' && *s->p <= '9';
 }
 
 /* A number without exponent, so short that it cannot overflow. */
 static bool take_number(scan *s)
 {
-    const char *begin = s->p;
-    if (s->p < s->end && *s->p == '-') s->p++;
-    if (!is_digit(s)) return false;
-    const bool zero = *s->p++ == '0';
-    if (zero && is_digit(s)) return false;
-    while (is_digit(s))
-        s->p++;
-    if (s->p < s->end && *s->p == '.') {
-        s->p++;
-        if (!is_digit(s)) return false;
-        while (is_digit(s))
-            s->p++;
-    }
-    return s->p - begin <= MAX_NUMBER && (s->p == s->end || (*s->p != 'e' && *s->p != 'E'));
+    const char *at = s->j.p;
+    bool whole;
+    if (rose_json_scan_number(&s->j, &whole) != ROSE_OK) return false;
+    const size_t n = (size_t)(s->j.p - at);
+    return n <= MAX_NUMBER && memchr(at, 'e', n) == NULL && memchr(at, 'E', n) == NULL;
 }
 
 static bool take_word(scan *s, const char *word)
 {
     const size_t n = strlen(word);
     peek(s);
-    if ((size_t)(s->end - s->p) < n || memcmp(s->p, word, n) != 0) return false;
-    s->p += n;
+    if ((size_t)(s->j.end - s->j.p) < n || memcmp(s->j.p, word, n) != 0) return false;
+    s->j.p += n;
     return true;
 }
 
@@ -199,9 +184,9 @@ static bool on_member(scan *s, const char *key, size_t n, int depth)
 
 bool rose_event_glance(const char *data, size_t len, rose_event_look *out)
 {
-    scan s = {.p = data, .end = data + len, .out = out};
+    scan s = {.j = {.begin = data, .p = data, .end = data + len}, .out = out};
     *out = (rose_event_look){0};
     if (!take_object(&s, on_member, 0)) return false;
     peek(&s);
-    return s.p == s.end && (s.seen & CHOICES) != 0;
+    return s.j.p == s.j.end && (s.seen & CHOICES) != 0;
 }

@@ -16,7 +16,7 @@ typedef struct cuda_bench {
     rose_kernel_bench public; /* first: a rose_kernel_bench is one of these */
     rose_cuda_device device;
     const rose_gemm_kernel *forced; /* NULL: the engine's choice */
-    rose_cuda_type type;
+    rose_format type;
     cudaStream_t stream;
     cudaEvent_t start, end;
     rose_cublaslt *library;
@@ -72,13 +72,13 @@ static void add_size(cuda_bench *b, const rose_kernel_shape *s)
 
 /* Fill with random numbers in (-scale, scale), as a repeated pattern. Zeros would run faster than
  * real data. */
-static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_cuda_type t)
+static cudaError_t fill(void *to, uint64_t bytes, float scale, rose_format t)
 {
     uint16_t *pattern = malloc(PATTERN * sizeof *pattern);
     cudaError_t e = pattern != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
     for (uint32_t i = 0; pattern != NULL && i < PATTERN; i++) {
         const float v = (2 * rose_philox_uniform(7, i, 0) - 1) * scale;
-        pattern[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(v) : rose_f32_to_bf16(v);
+        pattern[i] = t == ROSE_F16 ? rose_f32_to_f16(v) : rose_f32_to_bf16(v);
     }
     for (uint64_t at = 0; at < bytes && e == cudaSuccess; at += PATTERN * sizeof *pattern) {
         const uint64_t left = bytes - at, n = PATTERN * sizeof *pattern;
@@ -181,7 +181,7 @@ static rose_status enqueue_own(cuda_bench *b, const rose_kernel_shape *s, rose_e
         rose_cuda_matrix m = {.w = (uint8_t *)b->w + i * matrix_bytes(s),
                               .bias = s->role == ROSE_KERNEL_HEAD ? NULL : b->bias};
         const uint32_t parts = s->role == ROSE_KERNEL_RESIDUAL ? ROSE_GEMM_PARTS : 1;
-        rose_cuda_matrix_shape(&m, s->n_in, s->n_out, parts, 0, s->gated);
+        rose_cuda_matrix_shape(&m, b->type, s->n_in, s->n_out, parts, 0, s->gated);
         if (s->role == ROSE_KERNEL_HEAD) io.key = b->key + (size_t)i * b->max_rows;
         rose_status st = cuda_status(rose_gemm_run(&at, &m, &io), "launching a GEMM", err);
         if (st != ROSE_OK) return st;
@@ -336,7 +336,7 @@ rose_status rose_kernel_bench_cuda(rose_kernel_bench **out, const rose_kernel_op
                                     .time = bench_time,
                                     .close = bench_close};
     if ((st = rose_cuda_device_open(0, &b->device, err)) != ROSE_OK) goto done;
-    b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    b->type = o->dtype == ROSE_COMPUTE_BF16 ? ROSE_BF16 : ROSE_F16;
     b->rest_ms = o->rest_ms;
     if ((st = choose_own(b, o->kernel, err)) != ROSE_OK) goto done;
     if ((st = rose_cublaslt_open(&b->library, o->library, err)) != ROSE_OK) goto done;

@@ -135,7 +135,7 @@ typedef enum rose_cublaslt_end {
 } rose_cublaslt_end;
 
 typedef struct rose_cublaslt_product {
-    rose_cuda_type type; /* type of x and w */
+    rose_format type; /* type of x and w */
     rose_cublaslt_end end;
     uint32_t rows, n_out, n_in;
     /* Device memory [n_out], of y's type, aligned to 16 bytes; read only if `end` has a bias. */

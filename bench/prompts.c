@@ -106,11 +106,6 @@ uint32_t rose_prompts_context(const rose_prompts *p)
     return p->context;
 }
 
-uint32_t rose_prompts_n_words(const rose_prompts *p)
-{
-    return p->n_words;
-}
-
 static rose_status add_words(const rose_prompts *p, bool as_ids, rose_random *r, uint32_t n,
                              rose_buf *out)
 {

@@ -27,7 +27,6 @@ void rose_prompts_close(rose_prompts *p); /* accepts NULL */
 
 /* the context length that config.json gives; 0 = config.json gives no context length */
 uint32_t rose_prompts_context(const rose_prompts *p);
-uint32_t rose_prompts_n_words(const rose_prompts *p);
 
 typedef struct rose_prompt_spec {
     rose_prompt_mode mode;

@@ -491,7 +491,7 @@ struct rose_api_job {
     const char *reply_type; /* of `reply`; NULL: JSON */
     atomic_bool gone;       /* set by the I/O thread: the worker need not bother */
 
-    /* Of the I/O thread alone, whoever has the job. */
+    /* For the I/O thread alone, whoever has the job. */
     rose_http_req *r;                   /* NULL: replied or gone */
     rose_http_timer *timer;             /* the time-out */
     double watched_s;                   /* what it was set to */

@@ -360,7 +360,7 @@ static void start(rose_api_io *io, rose_http_req *r, const route *rt)
 
 #define JOB(kind_, dialect_)                                                                       \
     .post = true, .kind = ROSE_API_##kind_, .dialect = &rose_api_dialect_##dialect_
-/* These paths take GET, too. */
+/* These paths also take GET. */
 #define STORE .kind = ROSE_API_STORE, .dialect = &rose_api_dialect_completion
 
 /* A path that ends in a slash is a prefix. */

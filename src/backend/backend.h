@@ -53,6 +53,12 @@ typedef enum rose_quantization {
 
 const char *rose_quantization_name(rose_quantization q); /* "none", "int8" */
 
+/* The format of a resolved type, which is not AUTO. */
+static inline rose_format rose_compute_format(rose_compute c)
+{
+    return c == ROSE_COMPUTE_F32 ? ROSE_F32 : c == ROSE_COMPUTE_BF16 ? ROSE_BF16 : ROSE_F16;
+}
+
 /* "auto", "float32", "bfloat16", "float16": as --dtype spells them. */
 const char *rose_compute_name(rose_compute c);
 

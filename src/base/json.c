@@ -517,7 +517,7 @@ int rose_json_update_missing(rose_json *to, const rose_json *from)
 
 /* ---- whole values ---- */
 
-static rose_json *copy_value(const rose_json *v, bool deep)
+rose_json *rose_json_copy(const rose_json *v)
 {
     const array *a = as_array(v);
     const object *o = as_object(v);
@@ -526,24 +526,13 @@ static rose_json *copy_value(const rose_json *v, bool deep)
     const size_t n = a != NULL ? a->n : o->n;
     int bad = out == NULL;
     for (size_t i = 0; i < n && !bad; i++) {
-        const rose_json *from = a != NULL ? a->v[i] : o->v[i].value;
-        rose_json *one = deep ? copy_value(from, true) : rose_json_incref(from);
+        rose_json *one = rose_json_incref(a != NULL ? a->v[i] : o->v[i].value);
         bad = a != NULL ? rose_json_append_new(out, one)
                         : rose_json_put(out, rose_json_incref(&o->v[i].key->head), one);
     }
     if (!bad) return out;
     rose_json_decref(out);
     return NULL;
-}
-
-rose_json *rose_json_copy(const rose_json *v)
-{
-    return copy_value(v, false);
-}
-
-rose_json *rose_json_deep_copy(const rose_json *v)
-{
-    return copy_value(v, true);
 }
 
 static bool equal_arrays(const array *a, const array *b)

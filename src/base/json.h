@@ -182,8 +182,7 @@ int rose_json_replace_new(rose_json *array, size_t at, rose_json *value);
 int rose_json_remove(rose_json *array, size_t at);
 int rose_json_extend(rose_json *array, const rose_json *more);
 
-rose_json *rose_json_copy(const rose_json *v);      /* shares the elements and members */
-rose_json *rose_json_deep_copy(const rose_json *v); /* shares nothing that can change */
+rose_json *rose_json_copy(const rose_json *v); /* shares the elements and members */
 
 /* Builds a value from a format: { "key" value ... } and [ value ... ] with s (const char *; s# with
  * an int length, s? for NULL as null), b (int), i (int), I (int64_t), f (double), n (null),
@@ -313,7 +312,8 @@ rose_status rose_json_escape_lower(rose_buf *out, const char *s, size_t len);
 enum { ROSE_JSON_BYTE_CAP = 6, ROSE_JSON_CODE_CAP = 12 };
 /* The same for one byte: itself, or its escape of 2 or 6 bytes. Returns the length; adds no NUL. */
 unsigned rose_json_escape_byte(char out[ROSE_JSON_BYTE_CAP], char byte);
-/* Writes a character as \uXXXX, or as two of them from U+10000 on, in lower case. Likewise. */
+/* Writes a character as \uXXXX, or as two of them from U+10000 on, in lower case. Returns the
+ * length. */
 unsigned rose_json_escape_code(char out[ROSE_JSON_CODE_CAP], uint32_t cp);
 
 #endif

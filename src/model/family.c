@@ -14,7 +14,7 @@ static const rose_family families[] = {
      .gguf = {.architecture = "gpt2"},
      .parse = rose_gpt2_parse},
 
-    /* Llama 2 and 3, TinyLlama, SmolLM2. GGUF files of Mistral say "llama", too. */
+    /* Llama 2 and 3, TinyLlama, SmolLM2. GGUF files of Mistral also say "llama". */
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",
      .naming = &rose_naming_llama,

@@ -91,6 +91,42 @@ static void numbers(void **state)
     }
 }
 
+/* A reply by a pattern has the bytes of the single writes. */
+static void patterns(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20000; i++) {
+        char a[256] = "", b[64] = "x%s'\"\\";
+        size_t len = 0;
+        for (uint32_t n = below(40); n > 0; n--) {
+            uint32_t c = random_char();
+            len += put_utf8(a + len, c != 0 ? c : 1);
+        }
+        a[len] = '\0';
+        const int part = (int)below((uint32_t)strlen(b) + 1);
+        const unsigned long long wide = (unsigned long long)below(1u << 31) * below(1u << 31) * 5;
+        const unsigned u = below(UINT32_MAX);
+        const int d = (int)below(1000) - 500;
+        const double x = (double)d * 1.2345678912345 / (1 + below(99));
+        rose_api_out o = {0}, want = {0};
+        rose_api_json(&o, "{'a':%-s,'b':'%s',%-.*s:[%u,%d,%llu,%lld,%zu,%lu", a, b, part, b, u, d,
+                      wide, -(long long)(wide / 2), (size_t)wide, (unsigned long)wide);
+        rose_api_json(&o, ",%g,%.9g,%f,%.3f,''%.*s]}", x, x, x, x, part, b);
+        rose_api_puts(&want, "{\"a\":");
+        rose_api_put_string(&want, a, len);
+        rose_api_putf(&want, ",\"b\":\"%s\",", b);
+        rose_api_put_string(&want, b, (size_t)part);
+        rose_api_putf(&want, ":[%u,%d,%llu,%lld,%zu,%lu", u, d, wide, -(long long)(wide / 2),
+                      (size_t)wide, (unsigned long)wide);
+        rose_api_putf(&want, ",%g,%.9g,%f,%.3f,\"\"%.*s]}", x, x, x, x, part, b);
+        assert_false(o.oom || want.oom);
+        assert_int_equal(o.b.len, want.b.len);
+        assert_memory_equal(o.b.data, want.b.data, o.b.len);
+        rose_api_out_free(&o);
+        rose_api_out_free(&want);
+    }
+}
+
 /* Whatever bytes an error quotes, its JSON can be read. */
 static void errors_are_valid_json(void **state)
 {
@@ -193,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(escaper_equals_the_writer),
         cmocka_unit_test(numbers),
+        cmocka_unit_test(patterns),
         cmocka_unit_test(errors_are_valid_json),
         cmocka_unit_test(bombs),
         cmocka_unit_test(bodies),

@@ -94,7 +94,7 @@ static void bench_launch(const rose_cuda_launch *at, const bench_job *j, uint32_
 static double bench_time(const bench_job *j, double floor_us)
 {
     struct bench *b = &g_bench;
-    rose_cuda_launch at = {.device = at_gpu(), .stream = b->stream, .type = ROSE_CUDA_BF16};
+    rose_cuda_launch at = {.device = at_gpu(), .stream = b->stream, .type = ROSE_BF16};
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     const double n_us = 600 / (floor_us * 1.3 + 5);

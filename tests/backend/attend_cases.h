@@ -14,8 +14,8 @@
 static void *at_device(const void *from, size_t bytes); /* a copy, from NULL: zeros */
 static void at_fetch(void *to, const void *from, size_t bytes);
 static void at_free(void *device);
-static float at_value(rose_cuda_type t, const void *from, size_t i);
-static void at_put(rose_cuda_type t, void *to, size_t i, float x); /* rounds */
+static float at_value(rose_format t, const void *from, size_t i);
+static void at_put(rose_format t, void *to, size_t i, float x); /* rounds */
 static const rose_cuda_device *at_gpu(void);
 
 enum { AT_MAX_SEQS = 12, AT_CANARY = 64, AT_SMS = 132 };
@@ -37,7 +37,7 @@ static float at_float(void)
 }
 
 typedef struct at_shape {
-    rose_cuda_type type;
+    rose_format type;
     uint32_t head_dim, n_kv, group, window;
     float softcap;
 } at_shape;
@@ -72,7 +72,7 @@ static uint32_t at_first(const at_problem *p, uint32_t pos)
 static void at_fill_pages(at_problem *p)
 {
     const at_shape *s = &p->shape;
-    const float top = s->type == ROSE_CUDA_F16 ? 65504.0f : 3.3e38f;
+    const float top = s->type == ROSE_F16 ? 65504.0f : 3.3e38f;
     for (size_t i = 0; i < p->n_pages * p->page_elems; i++)
         at_put(s->type, p->pages, i, NAN);
     for (uint32_t q = 0; q < p->n_seqs; q++) {
@@ -132,7 +132,7 @@ static at_problem at_make(const at_shape *s, uint32_t n_seqs, const uint32_t *co
     p.tile_rows = tile_rows;
     p.n_q = s->n_kv * s->group;
     p.pad = rose_cuda_attend_pad(s->head_dim);
-    p.elem = s->type == ROSE_CUDA_F32 ? 4 : 2;
+    p.elem = s->type == ROSE_F32 ? 4 : 2;
     for (uint32_t i = 0; i < n_seqs; i++) {
         p.context[i] = contexts[i];
         p.n_rows[i] = rows[i] < contexts[i] ? rows[i] : contexts[i];
@@ -325,9 +325,9 @@ static void at_reference(const at_problem *p, uint32_t seq, uint32_t row, uint32
 static void at_check(const at_problem *p, const uint8_t *out, uint32_t samples)
 {
     const at_shape *s = &p->shape;
-    const double u = s->type == ROSE_CUDA_BF16  ? 1.0 / 512
-                     : s->type == ROSE_CUDA_F16 ? 1.0 / 2048
-                                                : 1.0 / (1 << 18);
+    const double u = s->type == ROSE_BF16  ? 1.0 / 512
+                     : s->type == ROSE_F16 ? 1.0 / 2048
+                                           : 1.0 / (1 << 18);
     double o[ROSE_ATTEND_MAX_HEAD_DIM], worst = 0;
     for (uint32_t i = 0; i < samples; i++) {
         const uint32_t row = i == 0 ? p->rows - 1 : at_any(p->rows), head = at_any(p->n_q);
@@ -402,7 +402,7 @@ static void at_case(const at_shape *s, uint32_t n_seqs, const uint32_t *contexts
     uint8_t *plain = at_run(&p, AT_PLAIN, p.tiles, p.n_tiles, tile_rows, 0, 0);
     at_check(&p, plain, samples);
     free(plain);
-    if (s->type != ROSE_CUDA_F32) {
+    if (s->type != ROSE_F32) {
         uint8_t *want = at_run(&p, AT_PROMPT, p.tiles, p.n_tiles, tile_rows, 0, 0);
         at_check(&p, want, samples);
         at_same(&p, want, at_run(&p, AT_PROMPT, p.singles, p.rows, 1, 0, 0), "prompt, single rows");

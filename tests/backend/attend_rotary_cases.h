@@ -6,7 +6,7 @@
 #include "attend_cases.h"
 
 typedef struct at_rotary {
-    rose_cuda_type type;
+    rose_format type;
     uint32_t head_dim, n_kv, group, rot_dim, rows;
     bool norm, f32;
 } at_rotary;
@@ -35,11 +35,9 @@ static void at_rotate(const at_rotary *r, float *x, const float *w, const float 
     }
 }
 
-static float at_saturated(rose_cuda_type t, float x)
+static float at_saturated(rose_format t, float x)
 {
-    const float top = t == ROSE_CUDA_F16    ? 65504.0f
-                      : t == ROSE_CUDA_BF16 ? 3.38953139e38f
-                                            : 3.40282347e38f;
+    const float top = t == ROSE_F16 ? 65504.0f : t == ROSE_BF16 ? 3.38953139e38f : 3.40282347e38f;
     return fminf(fmaxf(x, -top), top);
 }
 
@@ -48,9 +46,9 @@ static void at_case_rotary(const at_rotary *r)
     enum { POSITIONS = 50, PAGES = 9 };
     const uint32_t n_q = r->n_kv * r->group, heads = n_q + 2 * r->n_kv, hd = r->head_dim;
     const uint32_t pad = rose_cuda_attend_pad(hd), half = r->rot_dim / 2;
-    const size_t elem = r->type == ROSE_CUDA_F32 ? 4 : 2, n = (size_t)r->rows * heads * hd;
+    const size_t elem = r->type == ROSE_F32 ? 4 : 2, n = (size_t)r->rows * heads * hd;
     const size_t page = (size_t)r->n_kv * 2 * 16 * pad, n_kv = PAGES * page;
-    const rose_cuda_type in = r->f32 ? ROSE_CUDA_F32 : r->type;
+    const rose_format in = r->f32 ? ROSE_F32 : r->type;
     const size_t q_bytes = (size_t)r->rows * n_q * pad * elem, kv_bytes = n_kv * elem;
     float *qkv = (float *)malloc(n * 4), *cos = (float *)malloc(2 * POSITIONS * (half + 4) * 4);
     float *sin = cos + POSITIONS * (half + 4), *w = (float *)malloc(2 * hd * 4);
@@ -72,7 +70,7 @@ static void at_case_rotary(const at_rotary *r)
         where[i] = at_any(POSITIONS);
     }
     memset(want, 0x7a, q_bytes + kv_bytes);
-    void *dev[7] = {at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2)),
+    void *dev[7] = {at_device(raw, n * (in == ROSE_F32 ? 4 : 2)),
                     at_device(cos, 2 * POSITIONS * (half + 4) * 4),
                     at_device(w, 2 * hd * 4),
                     at_device(slot, r->rows * 8),
@@ -147,7 +145,7 @@ static void at_fused_rows(const at_problem *p, const at_rotary *r, rose_cuda_rot
                           void *dev[5])
 {
     const uint32_t hd = r->head_dim, half = r->rot_dim / 2, heads = p->n_q + 2 * r->n_kv;
-    const rose_cuda_type in = r->f32 ? ROSE_CUDA_F32 : r->type;
+    const rose_format in = r->f32 ? ROSE_F32 : r->type;
     const size_t n = (size_t)p->rows * heads * hd;
     uint32_t longest = 0, *slot = (uint32_t *)malloc(p->rows * 8);
     for (uint32_t i = 0; i < p->n_seqs; i++)
@@ -166,7 +164,7 @@ static void at_fused_rows(const at_problem *p, const at_rotary *r, rose_cuda_rot
         if (i % 3 == 2) slot[i] = ROSE_CUDA_NO_SLOT;
         slot[p->rows + i] = pos;
     }
-    dev[0] = at_device(raw, n * (in == ROSE_CUDA_F32 ? 4 : 2));
+    dev[0] = at_device(raw, n * (in == ROSE_F32 ? 4 : 2));
     dev[1] = at_device(table, (2 * n_table + 2 * hd) * 4);
     dev[2] = at_device(slot, p->rows * 8);
     dev[3] = at_device(NULL, (size_t)p->rows * p->n_q * p->pad * p->elem);

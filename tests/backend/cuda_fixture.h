@@ -80,20 +80,20 @@ static inline void *fx_to_device(const void *from, size_t bytes)
 }
 
 /* x in one of the 16-bit types. */
-static inline uint16_t fx_16(rose_cuda_type t, float x)
+static inline uint16_t fx_16(rose_format t, float x)
 {
-    return t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+    return t == ROSE_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
 }
 
 /* x as the type holds it. */
-static inline float fx_rounded(rose_cuda_type t, float x)
+static inline float fx_rounded(rose_format t, float x)
 {
-    if (t == ROSE_CUDA_F32) return x;
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(fx_16(t, x)) : rose_bf16_to_f32(fx_16(t, x));
+    if (t == ROSE_F32) return x;
+    return t == ROSE_F16 ? rose_f16_to_f32(fx_16(t, x)) : rose_bf16_to_f32(fx_16(t, x));
 }
 
 /* n values in (-scale, scale), one in 40 of them 20 times as large; the caller's to free. */
-static inline uint16_t *fx_random_16(fx_random *r, rose_cuda_type t, size_t n, float scale)
+static inline uint16_t *fx_random_16(fx_random *r, rose_format t, size_t n, float scale)
 {
     uint16_t *v = malloc(n * sizeof *v);
     assert_non_null(v);

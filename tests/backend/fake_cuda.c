@@ -373,7 +373,7 @@ void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m)
     (void)m;
 }
 
-cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const rose_mega *a,
+cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_format t, const rose_mega *a,
                               bool *fits)
 {
     (void)d;
@@ -402,7 +402,7 @@ const rose_gemm_kernel rose_gemm_kernels[] = {{.name = "fake",
                                                .split = 1,
                                                .blocks_per_sm = 1,
                                                .share = 50,
-                                               .run = {run_gemm, run_gemm}}};
+                                               .run = {run_gemm, run_gemm, run_gemm}}};
 const uint32_t rose_gemm_n_kernels = 1;
 
 bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,

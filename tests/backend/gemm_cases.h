@@ -17,8 +17,8 @@
 static void *gc_device(const void *from, size_t bytes); /* a copy */
 static void gc_fetch(void *to, const void *from, size_t bytes);
 static void gc_free(void *device);
-static float gc_value(rose_cuda_type t, const void *from, size_t i);
-static void gc_put(rose_cuda_type t, void *to, size_t i, float x); /* rounds */
+static float gc_value(rose_format t, const void *from, size_t i);
+static void gc_put(rose_format t, void *to, size_t i, float x); /* rounds */
 static const rose_cuda_device *gc_gpu(void);
 
 enum { GC_GUARD = 1024, GC_POISON = 0x7b, GC_PATTERN = 65521 };
@@ -53,7 +53,7 @@ static void *gc_alloc(size_t bytes)
 /* ---- problems ---- */
 
 typedef struct gc_problem {
-    rose_cuda_type type;
+    rose_format type;
     uint32_t rows, k, n, head_dim, k_pad;
     size_t elem;
     void *h, *w;     /* on the host, packed as on the device */
@@ -70,7 +70,7 @@ static size_t gc_h_at(uint32_t row, uint32_t k, uint32_t k_pad)
 
 static size_t gc_w_at(const gc_problem *p, uint32_t n, uint32_t k)
 {
-    return p->type == ROSE_CUDA_F32 ? (size_t)n * p->k_pad + k : gc_h_at(n, k, p->k_pad);
+    return p->type == ROSE_F32 ? (size_t)n * p->k_pad + k : gc_h_at(n, k, p->k_pad);
 }
 
 /* [n_pad][k_pad] values of a pattern whose length is a prime, so that no two tiles are alike. The
@@ -98,8 +98,7 @@ static void *gc_random(const gc_problem *p, uint32_t n, uint32_t n_pad, bool wei
     return v;
 }
 
-static gc_problem gc_make(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t n,
-                          uint32_t head_dim)
+static gc_problem gc_make(rose_format t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head_dim)
 {
     gc_problem p;
     memset(&p, 0, sizeof p);
@@ -109,7 +108,7 @@ static gc_problem gc_make(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t 
     p.n = n;
     p.head_dim = head_dim;
     p.k_pad = gc_up(k, ROSE_CUDA_K_PAD);
-    p.elem = t == ROSE_CUDA_F32 ? 4 : 2;
+    p.elem = t == ROSE_F32 ? 4 : 2;
     p.biased = gc_any(4) != 0;
     const uint32_t high = gc_up(rows, ROSE_CUDA_ROW_PAD), n_pad = gc_up(n, ROSE_CUDA_N_PAD);
     p.h = gc_random(&p, rows, high, false, 1, NAN);
@@ -174,7 +173,7 @@ static rose_cuda_matrix gc_matrix(const gc_problem *p, const gc_way *w)
 {
     rose_cuda_matrix m;
     memset(&m, 0, sizeof m);
-    rose_cuda_matrix_shape(&m, p->k, p->n - w->fewer, w->end == ROSE_END_RESIDUAL ? 4 : 1,
+    rose_cuda_matrix_shape(&m, p->type, p->k, p->n - w->fewer, w->end == ROSE_END_RESIDUAL ? 4 : 1,
                            p->head_dim, w->gated);
     m.n_pad = gc_up(p->n, ROSE_CUDA_N_PAD);
     m.w = p->d_w;
@@ -196,7 +195,7 @@ static gc_layout gc_layout_of(const gc_problem *p, const gc_way *w)
     memset(&l, 0, sizeof l);
     l.n = w->end == ROSE_END_GATED ? p->n / 2 : p->n - w->fewer;
     l.blocked = w->end == ROSE_END_ACT || w->end == ROSE_END_GATED;
-    l.f32 = w->out_f32 || p->type == ROSE_CUDA_F32;
+    l.f32 = w->out_f32 || p->type == ROSE_F32;
     l.pitch = l.blocked                   ? gc_up(l.n, ROSE_CUDA_K_PAD)
               : w->end == ROSE_END_LOGITS ? l.n + (p->rows % 2 != 0 ? 3 : 0)
                                           : l.n + 8;
@@ -363,7 +362,7 @@ static double gc_act(double x, uint32_t act)
 static gc_sum gc_want(const gc_problem *p, const gc_way *w, const rose_cuda_matrix *m, uint32_t row,
                       uint32_t n)
 {
-    const double unit = (p->type == ROSE_CUDA_F32 ? p->k : p->k / 16.0 + 8) * ldexp(1, -23);
+    const double unit = (p->type == ROSE_F32 ? p->k : p->k / 16.0 + 8) * ldexp(1, -23);
     const bool gated = w->end == ROSE_END_GATED;
     gc_sum s = gc_dot(p, m, row, gated ? n / 8 * 16 + n % 8 : n);
     double far = s.size * unit * 1.2;
@@ -382,9 +381,9 @@ static gc_sum gc_want(const gc_problem *p, const gc_way *w, const rose_cuda_matr
         s.y = (double)w->softcap * tanh(s.y / (double)w->softcap);
         far += (double)w->softcap * ldexp(1, -20);
     }
-    const double rounding = w->out_f32 || p->type == ROSE_CUDA_F32 ? -19
-                            : p->type == ROSE_CUDA_F16             ? -11
-                                                                   : -8;
+    const double rounding = w->out_f32 || p->type == ROSE_F32 ? -19
+                            : p->type == ROSE_F16             ? -11
+                                                              : -8;
     s.size = far + fabs(s.y) * ldexp(1, (int)rounding) + fabs(s.y) * ldexp(1, -19) + 1e-7;
     return s;
 }
@@ -397,7 +396,7 @@ static void gc_check_keys(const gc_problem *p, const gc_layout *l, const uint8_t
         uint32_t id = 0;
         memcpy(&key, y + l->keys + i * sizeof key, sizeof key);
         for (uint32_t j = 0; j < l->n; j++) {
-            const float v = gc_value(ROSE_CUDA_F32, y + gc_out_at(l, i, j), 0);
+            const float v = gc_value(ROSE_F32, y + gc_out_at(l, i, j), 0);
             if (v > best) best = v, id = j;
         }
         if (~(uint32_t)key != id)
@@ -418,7 +417,7 @@ static void gc_check(const gc_problem *p, const gc_way *w, const char *kernel, c
         for (uint32_t j = 0; j < l.n; j++) {
             const gc_sum want = gc_want(p, w, &m, i, j);
             const size_t at = gc_out_at(&l, i, j);
-            const double got = (double)gc_value(l.f32 ? ROSE_CUDA_F32 : p->type, y + at, 0);
+            const double got = (double)gc_value(l.f32 ? ROSE_F32 : p->type, y + at, 0);
             if (!(fabs(got - want.y) <= want.size))
                 fail_msg("kernel %s: type %d, rows %u, k %u, n %u, end %d: row %u, output %u: %.9g "
                          "for %.9g, at most %.3g apart",
@@ -459,7 +458,7 @@ static void gc_check_parts(const gc_problem *p, const rose_gemm_kernel *kernel)
         uint8_t *y = gc_run(&alone, &rows, kernel);
         for (uint32_t i = 0; i < p->rows; i++)
             for (uint32_t j = 0; j < p->n; j++)
-                x[(size_t)i * p->n + j] += gc_value(ROSE_CUDA_F32, y + gc_out_at(&l, i, j), 0);
+                x[(size_t)i * p->n + j] += gc_value(ROSE_F32, y + gc_out_at(&l, i, j), 0);
         gc_free(alone.d_w);
         free(w);
         free(y);
@@ -472,7 +471,7 @@ static void gc_check_parts(const gc_problem *p, const rose_gemm_kernel *kernel)
                 fail_msg("type %d, rows %u, k %u, n %u: row %u, output %u: x + parts is %.9g, the "
                          "kernel has %.9g",
                          (int)p->type, p->rows, p->k, p->n, i, j, (double)x[(size_t)i * p->n + j],
-                         (double)gc_value(ROSE_CUDA_F32, y + gc_out_at(&r, i, j), 0));
+                         (double)gc_value(ROSE_F32, y + gc_out_at(&r, i, j), 0));
     free(x);
     free(y);
 }

@@ -36,19 +36,19 @@ static void at_free(void *device)
     assert_int_equal(cudaFree(device), cudaSuccess);
 }
 
-static float at_value(rose_cuda_type t, const void *from, size_t i)
+static float at_value(rose_format t, const void *from, size_t i)
 {
-    if (t == ROSE_CUDA_F32) return ((const float *)from)[i];
+    if (t == ROSE_F32) return ((const float *)from)[i];
     const uint16_t v = ((const uint16_t *)from)[i];
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(v) : rose_bf16_to_f32(v);
+    return t == ROSE_F16 ? rose_f16_to_f32(v) : rose_bf16_to_f32(v);
 }
 
-static void at_put(rose_cuda_type t, void *to, size_t i, float x)
+static void at_put(rose_format t, void *to, size_t i, float x)
 {
-    if (t == ROSE_CUDA_F32)
+    if (t == ROSE_F32)
         ((float *)to)[i] = x;
     else
-        ((uint16_t *)to)[i] = t == ROSE_CUDA_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
+        ((uint16_t *)to)[i] = t == ROSE_F16 ? rose_f32_to_f16(x) : rose_f32_to_bf16(x);
 }
 
 static rose_cuda_device g_gpu;
@@ -82,7 +82,7 @@ static const uint32_t g_dims[] = {128, 64, 48, 80, 96, 256, 36};
 static const uint32_t g_groups[] = {1, 2, 3, 4, 6, 7, 8, 12, 16};
 enum { N_DIMS = sizeof g_dims / sizeof *g_dims, N_GROUPS = sizeof g_groups / sizeof *g_groups };
 
-static at_shape any_shape(rose_cuda_type type, uint32_t head_dim)
+static at_shape any_shape(rose_format type, uint32_t head_dim)
 {
     const at_shape s = {type,
                         head_dim,
@@ -99,8 +99,7 @@ static void test_edges(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (uint32_t j = 0; j < N_DIMS * 2; j++) {
-            const at_shape s =
-                any_shape(j % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, g_dims[j / 2]);
+            const at_shape s = any_shape(j % 2 != 0 ? ROSE_F16 : ROSE_BF16, g_dims[j / 2]);
             const uint32_t rows = 1 + at_any(40);
             at_case(&s, 1, &lengths[i], &rows, 1 + at_any(64), 4);
         }
@@ -111,8 +110,7 @@ static void test_groups(void **state)
     (void)state;
     for (uint32_t i = 0; i < N_GROUPS; i++)
         for (uint32_t j = 0; j < N_DIMS; j++) {
-            const at_shape s = {
-                i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, g_dims[j], 2, g_groups[i], 0, 0};
+            const at_shape s = {i % 2 != 0 ? ROSE_F16 : ROSE_BF16, g_dims[j], 2, g_groups[i], 0, 0};
             const uint32_t contexts[] = {600 + at_any(200), 1 + at_any(600)}, rows[] = {20, 3};
             at_case(&s, 2, contexts, rows, 16, 4);
         }
@@ -125,7 +123,7 @@ static void test_windows(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
         for (uint32_t j = 0; j < 6; j++) {
-            const at_shape s = {j % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+            const at_shape s = {j % 2 != 0 ? ROSE_F16 : ROSE_BF16,
                                 g_dims[j % N_DIMS],
                                 1,
                                 g_groups[at_any(7)],
@@ -143,8 +141,7 @@ static void test_batches(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 12; i++) {
-        const at_shape s =
-            any_shape(i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16, g_dims[i % N_DIMS]);
+        const at_shape s = any_shape(i % 2 != 0 ? ROSE_F16 : ROSE_BF16, g_dims[i % N_DIMS]);
         uint32_t contexts[AT_MAX_SEQS], rows[AT_MAX_SEQS];
         for (uint32_t j = 0; j < AT_MAX_SEQS; j++) {
             contexts[j] = 1 + at_any(j % 4 == 0 ? 3000 : 300);
@@ -158,8 +155,8 @@ static void test_batches(void **state)
 /* More partial results than a stage of the fold has, of inner blocks and of splits. */
 static void test_long(void **state)
 {
-    const at_shape s = {ROSE_CUDA_BF16, 48, 1, 3, 0, 0};
-    const at_rotary r = {ROSE_CUDA_BF16, 128, 2, 4, 128, 0, true, true};
+    const at_shape s = {ROSE_BF16, 48, 1, 3, 0, 0};
+    const at_rotary r = {ROSE_BF16, 128, 2, 4, 128, 0, true, true};
     const uint32_t contexts[] = {9000, 131072}, rows = 2;
     (void)state;
     at_case(&s, 1, &contexts[0], &rows, 2, 2);
@@ -173,7 +170,7 @@ static void test_wide(void **state)
     static const uint32_t windows[] = {0, 0, 1, 64, 500, 513};
     (void)state;
     for (uint32_t i = 0; i < 36; i++) {
-        const at_shape s = {i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+        const at_shape s = {i % 2 != 0 ? ROSE_F16 : ROSE_BF16,
                             i / 2 % 2 != 0 ? 64 : 128,
                             1 + at_any(3),
                             g_groups[i % N_GROUPS],
@@ -192,11 +189,13 @@ static void test_fused(void **state)
     (void)state;
     for (uint32_t i = 0; i < 50; i++) {
         const uint32_t hd = g_dims[i % N_DIMS];
-        const at_rotary r = {i % 2 != 0 ? ROSE_CUDA_F16 : ROSE_CUDA_BF16,
+        const at_rotary r = {i % 2 != 0 ? ROSE_F16 : ROSE_BF16,
                              hd,
                              1 + at_any(3),
                              g_groups[at_any(N_GROUPS)],
-                             i % 4 == 0 ? 0 : i % 4 == 1 ? hd / 4 * 2 : hd,
+                             i % 4 == 0   ? 0
+                             : i % 4 == 1 ? hd / 4 * 2
+                                          : hd,
                              0,
                              at_any(2) == 0,
                              i % 3 != 0};
@@ -212,7 +211,7 @@ static void test_graph(void **state)
 {
     static const uint32_t contexts[] = {300, 4000, 1, 520, 70, 1500}, units[] = {64, 512, 1024, 0};
     enum { N = 6 };
-    const at_shape s = {ROSE_CUDA_BF16, 128, 2, 4, 0, 0};
+    const at_shape s = {ROSE_BF16, 128, 2, 4, 0, 0};
     const uint32_t ones[N] = {1, 1, 1, 1, 1, 1};
     (void)state;
     at_problem p = at_make(&s, N, contexts, ones, 1);
@@ -267,7 +266,7 @@ static void test_plain(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 8; i++) {
-        const at_shape s = any_shape(ROSE_CUDA_F32, g_dims[i % N_DIMS]);
+        const at_shape s = any_shape(ROSE_F32, g_dims[i % N_DIMS]);
         const uint32_t contexts[] = {1 + at_any(1500), 1 + at_any(70)}, rows[] = {9, 70};
         at_case(&s, 2, contexts, rows, 16, 6);
     }
@@ -279,7 +278,7 @@ static void test_rotary(void **state)
     (void)state;
     for (uint32_t i = 0; i < 60; i++) {
         const uint32_t hd = dims[i % 9];
-        const at_rotary r = {(rose_cuda_type)(i % 3),
+        const at_rotary r = {(rose_format)(i % 3),
                              hd,
                              1 + at_any(3),
                              g_groups[at_any(N_GROUPS)],
@@ -360,24 +359,24 @@ static void test_cut(void **state)
 static void test_refuses(void **state)
 {
     (void)state;
-    assert_null(rose_cuda_attend_refuses(ROSE_CUDA_BF16, 32, 2, 128));
-    assert_non_null(rose_cuda_attend_refuses(ROSE_CUDA_F32, 32, 2, 128));
-    assert_non_null(rose_cuda_attend_refuses(ROSE_CUDA_BF16, 34, 2, 128));
-    assert_non_null(rose_cuda_attend_refuses(ROSE_CUDA_BF16, 33, 2, 128));
-    assert_non_null(rose_cuda_attend_refuses(ROSE_CUDA_F16, 8, 2, 257));
-    assert_non_null(rose_cuda_attend_refuses(ROSE_CUDA_F16, 8, 2, 258));
+    assert_null(rose_cuda_attend_refuses(ROSE_BF16, 32, 2, 128));
+    assert_non_null(rose_cuda_attend_refuses(ROSE_F32, 32, 2, 128));
+    assert_non_null(rose_cuda_attend_refuses(ROSE_BF16, 34, 2, 128));
+    assert_non_null(rose_cuda_attend_refuses(ROSE_BF16, 33, 2, 128));
+    assert_non_null(rose_cuda_attend_refuses(ROSE_F16, 8, 2, 257));
+    assert_non_null(rose_cuda_attend_refuses(ROSE_F16, 8, 2, 258));
 }
 
 /* What the sanitizers run. */
 static void test_little(void **state)
 {
-    const at_shape s[] = {{ROSE_CUDA_BF16, 64, 2, 3, 0, 0}, {ROSE_CUDA_F16, 128, 1, 2, 70, 30}};
+    const at_shape s[] = {{ROSE_BF16, 64, 2, 3, 0, 0}, {ROSE_F16, 128, 1, 2, 70, 30}};
     (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t contexts[] = {600, 70}, rows[] = {20, 3};
         at_case(&s[i], 2, contexts, rows, 16, 2);
     }
-    const at_rotary r = {ROSE_CUDA_BF16, 80, 2, 2, 40, 9, true, true};
+    const at_rotary r = {ROSE_BF16, 80, 2, 2, 40, 9, true, true};
     const uint32_t contexts[] = {600, 70};
     at_case_rotary(&r);
     at_case_fused(&r, 0, 2, contexts);

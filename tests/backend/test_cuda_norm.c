@@ -17,11 +17,11 @@ static uint32_t up(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-static float get(rose_cuda_type t, const void *from, size_t i)
+static float get(rose_format t, const void *from, size_t i)
 {
-    if (t == ROSE_CUDA_F32) return ((const float *)from)[i];
+    if (t == ROSE_F32) return ((const float *)from)[i];
     const uint16_t h = ((const uint16_t *)from)[i];
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(h) : rose_bf16_to_f32(h);
+    return t == ROSE_F16 ? rose_f16_to_f32(h) : rose_bf16_to_f32(h);
 }
 
 /* ---- against double precision ---- */
@@ -78,11 +78,11 @@ static void norm_row(const norm_case *c, uint32_t m, double *to)
     }
 }
 
-static void check_norm(const norm_case *c, rose_cuda_type type)
+static void check_norm(const norm_case *c, rose_format type)
 {
-    static const double tolerance[] = {5e-4, 4e-3, 1e-6};
+    static const double tolerance[] = {1e-6, 5e-4, 4e-3}; /* F32, F16, BF16 */
     const uint32_t k_pad = up(c->d, ROSE_CUDA_K_PAD);
-    const size_t size = type == ROSE_CUDA_F32 ? 4 : 2, n_out = (size_t)up(c->rows, 8) * k_pad;
+    const size_t size = type == ROSE_F32 ? 4 : 2, n_out = (size_t)up(c->rows, 8) * k_pad;
     const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
     uint8_t *y = calloc(n_out, size);
     double *want = calloc(c->d, sizeof *want), diff = 0, all = 0;
@@ -110,7 +110,7 @@ static void check_norm(const norm_case *c, rose_cuda_type type)
 /* x += norm(y), y = 0. */
 static void check_add(const norm_case *c)
 {
-    const rose_cuda_launch at = {.device = fx_gpu(), .type = ROSE_CUDA_BF16};
+    const rose_cuda_launch at = {.device = fx_gpu(), .type = ROSE_BF16};
     const size_t n = (size_t)c->rows * c->d;
     float *x = calloc(n, sizeof *x), *y = calloc(n, sizeof *y);
     double *want = calloc(c->d, sizeof *want);
@@ -149,7 +149,7 @@ static void test_norm(void **state)
                                                         ROSE_CUDA_NORM_LAYER, ROSE_CUDA_NORM_LAYER};
             norm_case c = make_case(&r, 37, ds[i], kinds[kind], kind == 3);
             for (int t = 0; t < 3; t++)
-                check_norm(&c, (rose_cuda_type)t);
+                check_norm(&c, (rose_format)t);
             if (kind > 0) check_add(&c);
             drop_case(&c);
         }
@@ -158,7 +158,7 @@ static void test_norm(void **state)
 /* ---- against each other ---- */
 
 /* As launches of up to `step` rows, a multiple of 8, each. */
-static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32_t step)
+static void norm_in_steps(rose_format type, const rose_cuda_norm *all, uint32_t step)
 {
     const rose_cuda_launch at = {.device = fx_gpu(), .type = type};
     for (uint32_t row = 0; row < all->rows; row += step) {
@@ -172,7 +172,7 @@ static void norm_in_steps(rose_cuda_type type, const rose_cuda_norm *all, uint32
     }
 }
 
-static void norm_both_ways(uint32_t m, uint32_t d, rose_cuda_type type, bool gathered, fx_random *r)
+static void norm_both_ways(uint32_t m, uint32_t d, rose_format type, bool gathered, fx_random *r)
 {
     const uint32_t k_pad = up(d, ROSE_CUDA_K_PAD);
     const rose_cuda_norm_kind kind = m % 2 != 0 ? ROSE_CUDA_NORM_LAYER : ROSE_CUDA_NORM_RMS;
@@ -233,7 +233,7 @@ static void test_many_norms(void **state)
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
             for (size_t j = 0; j < sizeof dims / sizeof *dims; j++)
-                norm_both_ways(rows[i], dims[j], (rose_cuda_type)t, (i + j) % 2 != 0, &r);
+                norm_both_ways(rows[i], dims[j], (rose_format)(ROSE_F16 + t), (i + j) % 2 != 0, &r);
 }
 
 /* An argument runs the tests whose names match it. */

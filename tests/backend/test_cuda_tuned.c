@@ -42,7 +42,7 @@ static rose_gemm_tuning line_of(uint32_t n, uint32_t bucket, const char *kernel)
     return (rose_gemm_tuning){.n = n,
                               .k = 1024,
                               .bucket = bucket,
-                              .type = ROSE_CUDA_BF16,
+                              .format = ROSE_BF16,
                               .end = ROSE_END_ROWS,
                               .n_parts = 1,
                               .kernel = rose_gemm_named(kernel)};
@@ -108,7 +108,7 @@ static void test_wrong_lines(void **state)
                "f16 64 512 4 1 2048 tiles-128x128 3.25 4\n");
     rose_gemm_tuned_read(&t, g_path, "Some GPU");
     assert_int_equal(t.n_lines, 2);
-    assert_int_equal(t.lines[0].type, ROSE_CUDA_F16);
+    assert_int_equal(t.lines[0].format, ROSE_F16);
     assert_int_equal(t.lines[1].bucket, 8);
     assert_true(t.lines[0].us == 3.25f && t.lines[0].guess_us == 4);
     rose_gemm_tuned_free(&t);
@@ -231,11 +231,11 @@ static void test_choice(void **state)
     static const rose_cuda_device device = {.sms = 132, .cc = 90, .bytes_us = 3e6, .mhz = 1700};
     static const float one = 1;
     rose_gemm_tuned t = {0};
-    rose_cuda_launch at = {.device = &device, .type = ROSE_CUDA_BF16};
+    rose_cuda_launch at = {.device = &device, .type = ROSE_BF16};
     rose_cuda_matrix m = {.w = NULL};
     rose_gemm_io io = {.end = ROSE_END_ROWS, .rows = 2000, .h = &one};
     (void)state;
-    rose_cuda_matrix_shape(&m, 1024, 4096, 1, 0, false);
+    rose_cuda_matrix_shape(&m, ROSE_BF16, 1024, 4096, 1, 0, false);
     const rose_gemm_kernel *cheapest = rose_gemm_choose(&at, &m, &io);
     const bool small = strcmp(cheapest->name, "tiles-64x64") == 0;
     const char *name = small ? "tiles-128x128" : "tiles-64x64";
@@ -261,18 +261,18 @@ static void test_other_type(void **state)
     static const rose_cuda_device device = {.sms = 132, .cc = 90, .bytes_us = 3e6, .mhz = 1700};
     static const float one = 1;
     rose_gemm_tuned t = {0};
-    rose_cuda_launch at = {.device = &device, .type = ROSE_CUDA_F16, .tuned = &t};
+    rose_cuda_launch at = {.device = &device, .type = ROSE_F16, .tuned = &t};
     rose_cuda_matrix m = {.w = NULL};
     const rose_gemm_io io = {.end = ROSE_END_ROWS, .rows = 2000, .h = &one};
     (void)state;
-    rose_cuda_matrix_shape(&m, 1024, 4096, 1, 0, false);
+    rose_cuda_matrix_shape(&m, ROSE_F16, 1024, 4096, 1, 0, false);
     for (int i = 0; i < 2; i++) {
         const rose_gemm_tuning l = line_of(4096, 2048, i == 0 ? "tiles-64x64" : "tiles-128x128");
         assert_int_equal(rose_gemm_tuned_set(&t, &l), ROSE_OK);
         assert_ptr_equal(rose_gemm_choose(&at, &m, &io), l.kernel);
     }
     rose_gemm_tuning own = line_of(4096, 2048, "tiles-64x64");
-    own.type = ROSE_CUDA_F16;
+    own.format = ROSE_F16;
     assert_int_equal(rose_gemm_tuned_set(&t, &own), ROSE_OK);
     assert_ptr_equal(rose_gemm_choose(&at, &m, &io), own.kernel);
     rose_gemm_tuned_free(&t);

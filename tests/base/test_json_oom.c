@@ -46,7 +46,7 @@ static int writes(void)
 
 static int copies(void)
 {
-    rose_json *v = rose_json_deep_copy(g_value);
+    rose_json *v = rose_json_copy(g_value);
     const int right = v == NULL ? 0 : rose_json_equal(v, g_value) ? 1 : -1;
     rose_json_decref(v);
     return right;

@@ -14,16 +14,15 @@ static double gelu(double x)
 }
 
 /* Random numbers in (-scale, scale) of a type, on the device; their values to `values`. */
-static void *random_device(fx_random *r, rose_cuda_type t, size_t n, float scale, float *values)
+static void *random_device(fx_random *r, rose_format t, size_t n, float scale, float *values)
 {
-    const size_t size = rose_cuda_type_size(t);
+    const size_t size = rose_format_size(t);
     uint8_t *h = calloc(n, size);
     for (size_t i = 0; i < n; i++) {
         const float v = ((float)fx_below(r, 20001) / 10000 - 1) * scale;
         const uint16_t u = fx_16(t, v);
         values[i] = fx_rounded(t, v);
-        memcpy(h + i * size, t == ROSE_CUDA_F32 ? (const void *)&values[i] : (const void *)&u,
-               size);
+        memcpy(h + i * size, t == ROSE_F32 ? (const void *)&values[i] : (const void *)&u, size);
     }
     void *p = fx_to_device(h, n * size);
     free(h);
@@ -48,13 +47,11 @@ static double expected(const values *v, rose_cublaslt_end end, uint32_t row, uin
 }
 
 /* By every algorithm; returns how many. */
-static uint32_t compare(fx_random *r, rose_cuda_type t, rose_cublaslt_end end, uint32_t rows)
+static uint32_t compare(fx_random *r, rose_format t, rose_cublaslt_end end, uint32_t rows)
 {
-    const rose_cuda_type y_type = end >= ROSE_CUBLASLT_ADD_BIAS ? ROSE_CUDA_F32 : t;
-    const size_t n_y = (size_t)rows * N_OUT, bytes = n_y * rose_cuda_type_size(y_type);
-    const double unit = y_type == ROSE_CUDA_F32 ? 1e-5
-                        : t == ROSE_CUDA_F16    ? 1.0 / 1024
-                                                : 1.0 / 128;
+    const rose_format y_type = end >= ROSE_CUBLASLT_ADD_BIAS ? ROSE_F32 : t;
+    const size_t n_y = (size_t)rows * N_OUT, bytes = n_y * rose_format_size(y_type);
+    const double unit = y_type == ROSE_F32 ? 1e-5 : t == ROSE_F16 ? 1.0 / 1024 : 1.0 / 128;
     values *v = calloc(1, sizeof *v);
     uint8_t *got = calloc(1, bytes);
     void *x = random_device(r, t, (size_t)rows * N_IN, 1, v->x);
@@ -75,10 +72,9 @@ static uint32_t compare(fx_random *r, rose_cuda_type t, rose_cublaslt_end end, u
             const double want = expected(v, end, (uint32_t)(i / N_OUT), (uint32_t)(i % N_OUT));
             float have;
             uint16_t u;
-            memcpy(&have, got + (y_type == ROSE_CUDA_F32 ? i * 4 : 0), 4);
-            memcpy(&u, got + (y_type == ROSE_CUDA_F32 ? 0 : i * 2), 2);
-            if (y_type != ROSE_CUDA_F32)
-                have = t == ROSE_CUDA_F16 ? rose_f16_to_f32(u) : rose_bf16_to_f32(u);
+            memcpy(&have, got + (y_type == ROSE_F32 ? i * 4 : 0), 4);
+            memcpy(&u, got + (y_type == ROSE_F32 ? 0 : i * 2), 2);
+            if (y_type != ROSE_F32) have = t == ROSE_F16 ? rose_f16_to_f32(u) : rose_bf16_to_f32(u);
             if (!(fabs((double)have - want) <= unit * (2 + fabs(want))))
                 fail_msg("type %d, end %d, %u rows, algorithm %u, [%zu]: %g, not %g", t, end, rows,
                          a, i, (double)have, want);
@@ -99,7 +95,7 @@ static void test_ends(void **state)
     static const uint32_t rows[] = {1, 40, 128};
     fx_random r = {.seed = fx_seed()};
     (void)state;
-    for (rose_cuda_type t = ROSE_CUDA_F16; t <= ROSE_CUDA_BF16; t++)
+    for (rose_format t = ROSE_F16; t <= ROSE_BF16; t++)
         for (rose_cublaslt_end end = 0; end < ROSE_CUBLASLT_N_ENDS; end++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
                 const uint32_t n = compare(&r, t, end, rows[i]);

@@ -513,6 +513,90 @@ static void test_eviction(void **state)
     drop(&f);
 }
 
+/* Opens a scheduler with a large pool and one of n_pages with a window; *window is the latter. */
+static fix make_windowed(const rose_sched_opts *opts, uint32_t n_pages, uint32_t tokens,
+                         rose_kv_pages **window)
+{
+    rose_sched_opts o = *opts;
+    fix f = {add_pool(&o, 100, 0), NULL};
+    *window = add_pool(&o, n_pages, tokens);
+    assert_int_equal(rose_sched_create(&f.s, &o, NULL), ROSE_OK);
+    return f;
+}
+
+/* A sequence holds a window and no more; what it drops stays cached until the pages are needed. A
+ * hit ends where every pool has what the next row reads. */
+static void test_window(void **state)
+{
+    (void)state;
+    rose_sched_opts o = prefix_opts();
+    rose_kv_pages *window;
+    fix f = make_windowed(&o, 12, 6, &window); /* the row at 16 reads 11 .. 16: pages 2, 3, 4 */
+    const rose_kv_prefix *x = rose_sched_prefix(f.s);
+    submit(f.s, 8, 30);
+    expect_plan(f.s, "0:0+8*");
+    for (uint32_t i = 8; i < 37; i++) {
+        rose_sched_next(f.s, &(rose_sched_plan){0});
+        assert_true(rose_kv_pages_total(window) - rose_kv_prefix_n_available(x, 1) <= 3);
+    }
+    rose_sched_finish(f.s, 0);
+    assert_int_equal(rose_kv_prefix_n_available(x, 1), 12);
+    assert_int_equal(rose_kv_prefix_n_idle(x, 1), 9);
+    submit(f.s, 40, 3);
+    expect_plan(f.s, "0:36+4*");
+    assert_int_equal(rose_kv_prefix_n_idle(x, 1), 9 - 2); /* 31 .. 35 in pages 7 and 8 */
+    rose_sched_finish(f.s, 0);
+    test_ids[0][0] = 1; /* another prompt takes all pages of the small pool: 3, then one by one */
+    submit(f.s, 50, 1);
+    for (uint32_t n = 0; n < 50;) {
+        rose_sched_plan p;
+        assert_true(rose_sched_next(f.s, &p));
+        n += p.n_tokens;
+    }
+    rose_sched_finish(f.s, 0);
+    test_ids[0][0] = 0;
+    const uint64_t hits = rose_sched_get_stats(f.s).prefix_hits;
+    for (int i = 0; i < 2; i++)
+        submit(f.s, 10, 3); /* all nodes are there, but no page with the window of any */
+    expect_plan(f.s, "0:0+10*");
+    expect_plan(f.s, "0:10+1* 1:8+2*"); /* the other one has waited for the pages */
+    assert_int_equal(rose_sched_get_stats(f.s).prefix_hits - hits, 8);
+    rose_sched_finish(f.s, 0);
+    rose_sched_finish(f.s, 1);
+    assert_true(rose_kv_prefix_sound(x));
+    rose_sched_destroy(f.s);
+    assert_int_equal(rose_kv_pages_n_free(window), 12);
+    assert_int_equal(rose_kv_pages_n_free(f.pages), 100);
+    rose_kv_pages_destroy(window);
+    rose_kv_pages_destroy(f.pages);
+}
+
+/* A long prompt goes on, a page a step, though all pages of the small pool but its own window
+ * serve a sequence that decodes. */
+static void test_window_is_tight(void **state)
+{
+    (void)state;
+    rose_sched_opts o = base_opts;
+    rose_kv_pages *window;
+    fix f = make_windowed(&o, 6, 6, &window);
+    submit(f.s, 8, 50);
+    expect_plan(f.s, "0:0+8*");
+    for (uint32_t i = 8; i < 17; i++)
+        rose_sched_next(f.s, &(rose_sched_plan){0});
+    submit(f.s, 48, 5);
+    for (uint32_t pos = 0, n_steps = 0; pos < 48; n_steps++) {
+        rose_sched_plan p;
+        assert_true(rose_sched_next(f.s, &p) && p.n_preempted == 0);
+        assert_true(n_steps < 14 && p.items[0].seq == 0 && p.n_tokens > p.items[0].n);
+        pos += p.n_tokens - 1;
+    }
+    rose_sched_finish(f.s, 0);
+    rose_sched_finish(f.s, 1);
+    drop(&f);
+    assert_int_equal(rose_kv_pages_n_free(window), 6);
+    rose_kv_pages_destroy(window);
+}
+
 /* A preempted sequence continues after its own pages, if they are still there. */
 static void test_preempted_finds_its_pages(void **state)
 {
@@ -873,6 +957,8 @@ int main(void)
         cmocka_unit_test(test_computed_twice),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_preempted_finds_its_pages),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window_is_tight),
         cmocka_unit_test(test_priority),
         cmocka_unit_test(test_pack),
         cmocka_unit_test(test_prefill_limits),

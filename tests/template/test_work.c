@@ -99,16 +99,17 @@ static const char *const statements[] = {"{{ s }}",
 
 static rose_json *variables(void)
 {
-    rose_json *kwargs = rose_json_object(), *d = rose_json_object();
+    rose_json *kwargs = rose_json_object(), *d = rose_json_object(), *f = rose_json_object();
     char *s = malloc(BYTES);
     memset(s, 'a', BYTES);
     for (int i = 0; i < MEMBERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "k%d", i);
         rose_json_set_new(d, name, rose_json_integer(i));
+        rose_json_set_new(f, name, rose_json_integer(i));
     }
     rose_json_set_new(kwargs, "s", rose_json_stringn(s, BYTES));
-    rose_json_set_new(kwargs, "f", rose_json_deep_copy(d));
+    rose_json_set_new(kwargs, "f", f);
     rose_json_set_new(kwargs, "d", d);
     free(s);
     return kwargs;

@@ -228,7 +228,7 @@ void rose_attention_amx(const rose_attention *a)
     s.n_whole = (a->n_ctx - 1) / ROSE_K_GROUP;
     if (!a->bf16 || a->n_rows < MIN_ROWS || (s.n_max - 1) / ROSE_K_GROUP != s.n_whole ||
         rose_row_first(a, a->n_rows - 1) > 0) {
-        rose_attention_avx512(a);
+        rose_kernels_avx512.attention(a);
         return;
     }
     attention_scratch_init(&s.t, a);

@@ -186,7 +186,7 @@ ROSE_INLINE void rows_block(const rose_attention *a, attention_scratch *t, uint3
 void rose_attention_avx512bf16(const rose_attention *a)
 {
     if (!a->bf16) {
-        rose_attention_avx512(a);
+        rose_kernels_avx512.attention(a);
         return;
     }
     attention_scratch t;

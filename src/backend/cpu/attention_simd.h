@@ -331,22 +331,13 @@ ROSE_INLINE void append_bf16(uint8_t *head_block, uint32_t slot, const float *k,
     }
 }
 
-/* Defines the two kernels of an instruction set; attention computes `rows` rows at a time. */
-#define ROSE_ATTENTION_KERNELS(isa, rows)                                                          \
-    void rose_attention_##isa(const rose_attention *a)                                             \
-    {                                                                                              \
-        if (a->bf16)                                                                               \
-            attend(a, true, rows);                                                                 \
-        else                                                                                       \
-            attend(a, false, rows);                                                                \
-    }                                                                                              \
-    void rose_kv_append_##isa(uint8_t *head_block, uint32_t slot, const float *k, const float *v,  \
-                              uint32_t head_dim, bool bf16)                                        \
-    {                                                                                              \
-        if (bf16)                                                                                  \
-            append_bf16(head_block, slot, k, v, head_dim);                                         \
-        else                                                                                       \
-            rose_kv_append_ref(head_block, slot, k, v, head_dim, false);                           \
-    }
+ROSE_INLINE void append_row(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
+                            uint32_t head_dim, bool bf16)
+{
+    if (bf16)
+        append_bf16(head_block, slot, k, v, head_dim);
+    else
+        rose_kv_append_ref(head_block, slot, k, v, head_dim, false);
+}
 
 #endif

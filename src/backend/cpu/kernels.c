@@ -152,64 +152,25 @@ void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa)
     };
 #if defined(__x86_64__)
     if (isa == ROSE_ISA_SCALAR) return;
-    k->isa = ROSE_ISA_AVX2;
-    k->quant = rose_cpu_has_avxvnni() ? &rose_quant_avxvnni : &rose_quant_avx2;
-    k->matmul_f32 = rose_matmul_f32_avx2;
-    k->matmul_bf16 = rose_matmul_bf16_avx2;
-    k->matmul_i8 = rose_matmul_i8_avx2;
-    k->attention = rose_attention_avx2;
-    k->kv_append = rose_kv_append_avx2;
-    k->layernorm = rose_layernorm_avx2;
-    k->rmsnorm = rose_rmsnorm_avx2;
-    k->rope = rose_rope_avx2;
-    k->max_index = rose_max_index_avx2;
-    k->exp_weights = rose_exp_weights_avx2;
-    k->exp_sums = rose_exp_sums_avx2;
-
-    if (isa == ROSE_ISA_AVX2) return;
-    k->isa = ROSE_ISA_AVX512;
-    k->quant = rose_cpu_has_avx512vnni() ? &rose_quant_avx512vnni : &rose_quant_avx512;
-    k->matmul_f32 = rose_matmul_f32_avx512;
-    k->matmul_bf16 = rose_matmul_bf16_avx512;
-    k->matmul_i8 = rose_matmul_i8_avx512;
-    k->attention = rose_attention_avx512;
-    k->kv_append = rose_kv_append_avx512;
-    k->layernorm = rose_layernorm_avx512;
-    k->rmsnorm = rose_rmsnorm_avx512;
-    k->rope = rose_rope_avx512;
-    k->max_index = rose_max_index_avx512;
-    k->exp_weights = rose_exp_weights_avx512;
-    k->exp_sums = rose_exp_sums_avx512;
-
-    if (isa == ROSE_ISA_AVX512) return;
+    if (isa == ROSE_ISA_AVX2) {
+        *k = rose_kernels_avx2;
+        if (rose_cpu_has_avxvnni()) k->quant = &rose_quant_avxvnni;
+        return;
+    }
+    *k = rose_kernels_avx512;
+    if (rose_cpu_has_avx512vnni()) k->quant = &rose_quant_avx512vnni;
+    k->isa = isa;
     if (isa == ROSE_ISA_AVX512_BF16) {
-        k->isa = ROSE_ISA_AVX512_BF16;
         k->attention = rose_attention_avx512bf16;
         k->matmul_bf16 = rose_matmul_bf16_avx512bf16;
         k->matmul_i8 = rose_matmul_i8_avx512bf16;
-        return;
+    } else if (isa == ROSE_ISA_AMX) {
+        k->attention = rose_attention_amx;
+        k->matmul_bf16 = rose_matmul_bf16_amx;
+        k->matmul_i8 = rose_matmul_i8_amx;
     }
-    k->isa = ROSE_ISA_AMX;
-    k->attention = rose_attention_amx;
-    k->matmul_bf16 = rose_matmul_bf16_amx;
-    k->matmul_i8 = rose_matmul_i8_amx;
 #elif defined(__aarch64__)
-    if (isa == ROSE_ISA_SCALAR) return;
-    *k = (rose_cpu_kernels){
-        .isa = ROSE_ISA_NEON,
-        .quant = &rose_quant_neon,
-        .matmul_f32 = rose_matmul_f32_neon,
-        .matmul_bf16 = rose_matmul_bf16_neon,
-        .matmul_i8 = rose_matmul_i8_neon,
-        .attention = rose_attention_neon,
-        .kv_append = rose_kv_append_neon,
-        .layernorm = rose_layernorm_neon,
-        .rmsnorm = rose_rmsnorm_neon,
-        .rope = rose_rope_neon,
-        .max_index = rose_max_index_neon,
-        .exp_weights = rose_exp_weights_neon,
-        .exp_sums = rose_exp_sums_neon,
-    };
+    if (isa != ROSE_ISA_SCALAR) *k = rose_kernels_neon;
 #else
     (void)isa;
 #endif

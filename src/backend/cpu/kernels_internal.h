@@ -27,53 +27,12 @@ void rose_exp_sums_ref(const float *x, uint32_t n, float max, float inv_temp, fl
 void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_avx2(const rose_attention *a);
-void rose_kv_append_avx2(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16);
-void rose_layernorm_avx2(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                         bool round_bf16, float *y);
-void rose_rmsnorm_avx2(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
-                       float *y);
-void rose_rope_avx2(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
-                    bool round_bf16);
-float rose_max_index_avx2(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_avx2(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_avx2(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                        float *w, double *sums);
-
-void rose_matmul_f32_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_neon(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_neon(const rose_attention *a);
-void rose_kv_append_neon(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                         uint32_t head_dim, bool bf16);
-void rose_layernorm_neon(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                         bool round_bf16, float *y);
-void rose_rmsnorm_neon(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
-                       float *y);
-void rose_rope_neon(float *x, const float *cos, const float *sin, uint32_t half, uint32_t head_dim,
-                    bool round_bf16);
-float rose_max_index_neon(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_neon(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_neon(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                        float *w, double *sums);
-
 void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
 void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_attention_avx512(const rose_attention *a);
-void rose_kv_append_avx512(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
-                           uint32_t head_dim, bool bf16);
-void rose_layernorm_avx512(const float *x, const float *w, const float *b, float eps, uint32_t d,
-                           bool round_bf16, float *y);
-void rose_rmsnorm_avx512(const float *x, const float *w, float eps, uint32_t d, bool round_bf16,
-                         float *y);
-void rose_rope_avx512(float *x, const float *cos, const float *sin, uint32_t half,
-                      uint32_t head_dim, bool round_bf16);
-float rose_max_index_avx512(const float *x, uint32_t n, uint32_t *index);
-void rose_exp_weights_avx512(const float *x, uint32_t n, float max, float inv_temp, float *w);
-void rose_exp_sums_avx512(const float *x, uint32_t n, float max, float inv_temp, float min_p,
-                          float *w, double *sums);
+
+/* kernels_<isa>.c: the tables of these levels. */
+extern const rose_cpu_kernels rose_kernels_avx2, rose_kernels_avx512, rose_kernels_neon;
 
 /* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
 void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);

@@ -27,10 +27,10 @@ uint32_t rose_cuda_attend_pad(uint32_t head_dim)
     return 0;
 }
 
-const char *rose_cuda_attend_refuses(rose_cuda_type type, uint32_t n_q, uint32_t n_kv,
+const char *rose_cuda_attend_refuses(rose_format type, uint32_t n_q, uint32_t n_kv,
                                      uint32_t head_dim)
 {
-    if (type == ROSE_CUDA_F32) return "float32: use the plain attention kernel";
+    if (type == ROSE_F32) return "float32: use the plain attention kernel";
     if (head_dim % 2 != 0 || rose_cuda_attend_pad(head_dim) == 0 || head_dim == 0)
         return "head_dim is odd or more than 256";
     if (n_kv == 0 || n_q % n_kv != 0) return "query heads are no multiple of the KV heads";

@@ -155,7 +155,7 @@ cudaError_t rose_cuda_attend_plain(const rose_cuda_launch *l, const rose_cuda_at
  * for all entries of the tables. */
 cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a, void *dense);
 /* Returns NULL if the decode and prompt kernels support the shape, else what they lack. */
-const char *rose_cuda_attend_refuses(rose_cuda_type type, uint32_t n_q, uint32_t n_kv,
+const char *rose_cuda_attend_refuses(rose_format type, uint32_t n_q, uint32_t n_kv,
                                      uint32_t head_dim);
 
 #ifdef __cplusplus

@@ -649,9 +649,9 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
 extern "C" cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
     if (a->grid_units == 0) return cudaSuccess;
-    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
+    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_F32)
         return cudaErrorNotSupported;
-    return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
+    return l->type == ROSE_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
 
 template <typename T, int HD> static cudaError_t prepare(int bytes)

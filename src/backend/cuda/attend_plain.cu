@@ -78,9 +78,9 @@ extern "C" cudaError_t rose_cuda_attend_plain(const rose_cuda_launch *l, const r
     if (a->kv.head_dim > ROSE_ATTEND_MAX_HEAD_DIM) return cudaErrorNotSupported;
     if (grid.x == 0) return cudaSuccess;
     switch (l->type) {
-    case ROSE_CUDA_F16:
+    case ROSE_F16:
         return launch_kernel(l, plain_kernel<__half>, grid, PLAIN_THREADS, 0, *a);
-    case ROSE_CUDA_BF16:
+    case ROSE_BF16:
         return launch_kernel(l, plain_kernel<__nv_bfloat16>, grid, PLAIN_THREADS, 0, *a);
     default:
         return launch_kernel(l, plain_kernel<float>, grid, PLAIN_THREADS, 0, *a);
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(GATHER_THREADS)
 extern "C" cudaError_t rose_cuda_gather_run(const rose_cuda_launch *l, const rose_cuda_attend *a,
                                             void *dense)
 {
-    const uint32_t size = l->type == ROSE_CUDA_F32 ? 4 : 2;
+    const uint32_t size = l->type == ROSE_F32 ? 4 : 2;
     if (a->n_items == 0) return cudaSuccess;
     return launch_kernel(l, gather_kernel, dim3(a->n_items, GATHER_BLOCKS), GATHER_THREADS, 0, *a,
                          static_cast<uint8_t *>(dense), size,

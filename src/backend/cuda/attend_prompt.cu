@@ -14,7 +14,7 @@ enum {
 };
 
 template <int HD> constexpr int FEWER_WARPS = HD > 128 ? 2 : WARPS;
-/* Of K or V in the ring, with W warps. */
+/* Tiles of K or V in the ring, with W warps. */
 template <int HD, int W> constexpr int TILES = HD > 128 ? W / 2 : 3;
 /* 8-dim tiles that a warp multiplies at a time, so that their sums fit in registers. */
 template <int HD> constexpr int DIM_TILES = HD > 96 ? 8 : HD / 8;
@@ -212,13 +212,13 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
 extern "C" cudaError_t rose_cuda_prompt_run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
     if (a->n_items == 0 || a->item_rows == 0) return cudaSuccess;
-    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_CUDA_F32)
+    if (a->n_q / a->kv.n_heads > ROSE_ATTEND_MAX_GROUP || l->type == ROSE_F32)
         return cudaErrorNotSupported;
     if (l->device->hopper && (l->without & ROSE_CUDA_WITHOUT_WIDE) == 0 &&
         (a->kv.hd_pad == 64 || a->kv.hd_pad == 128) &&
         a->item_rows * (a->n_q / a->kv.n_heads) >= WIDE_PAIRS)
         return rose_cuda_prompt_wide(l, a);
-    return l->type == ROSE_CUDA_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
+    return l->type == ROSE_F16 ? run_type<__half>(l, a) : run_type<__nv_bfloat16>(l, a);
 }
 
 template <typename T, int HD, int W> static cudaError_t allow_shared(void)

@@ -274,7 +274,7 @@ static bool aligned(const void *p)
 /* Whether every access can have 16 bytes. */
 static bool takes_pieces(const rose_cuda_launch *l, const rose_cuda_rotary *a)
 {
-    return l->type != ROSE_CUDA_F32 && a->kv.head_dim % 8 == 0 && a->rot_dim % 16 == 0 &&
+    return l->type != ROSE_F32 && a->kv.head_dim % 8 == 0 && a->rot_dim % 16 == 0 &&
            (a->kv.hd_pad <= 128 || turns_here(a->rot_dim)) && aligned(a->qkv) && aligned(a->q) &&
            aligned(a->kv.base) && a->kv.page_elems % 8 == 0 && aligned(a->cos) && aligned(a->sin) &&
            aligned(a->q_norm) && aligned(a->k_norm);
@@ -309,12 +309,11 @@ extern "C" cudaError_t rose_cuda_rotary_run(const rose_cuda_launch *l, const ros
         return cudaErrorNotSupported;
     if (a->rows == 0) return cudaSuccess;
     if (takes_pieces(l, a))
-        return l->type == ROSE_CUDA_F16 ? run_pieces<__half>(l, a)
-                                        : run_pieces<__nv_bfloat16>(l, a);
+        return l->type == ROSE_F16 ? run_pieces<__half>(l, a) : run_pieces<__nv_bfloat16>(l, a);
     switch (l->type) {
-    case ROSE_CUDA_F16:
+    case ROSE_F16:
         return run<__half>(l, a);
-    case ROSE_CUDA_BF16:
+    case ROSE_BF16:
         return run<__nv_bfloat16>(l, a);
     default:
         return run<float>(l, a);

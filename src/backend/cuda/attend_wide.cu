@@ -208,7 +208,7 @@ static cudaError_t run(const rose_cuda_launch *l, const rose_cuda_attend *a)
 
 extern "C" cudaError_t rose_cuda_prompt_wide(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
-    if (l->type == ROSE_CUDA_F16)
+    if (l->type == ROSE_F16)
         return a->kv.hd_pad == 64 ? run<__half, 64>(l, a) : run<__half, 128>(l, a);
     return a->kv.hd_pad == 64 ? run<__nv_bfloat16, 64>(l, a) : run<__nv_bfloat16, 128>(l, a);
 }

@@ -149,7 +149,7 @@ static void describe(rose_cuda *c, const rose_backend_opts *o)
     const rose_arch *a = &c->arch;
     const rose_mixer *m = &rose_arch_any(a)->mixer;
     const rose_memory_plan *p = &c->plan;
-    c->type = rose_cuda_type_of(p->dtype);
+    c->type = rose_compute_format(p->dtype);
     c->hd_pad = rose_cuda_attend_pad(m->head_dim);
     c->plain = rose_cuda_attend_refuses(c->type, m->n_heads, m->n_kv_heads, m->head_dim) != NULL;
     c->pdl = o->cuda.pdl && c->ranks[0].device.code >= 90;

@@ -193,7 +193,7 @@ struct rose_cuda_rank {
 struct rose_cuda {
     rose_arch arch;
     rose_memory_plan plan;
-    rose_cuda_type type;
+    rose_format type;
     uint32_t hd_pad;
     bool plain;       /* no attention kernel with tensor cores supports the shape or type */
     bool naive;       /* true: the plain kernel (not flash) computes the attention of prompts */
@@ -247,11 +247,9 @@ extern const rose_backend_ops rose_cuda_ops;
 void rose_cuda_profile(bool on, bool kernels);
 
 /* weights.c */
-size_t rose_cuda_type_size(rose_cuda_type t);
 uint64_t rose_cuda_kv_block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p);
 void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_model *m,
                               const rose_memory_plan *p);
-rose_cuda_type rose_cuda_type_of(rose_compute c);
 
 /* scratch.c. sms: SMs of the GPU. The scratch memory depends on the number of KV pages. */
 void rose_cuda_layout_scratch(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,

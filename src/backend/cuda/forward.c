@@ -118,7 +118,7 @@ rose_cuda_kv rose_cuda_layer_kv(const rose_cuda_rank *rank, uint32_t layer)
     const rose_mixer *m = &rose_arch_kind(&rank->c->arch, layer)->mixer;
     return (rose_cuda_kv){.base = (uint8_t *)rank->kv_base + l->kv_at,
                           .page_elems = rank->c->plan.pools[l->pool].block_bytes /
-                                        rose_cuda_type_size(rank->c->type),
+                                        rose_format_size(rank->c->type),
                           .head_dim = m->head_dim,
                           .hd_pad = rank->c->hd_pad,
                           .n_heads = m->n_kv_heads};

@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 cudaError_t rose_gemm_f32_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
-                              const rose_gemm_io *io)
+                              const rose_gemm_io *io, const rose_gemm_kernel *)
 {
     const dim3 grid((io->rows + TILE - 1) / TILE, (m->n + TILE - 1) / TILE);
     switch (io->end) {

@@ -41,7 +41,8 @@ enum {
  * zero. */
 typedef struct rose_cuda_matrix {
     void *w;
-    float *bias; /* [n], in the order of the packed outputs; or NULL */
+    float *bias;        /* [n], in the order of the packed outputs; or NULL */
+    rose_format format; /* F16, BF16 or F32 */
     uint32_t k, k_pad, n, n_pad;
     uint32_t n_parts;                  /* 1 or ROSE_GEMM_PARTS */
     uint32_t cut[ROSE_GEMM_PARTS + 1]; /* part i is k in cut[i] .. cut[i + 1] - 1; multiples of 16,
@@ -51,9 +52,9 @@ typedef struct rose_cuda_matrix {
     bool gated;
 } rose_cuda_matrix;
 
-/* Fill k .. cut of a matrix. head_dim: of the matrix after attention, else 0. */
-void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
-                            uint32_t head_dim, bool gated);
+/* Fill format .. gated of a matrix. head_dim: of the matrix after attention, else 0. */
+void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k, uint32_t n,
+                            uint32_t n_parts, uint32_t head_dim, bool gated);
 
 /* What happens to the sums; gemm_ends.cuh has each once. */
 typedef enum rose_gemm_end {
@@ -105,10 +106,10 @@ struct rose_gemm_kernel {
     uint8_t share; /* percent of the peak of products that it reaches; the cost model's number */
     bool hopper;   /* only sm_90a */
     bool norms;    /* takes io.norm */
-    uint16_t max_rows;    /* 0: any */
-    uint32_t max_k;       /* k_pad; 0: any */
-    uint32_t ends;        /* bits 1 << rose_gemm_end */
-    rose_gemm_fn *run[2]; /* f16, bf16 */
+    uint16_t max_rows;                 /* 0: any */
+    uint32_t max_k;                    /* k_pad; 0: any */
+    uint32_t ends;                     /* bits 1 << rose_gemm_end */
+    rose_gemm_fn *run[ROSE_N_FORMATS]; /* by format of the matrix; NULL: does not take it */
 };
 
 extern const rose_gemm_kernel rose_gemm_kernels[];
@@ -120,7 +121,8 @@ bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
 /* The kernel's estimated time in us; a model from the fields, without a launch. */
 double rose_gemm_cost(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                       const rose_cuda_matrix *m, const rose_gemm_io *io);
-/* The forced kernel if it takes the shape; else the tuned one; else the cheapest. Not for fp32. */
+/* The forced kernel if it takes the shape; else the tuned one; else the cheapest; NULL: none does.
+ */
 const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                                          const rose_gemm_io *io);
 const rose_gemm_kernel *rose_gemm_named(const char *name); /* or NULL */
@@ -136,10 +138,10 @@ static inline bool rose_gemm_can_norm(const rose_cuda_matrix *m, const rose_gemm
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io);
 
 /* What the tuner (tune.c) measured: the fastest kernel of a shape and a bucket of rows. The lines
- * of one type also serve the other one. */
+ * of one 16-bit format also serve the other one. */
 typedef struct rose_gemm_tuning {
     uint32_t n, k, bucket;
-    rose_cuda_type type;
+    rose_format format; /* of the matrix */
     rose_gemm_end end;
     uint32_t n_parts;
     const rose_gemm_kernel *kernel;
@@ -182,7 +184,7 @@ rose_status rose_gemm_tuned_write(const rose_gemm_tuned *t, const char *path, co
                                   rose_err *err);
 void rose_gemm_tuned_free(rose_gemm_tuned *t);
 
-/* Choose and run. fp32 runs rose_gemm_f32_run. */
+/* Choose and run. */
 cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                           const rose_gemm_io *io);
 /* Set the shared-memory limits of all kernels on the current device, which is *d. Call before the
@@ -192,11 +194,9 @@ cudaError_t rose_gemm_prepare_rows(const rose_cuda_device *d);
 cudaError_t rose_gemm_prepare_tiles(const rose_cuda_device *d);
 cudaError_t rose_gemm_prepare_wide(const rose_cuda_device *d);
 
-/* fp32.cu: without tensor cores, every shape. */
-cudaError_t rose_gemm_f32_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
-                              const rose_gemm_io *io);
-
-/* The launch functions of the table, in gemm_rows_*.cu, gemm_tiles.cu and gemm_wide_*.cu. */
+/* The launch functions of the table, in fp32.cu, gemm_rows_*.cu, gemm_tiles.cu and gemm_wide_*.cu.
+ */
+rose_gemm_fn rose_gemm_f32_run;
 #define ROSE_GEMM_FN(id) rose_gemm_fn rose_gemm_##id##_f16, rose_gemm_##id##_bf16
 
 #ifdef __cplusplus

@@ -22,10 +22,11 @@ static uint32_t padded(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
-                            uint32_t head_dim, bool gated)
+void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k, uint32_t n,
+                            uint32_t n_parts, uint32_t head_dim, bool gated)
 {
     const uint32_t unit = part_unit(k, head_dim);
+    m->format = format;
     m->k = k;
     m->n = n;
     m->k_pad = padded(k, ROSE_CUDA_K_PAD);
@@ -167,7 +168,7 @@ static int order(uint32_t a, uint32_t b)
 
 int rose_gemm_tuning_order(const rose_gemm_tuning *a, const rose_gemm_tuning *b)
 {
-    int by = order(a->type, b->type);
+    int by = order(a->format, b->format);
     if (by == 0) by = order(a->n, b->n);
     if (by == 0) by = order(a->k, b->k);
     if (by == 0) by = order(a->n_parts, b->n_parts);
@@ -201,11 +202,11 @@ static const rose_gemm_kernel *tuned(const rose_cuda_launch *at, const rose_cuda
     rose_gemm_tuning key = {.n = m->n,
                             .k = m->k,
                             .bucket = rose_gemm_bucket(io->rows),
-                            .type = at->type,
+                            .format = m->format,
                             .end = io->end,
                             .n_parts = m->n_parts};
     const rose_gemm_tuning *line = rose_gemm_tuned_find(at->tuned, &key);
-    key.type = at->type == ROSE_CUDA_F16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    key.format = m->format == ROSE_F16 ? ROSE_BF16 : ROSE_F16;
     if (line == NULL) line = rose_gemm_tuned_find(at->tuned, &key);
     return line != NULL && rose_gemm_takes(line->kernel, at, m, io) ? line->kernel : NULL;
 }
@@ -241,7 +242,7 @@ const rose_gemm_kernel *rose_gemm_choose(const rose_cuda_launch *at, const rose_
 bool rose_gemm_norms(const rose_cuda_launch *at, const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
     rose_gemm_io alone = *io, apart = *io;
-    if (at->type == ROSE_CUDA_F32 || !rose_gemm_can_norm(m, io)) return false;
+    if (!rose_gemm_can_norm(m, io)) return false;
     alone.h = NULL;
     if (apart.h == NULL) apart.h = m->w; /* any address: the rows are in memory */
     const rose_gemm_kernel *g = rose_gemm_choose(at, m, &alone);

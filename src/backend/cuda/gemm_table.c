@@ -8,7 +8,7 @@
 
 #define BOTH(id)                                                                                   \
     {                                                                                              \
-        rose_gemm_##id##_f16, rose_gemm_##id##_bf16                                                \
+        [ROSE_F16] = rose_gemm_##id##_f16, [ROSE_BF16] = rose_gemm_##id##_bf16                     \
     }
 #define BIT(end) (1u << ROSE_END_##end)
 #define ENDS_ONE (BIT(ROWS) | BIT(ACT) | BIT(GATED) | BIT(LOGITS)) /* of one part */
@@ -45,7 +45,7 @@ ROSE_GEMM_FN(wide_split_128);
 ROSE_GEMM_FN(wide_split_64);
 ROSE_GEMM_FN(wide_split_32);
 
-/* The first kernel takes every shape on every GPU. */
+/* The first kernel takes every shape of 16-bit values on every GPU. */
 const rose_gemm_kernel rose_gemm_kernels[] = {
     TILES(64, 64, 4, 28),
     TILES(128, 128, 2, 40),
@@ -63,6 +63,17 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
      .max_rows = 32,
      .ends = ENDS_ALL,
      .run = BOTH(rows)},
+    {.name = "fp32", /* without tensor cores; the only one of its format */
+     .family = ROSE_GEMM_TILES,
+     .tile_rows = 32,
+     .tile_n = 32,
+     .stages = 1,
+     .cluster = 1,
+     .split = 1,
+     .blocks_per_sm = 4,
+     .share = 1,
+     .ends = ENDS_ALL,
+     .run = {[ROSE_F32] = rose_gemm_f32_run}},
     WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 1, 83, ENDS_ONE),
     WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 1, 63, ENDS_ONE),
     WIDE(128x128, "wide-128x128", 128, 128, 6, 1, false, 1, 1, 88, ENDS_ONE),
@@ -97,7 +108,9 @@ cudaError_t rose_gemm_prepare(const rose_cuda_device *d)
 bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
                      const rose_cuda_matrix *m, const rose_gemm_io *io)
 {
-    if ((g->ends >> io->end & 1) == 0 || at->type == ROSE_CUDA_F32) return false;
+    if ((g->ends >> io->end & 1) == 0 || g->run[m->format] == NULL) return false;
+    /* Values that are no blocks multiply rows of their own type. */
+    if (!rose_format_is_quant(m->format) && m->format != at->type) return false;
     if (g->hopper && (!at->device->hopper || (at->without & ROSE_CUDA_WITHOUT_WIDE) != 0))
         return false;
     if (g->max_rows != 0 && io->rows > g->max_rows) return false;
@@ -114,9 +127,6 @@ cudaError_t rose_gemm_run(const rose_cuda_launch *at, const rose_cuda_matrix *m,
                           const rose_gemm_io *io)
 {
     if (io->rows == 0) return cudaSuccess;
-    if (at->type == ROSE_CUDA_F32)
-        return io->h != NULL ? rose_gemm_f32_run(at, m, io) : cudaErrorInvalidValue;
     const rose_gemm_kernel *g = rose_gemm_choose(at, m, io);
-    if (g == NULL) return cudaErrorInvalidValue;
-    return g->run[at->type == ROSE_CUDA_BF16](at, m, io, g);
+    return g != NULL ? g->run[m->format](at, m, io, g) : cudaErrorInvalidValue;
 }

@@ -22,7 +22,7 @@ __asm__(".pushsection .rodata\n"
         ".byte 0\n"
         ".popsection\n");
 
-static const char *const g_types[] = {"f16", "bf16"};
+static const char *const g_formats[] = {[ROSE_F16] = "f16", [ROSE_BF16] = "bf16"};
 
 rose_status rose_gemm_tuned_set(rose_gemm_tuned *t, const rose_gemm_tuning *line)
 {
@@ -83,19 +83,19 @@ rose_status rose_gemm_keep(uint32_t n, rose_gemm_time *time, void *by, uint32_t 
 /* False if the text is no line of this version: another form, or a kernel that is gone. */
 static bool read_line(const char *text, rose_gemm_tuning *out)
 {
-    char type[8], kernel[48];
+    char format[8], kernel[48];
     unsigned end;
     int used = 0;
     *out = (rose_gemm_tuning){0};
-    if (sscanf(text, "%7s %u %u %u %u %u %47s %f %f %n", type, &out->n, &out->k, &out->n_parts,
+    if (sscanf(text, "%7s %u %u %u %u %u %47s %f %f %n", format, &out->n, &out->k, &out->n_parts,
                &end, &out->bucket, kernel, &out->us, &out->guess_us, &used) != 9)
         return false;
     if (text[used] != '\0' || end >= ROSE_N_ENDS || out->n == 0 || out->k == 0) return false;
     if (out->bucket == 0 || rose_gemm_bucket(out->bucket) != out->bucket) return false;
     out->end = (rose_gemm_end)end;
-    out->type = strcmp(type, g_types[ROSE_CUDA_BF16]) == 0 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
+    out->format = strcmp(format, g_formats[ROSE_BF16]) == 0 ? ROSE_BF16 : ROSE_F16;
     out->kernel = rose_gemm_named(kernel);
-    return out->kernel != NULL && strcmp(type, g_types[out->type]) == 0;
+    return out->kernel != NULL && strcmp(format, g_formats[out->format]) == 0;
 }
 
 static void first_line(char *out, size_t cap, const char *gpu)
@@ -169,9 +169,9 @@ static rose_status write_text(const rose_gemm_tuned *t, rose_buf *out, const cha
     rose_status st = rose_buf_addf(out, "%s\n", first);
     for (uint32_t i = 0; i < t->n_lines && st == ROSE_OK; i++) {
         const rose_gemm_tuning *l = &t->lines[i];
-        st = rose_buf_addf(out, "%s %u %u %u %u %u %s %.2f %.2f\n", g_types[l->type], l->n, l->k,
-                           l->n_parts, (unsigned)l->end, l->bucket, l->kernel->name, (double)l->us,
-                           (double)l->guess_us);
+        st = rose_buf_addf(out, "%s %u %u %u %u %u %s %.2f %.2f\n", g_formats[l->format], l->n,
+                           l->k, l->n_parts, (unsigned)l->end, l->bucket, l->kernel->name,
+                           (double)l->us, (double)l->guess_us);
     }
     return st;
 }

@@ -20,6 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "model/format.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,8 +34,6 @@ enum {
 };
 
 #define ROSE_CUDA_NO_SLOT UINT32_MAX
-
-typedef enum rose_cuda_type { ROSE_CUDA_F16, ROSE_CUDA_BF16, ROSE_CUDA_F32 } rose_cuda_type;
 
 /* The KV pages of one layer; attend.h describes a page. */
 typedef struct rose_cuda_kv {
@@ -205,8 +205,9 @@ typedef struct rose_cuda_pack {
     const void *src;   /* device copy of n_rows rows of the tensor, from row first_row on */
     uint32_t src_type; /* F32, F16 or BF16 of rose_format; blocks of GGUF are widened on the host */
     uint32_t first_row, n_rows, width;
-    bool transposed; /* the tensor is [out][in], as PyTorch stores a Linear */
-    void *dst;       /* rose_cuda_matrix.w */
+    bool transposed;    /* the tensor is [out][in], as PyTorch stores a Linear */
+    void *dst;          /* rose_cuda_matrix.w */
+    rose_format format; /* of dst: F16, BF16 or F32 */
     uint32_t k_pad;
     /* Where output i of the tensor goes: first_out + i; with gated to block 2 (i / 8) + first_out
      * of 8 outputs, place i % 8 (first_out 0: gate, 1: up). */
@@ -271,7 +272,7 @@ typedef struct rose_gemm_tuned rose_gemm_tuned;   /* measured choices; gemm.h */
 typedef struct rose_cuda_launch {
     const rose_cuda_device *device; /* borrowed; the thread's current device */
     cudaStream_t stream;
-    rose_cuda_type type;
+    rose_format type; /* T: F16, BF16 or F32 */
     bool dependent;
     /* All of the L1 is shared memory. Blocks of two kernels can be on one SM at the same time only
      * if both kernels have the same setting. */

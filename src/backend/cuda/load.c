@@ -231,6 +231,7 @@ static void load_linear(loader *l, const rose_linear *from, const rose_cuda_matr
         const uint32_t n_out = (uint32_t)w.shape[from->transposed ? 0 : 1];
         const uint32_t heads = from->permuted_heads[i / halves];
         rose_cuda_pack pack = {.dst = to->w,
+                               .format = to->format,
                                .k_pad = to->k_pad,
                                .first_out = to->gated ? i : first,
                                .gated = to->gated,
@@ -295,8 +296,10 @@ static void load_all(loader *l)
     const rose_model *m = l->m;
     const rose_cuda_rank *rank = l->rank;
     const rose_cuda_weights *w = &rank->weights;
-    const rose_cuda_pack head = {.dst = w->head.w, .k_pad = w->head.k_pad};
-    const rose_cuda_pack tok = {.dst = w->tok, .k_pad = w->head.k_pad};
+    const rose_cuda_pack head = {
+        .dst = w->head.w, .format = w->head.format, .k_pad = w->head.k_pad};
+    rose_cuda_pack tok = head;
+    tok.dst = w->tok;
 
     rose_progress bar;
     rose_progress_wait(&bar, "cuda", "loading weights", rank->c->arch.n_layers);

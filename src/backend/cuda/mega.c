@@ -26,7 +26,7 @@ static bool sizes_fit(const rose_cuda_rank *rank)
     const rose_mixer *m = &rose_arch_any(a)->mixer;
     const rose_memory_plan *p = &rank->c->plan;
     return rank->device.hopper && (rank->c->without & NEEDED) == 0 && p->n_pools == 1 &&
-           p->pools[0].window == 0 && rank->c->type != ROSE_CUDA_F32 &&
+           p->pools[0].window == 0 && rank->c->type != ROSE_F32 &&
            (m->head_dim == 64 || m->head_dim == 128) && rank->c->hd_pad == m->head_dim &&
            m->n_heads % m->n_kv_heads == 0 && m->n_heads / m->n_kv_heads <= ROSE_MEGA_MAX_GROUP &&
            a->d_model <= ROSE_MEGA_MAX_D && a->d_model % 16 == 0 &&
@@ -47,8 +47,8 @@ static bool layer_fits(const rose_cuda_layer *l)
 
 static bool same_shape(const rose_cuda_matrix *a, const rose_cuda_matrix *b)
 {
-    return a->k == b->k && a->k_pad == b->k_pad && a->n == b->n && a->n_pad == b->n_pad &&
-           a->n_parts == b->n_parts && a->gated == b->gated &&
+    return a->format == b->format && a->k == b->k && a->k_pad == b->k_pad && a->n == b->n &&
+           a->n_pad == b->n_pad && a->n_parts == b->n_parts && a->gated == b->gated &&
            memcmp(a->cut, b->cut, (a->n_parts + 1) * sizeof *a->cut) == 0;
 }
 

@@ -107,7 +107,7 @@ bool rose_mega_measure(rose_mega *a, uint32_t grid, size_t shared_max);
 void rose_mega_matrix_of(rose_mega_matrix *to, const rose_cuda_matrix *m);
 
 /* Whether the GPU can hold a block on every SM at the same time. Call after rose_mega_measure. */
-cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const rose_mega *a,
+cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_format t, const rose_mega *a,
                               bool *fits);
 cudaError_t rose_mega_run(const rose_cuda_launch *l, const rose_mega *a);
 

@@ -363,14 +363,13 @@ bool rose_mega_measure(rose_mega *a, uint32_t grid, size_t shared_max)
 
 typedef void mega_fn(rose_mega);
 
-static mega_fn *kernel_of(rose_cuda_type t, uint32_t head_dim)
+static mega_fn *kernel_of(rose_format t, uint32_t head_dim)
 {
-    if (t == ROSE_CUDA_F16)
-        return head_dim == 64 ? mega_kernel<__half, 64> : mega_kernel<__half, 128>;
+    if (t == ROSE_F16) return head_dim == 64 ? mega_kernel<__half, 64> : mega_kernel<__half, 128>;
     return head_dim == 64 ? mega_kernel<__nv_bfloat16, 64> : mega_kernel<__nv_bfloat16, 128>;
 }
 
-cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_cuda_type t, const rose_mega *a,
+cudaError_t rose_mega_prepare(const rose_cuda_device *d, rose_format t, const rose_mega *a,
                               bool *fits)
 {
     const void *kernel = (const void *)kernel_of(t, a->head_dim);

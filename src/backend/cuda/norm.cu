@@ -291,9 +291,9 @@ template <typename T> static __global__ void states_kernel(const rose_cuda_state
 extern "C" cudaError_t rose_cuda_embed_run(const rose_cuda_launch *at, const rose_cuda_embed *a)
 {
     const unsigned threads = 128;
-    if (at->type == ROSE_CUDA_F16)
+    if (at->type == ROSE_F16)
         return launch_kernel(at, embed_kernel<__half>, dim3(a->rows), threads, 0, *a);
-    if (at->type == ROSE_CUDA_BF16)
+    if (at->type == ROSE_BF16)
         return launch_kernel(at, embed_kernel<__nv_bfloat16>, dim3(a->rows), threads, 0, *a);
     return launch_kernel(at, embed_kernel<float>, dim3(a->rows), threads, 0, *a);
 }
@@ -327,10 +327,10 @@ extern "C" cudaError_t rose_cuda_norm_run(const rose_cuda_launch *at, const rose
 {
     const bool many = a->d <= MANY_D && a->rows > at->device->sms * NORM_FEW;
     if (a->d % 8 != 0 || a->d > ROSE_CUDA_MAX_D) return cudaErrorInvalidValue;
-    if (many && at->type == ROSE_CUDA_F16) return run_norm_many<__half>(at, a);
-    if (many && at->type == ROSE_CUDA_BF16) return run_norm_many<__nv_bfloat16>(at, a);
-    if (at->type == ROSE_CUDA_F16) return run_norm<__half>(at, a);
-    if (at->type == ROSE_CUDA_BF16) return run_norm<__nv_bfloat16>(at, a);
+    if (many && at->type == ROSE_F16) return run_norm_many<__half>(at, a);
+    if (many && at->type == ROSE_BF16) return run_norm_many<__nv_bfloat16>(at, a);
+    if (at->type == ROSE_F16) return run_norm<__half>(at, a);
+    if (at->type == ROSE_BF16) return run_norm<__nv_bfloat16>(at, a);
     return run_norm<float>(at, a);
 }
 
@@ -348,9 +348,9 @@ extern "C" cudaError_t rose_cuda_states_run(const rose_cuda_launch *at, const ro
 {
     const dim3 grid((a->d + SUM_THREADS - 1) / SUM_THREADS, a->n_sums);
     if (a->n_sums == 0) return cudaSuccess;
-    if (at->type == ROSE_CUDA_F16)
+    if (at->type == ROSE_F16)
         return launch_kernel(at, states_kernel<__half>, grid, SUM_THREADS, 0, *a);
-    if (at->type == ROSE_CUDA_BF16)
+    if (at->type == ROSE_BF16)
         return launch_kernel(at, states_kernel<__nv_bfloat16>, grid, SUM_THREADS, 0, *a);
     return launch_kernel(at, states_kernel<float>, grid, SUM_THREADS, 0, *a);
 }

@@ -154,9 +154,8 @@ cudaError_t rose_cuda_pack_run(const rose_cuda_launch *at, const rose_cuda_pack 
     const dim3 grid = blocks_for(at, (uint64_t)(n_out + 7) / 8 * 8 * ((n_k + GROUP - 1) / GROUP));
     /* A group of k must not be split between two calls. */
     if (!a->transposed && a->first_row % GROUP != 0) return cudaErrorInvalidValue;
-    if (at->type == ROSE_CUDA_F16)
-        return launch_kernel(at, pack_kernel<__half>, grid, THREADS, 0, *a);
-    if (at->type == ROSE_CUDA_BF16)
+    if (a->format == ROSE_F16) return launch_kernel(at, pack_kernel<__half>, grid, THREADS, 0, *a);
+    if (a->format == ROSE_BF16)
         return launch_kernel(at, pack_kernel<__nv_bfloat16>, grid, THREADS, 0, *a);
     return launch_kernel(at, pack_kernel<float>, grid, THREADS, 0, *a);
 }

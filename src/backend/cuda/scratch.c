@@ -83,8 +83,8 @@ static float *take_floats(rose_bump *b, uint64_t n)
 static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                         const rose_memory_plan *p)
 {
-    const rose_cuda_type type = rose_cuda_type_of(p->dtype);
-    const uint64_t size = rose_cuda_type_size(type);
+    const rose_format type = rose_compute_format(p->dtype);
+    const uint64_t size = rose_format_size(type);
     const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
     const rose_kind *k = rose_arch_any(a);
     const rose_mixer *m = &k->mixer;
@@ -107,7 +107,7 @@ static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
 static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                            const rose_memory_plan *p)
 {
-    const uint64_t size = rose_cuda_type_size(rose_cuda_type_of(p->dtype));
+    const uint64_t size = rose_format_size(rose_compute_format(p->dtype));
     const uint64_t most = round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK);
 
     s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);

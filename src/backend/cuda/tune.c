@@ -189,7 +189,7 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
 {
     const rose_cuda_matrix *m = t->m;
     rose_gemm_tuning line = {
-        .n = m->n, .k = m->k, .n_parts = m->n_parts, .type = t->rank->c->type, .end = t->io.end};
+        .n = m->n, .k = m->k, .n_parts = m->n_parts, .format = m->format, .end = t->io.end};
     const uint64_t limit = rose_now_ns() + (uint64_t)SHAPE_MS * 1000000;
     const uint64_t model = t->until;
     if (limit < t->until) t->until = limit;
@@ -252,7 +252,7 @@ static rose_status measure_model(rose_cuda_rank *rank, rose_err *err)
 {
     tuning t = {.rank = rank};
     const uint64_t began = rose_now_ns();
-    if (rank->c->type == ROSE_CUDA_F32) return ROSE_OK; /* fp32 has one kernel */
+    if (rank->c->type == ROSE_F32) return ROSE_OK; /* fp32 has one kernel */
     t.until = began + (uint64_t)MODEL_MS * 1000000;
     cudaError_t e = cudaEventCreateWithFlags(&t.start, cudaEventDefault);
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&t.end, cudaEventDefault);

@@ -74,8 +74,8 @@ template <typename T> static cudaError_t run_act(const rose_cuda_launch *l, cons
 
 extern "C" cudaError_t rose_cuda_act_run(const rose_cuda_launch *l, const rose_cuda_act *a)
 {
-    if (l->type == ROSE_CUDA_F16) return run_act<__half>(l, a);
-    if (l->type == ROSE_CUDA_BF16) return run_act<__nv_bfloat16>(l, a);
+    if (l->type == ROSE_F16) return run_act<__half>(l, a);
+    if (l->type == ROSE_BF16) return run_act<__nv_bfloat16>(l, a);
     return run_act<float>(l, a);
 }
 

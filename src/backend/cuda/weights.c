@@ -4,22 +4,11 @@
 #include "backend/cuda/cuda_internal.h"
 #include "model/rope.h"
 
-size_t rose_cuda_type_size(rose_cuda_type t)
-{
-    return t == ROSE_CUDA_F32 ? 4 : 2;
-}
-
-rose_cuda_type rose_cuda_type_of(rose_compute c)
-{
-    if (c == ROSE_COMPUTE_F32) return ROSE_CUDA_F32;
-    return c == ROSE_COMPUTE_BF16 ? ROSE_CUDA_BF16 : ROSE_CUDA_F16;
-}
-
 uint64_t rose_cuda_kv_block_bytes(const rose_arch *a, uint32_t n_layers, const rose_memory_plan *p)
 {
     const rose_mixer *m = &rose_arch_any(a)->mixer;
     return (uint64_t)n_layers * m->n_kv_heads * 2 * ROSE_KV_PAGE_TOKENS *
-           rose_cuda_attend_pad(m->head_dim) * rose_cuda_type_size(rose_cuda_type_of(p->dtype));
+           rose_cuda_attend_pad(m->head_dim) * rose_format_size(rose_compute_format(p->dtype));
 }
 
 static float *take_floats(rose_bump *b, uint64_t n)
@@ -27,16 +16,15 @@ static float *take_floats(rose_bump *b, uint64_t n)
     return rose_bump_take(b, n * sizeof(float));
 }
 
-static void *take_packed(const rose_cuda_matrix *m, rose_bump *b, const rose_memory_plan *p)
+static void *take_packed(const rose_cuda_matrix *m, rose_bump *b)
 {
-    return rose_bump_take(b, (uint64_t)m->n_pad * m->k_pad *
-                                 rose_cuda_type_size(rose_cuda_type_of(p->dtype)));
+    return rose_bump_take(b, rose_values_bytes(m->format, (uint64_t)m->n_pad * m->k_pad));
 }
 
 /* Shapes and packed values of a layer's matrices. One whose output is added to the residual stream
  * has its sums in four parts (NUMERICS.md, contract 2). */
 static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t layer,
-                          const rose_memory_plan *p)
+                          rose_format format)
 {
     rose_matrix_spec specs[ROSE_N_ROLES];
     const size_t n = rose_kind_matrices(a, rose_arch_kind(a, layer), specs);
@@ -45,9 +33,9 @@ static void take_matrices(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, 
         const rose_matrix_spec *s = &specs[i];
         const bool parts = s->split == ROSE_SPLIT_INPUTS;
         rose_cuda_matrix *m = &l->m[s->role];
-        rose_cuda_matrix_shape(m, s->k, s->n, parts ? ROSE_GEMM_PARTS : 1, parts ? s->unit : 0,
-                               s->gated);
-        m->w = take_packed(m, b, p);
+        rose_cuda_matrix_shape(m, format, s->k, s->n, parts ? ROSE_GEMM_PARTS : 1,
+                               parts ? s->unit : 0, s->gated);
+        m->w = take_packed(m, b);
     }
 }
 
@@ -117,14 +105,15 @@ void rose_cuda_layout_weights(rose_cuda_weights *w, rose_bump *b, const rose_mod
                               const rose_memory_plan *p)
 {
     const rose_arch *a = &m->arch;
+    const rose_format format = rose_compute_format(p->dtype);
     rose_cuda_layer nowhere = {0};
 
     for (uint32_t i = 0; i < a->n_layers; i++)
-        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, i, p);
+        take_matrices(w->layers == NULL ? &nowhere : &w->layers[i], b, a, i, format);
     w->head = (rose_cuda_matrix){0};
-    rose_cuda_matrix_shape(&w->head, a->d_model, a->vocab_size, 1, 0, false);
-    w->head.w = take_packed(&w->head, b, p);
-    w->tok = a->tied_head ? w->head.w : take_packed(&w->head, b, p);
+    rose_cuda_matrix_shape(&w->head, format, a->d_model, a->vocab_size, 1, 0, false);
+    w->head.w = take_packed(&w->head, b);
+    w->tok = a->tied_head ? w->head.w : take_packed(&w->head, b);
     take_positions(w, b, a, p->max_model_len);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         const rose_layer *from = &m->layers[i];

@@ -54,11 +54,11 @@ static void at_free(void *device)
 {
     free(device);
 }
-static float at_value(rose_cuda_type t, const void *from, size_t i)
+static float at_value(rose_format t, const void *from, size_t i)
 {
     return value_of(t, from, i);
 }
-static void at_put(rose_cuda_type t, void *to, size_t i, float x)
+static void at_put(rose_format t, void *to, size_t i, float x)
 {
     put_value(t, to, i, x);
 }
@@ -81,12 +81,9 @@ static void test_attend(void **state)
         at_shape shape;
         uint32_t context, rows, tile;
     } cases[] = {
-        {{ROSE_CUDA_BF16, 64, 2, 3, 0, 0}, 150, 20, 16},
-        {{ROSE_CUDA_F16, 128, 1, 2, 200, 0}, 600, 3, 2},
-        {{ROSE_CUDA_BF16, 48, 1, 12, 0, 30}, 65, 9, 7},
-        {{ROSE_CUDA_F16, 80, 1, 1, 0, 0}, 16, 2, 2},
-        {{ROSE_CUDA_BF16, 256, 1, 4, 0, 50}, 80, 2, 2},
-        {{ROSE_CUDA_F32, 20, 2, 2, 33, 0}, 90, 3, 2},
+        {{ROSE_BF16, 64, 2, 3, 0, 0}, 150, 20, 16}, {{ROSE_F16, 128, 1, 2, 200, 0}, 600, 3, 2},
+        {{ROSE_BF16, 48, 1, 12, 0, 30}, 65, 9, 7},  {{ROSE_F16, 80, 1, 1, 0, 0}, 16, 2, 2},
+        {{ROSE_BF16, 256, 1, 4, 0, 50}, 80, 2, 2},  {{ROSE_F32, 20, 2, 2, 33, 0}, 90, 3, 2},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -100,7 +97,7 @@ static void test_attend(void **state)
 
 static void test_alone(void **state)
 {
-    static const at_shape shape = {ROSE_CUDA_F16, 64, 2, 8, 100, 0};
+    static const at_shape shape = {ROSE_F16, 64, 2, 8, 100, 0};
     static const uint32_t contexts[] = {1, 64, 65, 130};
     (void)state;
     machine::g_manner = {true, false};
@@ -110,9 +107,8 @@ static void test_alone(void **state)
 
 static void test_wide(void **state)
 {
-    static const at_shape shapes[] = {{ROSE_CUDA_BF16, 64, 1, 4, 0, 0},
-                                      {ROSE_CUDA_F16, 128, 1, 1, 75, 20},
-                                      {ROSE_CUDA_BF16, 128, 2, 2, 0, 0}};
+    static const at_shape shapes[] = {
+        {ROSE_BF16, 64, 1, 4, 0, 0}, {ROSE_F16, 128, 1, 1, 75, 20}, {ROSE_BF16, 128, 2, 2, 0, 0}};
     (void)state;
     for (uint32_t i = 0; i < 6; i++) { /* prompts whole, or in items of 64 pairs */
         const at_shape *s = &shapes[i % 3];
@@ -130,11 +126,11 @@ static void test_fused(void **state)
         at_rotary r;
         uint32_t window;
     } cases[] = {
-        {{ROSE_CUDA_BF16, 64, 2, 4, 64, 0, true, true}, 0},
-        {{ROSE_CUDA_F16, 80, 1, 2, 20, 0, false, false}, 100},
-        {{ROSE_CUDA_BF16, 128, 1, 9, 128, 0, true, true}, 0},
-        {{ROSE_CUDA_F16, 64, 2, 1, 0, 0, false, false}, 0},
-        {{ROSE_CUDA_BF16, 250, 1, 3, 250, 0, true, true}, 0},
+        {{ROSE_BF16, 64, 2, 4, 64, 0, true, true}, 0},
+        {{ROSE_F16, 80, 1, 2, 20, 0, false, false}, 100},
+        {{ROSE_BF16, 128, 1, 9, 128, 0, true, true}, 0},
+        {{ROSE_F16, 64, 2, 1, 0, 0, false, false}, 0},
+        {{ROSE_BF16, 250, 1, 3, 250, 0, true, true}, 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -150,14 +146,10 @@ static void test_fused(void **state)
 static void test_rotary(void **state)
 {
     static const at_rotary cases[] = {
-        {ROSE_CUDA_BF16, 64, 1, 2, 64, 3, true, true},
-        {ROSE_CUDA_F16, 80, 2, 1, 20, 6, false, true},
-        {ROSE_CUDA_BF16, 36, 1, 1, 0, 2, false, false},
-        {ROSE_CUDA_F32, 130, 1, 1, 130, 2, true, true},
-        {ROSE_CUDA_BF16, 128, 1, 2, 128, 11, true, true},
-        {ROSE_CUDA_F16, 96, 2, 1, 96, 9, true, false},
-        {ROSE_CUDA_BF16, 64, 1, 1, 0, 17, false, false},
-        {ROSE_CUDA_F16, 256, 1, 1, 256, 3, true, true},
+        {ROSE_BF16, 64, 1, 2, 64, 3, true, true},    {ROSE_F16, 80, 2, 1, 20, 6, false, true},
+        {ROSE_BF16, 36, 1, 1, 0, 2, false, false},   {ROSE_F32, 130, 1, 1, 130, 2, true, true},
+        {ROSE_BF16, 128, 1, 2, 128, 11, true, true}, {ROSE_F16, 96, 2, 1, 96, 9, true, false},
+        {ROSE_BF16, 64, 1, 1, 0, 17, false, false},  {ROSE_F16, 256, 1, 1, 256, 3, true, true},
     };
     (void)state;
     machine::g_manner = {};

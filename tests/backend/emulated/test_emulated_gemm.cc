@@ -36,11 +36,11 @@ static void gc_free(void *device)
 {
     free(device);
 }
-static float gc_value(rose_cuda_type t, const void *from, size_t i)
+static float gc_value(rose_format t, const void *from, size_t i)
 {
     return value_of(t, from, i);
 }
-static void gc_put(rose_cuda_type t, void *to, size_t i, float x)
+static void gc_put(rose_format t, void *to, size_t i, float x)
 {
     put_value(t, to, i, x);
 }
@@ -59,15 +59,15 @@ static const rose_cuda_device *gc_gpu(void)
 }
 
 /* Every way of a problem with both tiles (fp32: with its only kernel), and the parts. */
-static void check_problem(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
+static void check_problem(rose_format t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
 {
     static const char *const names[] = {"tiles-64x64", "tiles-128x128"};
     gc_problem p = gc_make(t, rows, k, n, head);
     for (uint32_t way = 0; way < GC_WAYS; way++) {
         const gc_way *w = &gc_ways[way];
         uint8_t *want = NULL;
-        for (int i = 0; i < (t == ROSE_CUDA_F32 ? 1 : 2); i++) {
-            const rose_gemm_kernel *g = t == ROSE_CUDA_F32 ? NULL : rose_gemm_named(names[i]);
+        for (int i = 0; i < (t == ROSE_F32 ? 1 : 2); i++) {
+            const rose_gemm_kernel *g = t == ROSE_F32 ? NULL : rose_gemm_named(names[i]);
             if (!gc_takes(&p, w, g)) continue;
             machine::g_manner = {(way + (uint32_t)i) % 2 != 0, false};
             uint8_t *y = gc_run(&p, w, g);
@@ -79,21 +79,21 @@ static void check_problem(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t 
         }
         free(want);
     }
-    gc_check_parts(&p, t == ROSE_CUDA_F32 ? NULL : rose_gemm_named("tiles-128x128"));
+    gc_check_parts(&p, t == ROSE_F32 ? NULL : rose_gemm_named("tiles-128x128"));
     gc_drop(&p);
 }
 
 static void test_ends(void **state)
 {
     (void)state;
-    check_problem(ROSE_CUDA_BF16, 70, 208, 208, 0);
-    check_problem(ROSE_CUDA_F16, 1, 16, 16, 0);
-    check_problem(ROSE_CUDA_F16, 9, 72, 136, 0);
-    check_problem(ROSE_CUDA_BF16, 3, 384, 48, 64);
+    check_problem(ROSE_BF16, 70, 208, 208, 0);
+    check_problem(ROSE_F16, 1, 16, 16, 0);
+    check_problem(ROSE_F16, 9, 72, 136, 0);
+    check_problem(ROSE_BF16, 3, 384, 48, 64);
 }
 
 /* Every kernel of the table that takes the shape, against tiles-64x64. */
-static int compare_table(rose_cuda_type t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
+static int compare_table(rose_format t, uint32_t rows, uint32_t k, uint32_t n, uint32_t head)
 {
     int n_bad = 0;
     gc_problem p = gc_make(t, rows, k, n, head);
@@ -120,17 +120,17 @@ static void test_table(void **state)
 {
     int n_bad = 0;
     (void)state;
-    n_bad += compare_table(ROSE_CUDA_BF16, 5, 192, 144, 0);
-    n_bad += compare_table(ROSE_CUDA_F16, 20, 80, 272, 0);
-    n_bad += compare_table(ROSE_CUDA_BF16, 140, 160, 208, 80);
+    n_bad += compare_table(ROSE_BF16, 5, 192, 144, 0);
+    n_bad += compare_table(ROSE_F16, 20, 80, 272, 0);
+    n_bad += compare_table(ROSE_BF16, 140, 160, 208, 80);
     assert_int_equal(n_bad, 0);
 }
 
 static void test_f32(void **state)
 {
     (void)state;
-    check_problem(ROSE_CUDA_F32, 33, 200, 48, 0);
-    check_problem(ROSE_CUDA_F32, 2, 384, 32, 96);
+    check_problem(ROSE_F32, 33, 200, 48, 0);
+    check_problem(ROSE_F32, 2, 384, 32, 96);
 }
 
 /* Parts: the rule of gemm.h, at sizes that it names one by one. */
@@ -144,9 +144,9 @@ static void test_cuts(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rose_cuda_matrix m = {};
-        rose_cuda_matrix_shape(&m, cases[i].k, 8, ROSE_GEMM_PARTS, cases[i].head, false);
+        rose_cuda_matrix_shape(&m, ROSE_F16, cases[i].k, 8, ROSE_GEMM_PARTS, cases[i].head, false);
         assert_memory_equal(m.cut, cases[i].cut, sizeof m.cut);
-        rose_cuda_matrix_shape(&m, cases[i].k, 8, 1, cases[i].head, false);
+        rose_cuda_matrix_shape(&m, ROSE_F16, cases[i].k, 8, 1, cases[i].head, false);
         assert_int_equal(m.cut[0], 0);
         assert_int_equal(m.cut[1], cases[i].k);
     }

@@ -126,10 +126,11 @@ rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
 }
 
 /* In place of gemm_table.c, which needs every GEMM kernel. A load does not read the parts. */
-void rose_cuda_matrix_shape(rose_cuda_matrix *m, uint32_t k, uint32_t n, uint32_t n_parts,
-                            uint32_t head_dim, bool gated)
+void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k, uint32_t n,
+                            uint32_t n_parts, uint32_t head_dim, bool gated)
 {
     (void)head_dim;
+    m->format = format;
     m->k = k;
     m->n = n;
     m->k_pad = (k + ROSE_CUDA_K_PAD - 1) / ROSE_CUDA_K_PAD * ROSE_CUDA_K_PAD;
@@ -155,7 +156,7 @@ static rose_cuda load(const rose_model *m, rose_compute dtype, uint64_t kv_bytes
     rose_cuda_weights nowhere = {0};
     rose_err err = {""};
     rose_cuda c = {
-        .arch = m->arch, .type = rose_cuda_type_of(dtype), .ranks = {{.device = device}}};
+        .arch = m->arch, .type = rose_compute_format(dtype), .ranks = {{.device = device}}};
     c.plan = (rose_memory_plan){.dtype = dtype, .max_model_len = 70, .kv = kv_bytes, .scratch = 64};
     rose_cuda_layout_weights(&nowhere, &sizes, m, &c.plan);
     c.plan.weights = sizes.used;
@@ -183,21 +184,20 @@ static void drop(rose_cuda *c)
 
 /* ---- what must be there ---- */
 
-static float rounded(rose_cuda_type t, float x)
+static float rounded(rose_format t, float x)
 {
-    if (t == ROSE_CUDA_F32) return x;
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(rose_f32_to_f16(x))
-                              : rose_bf16_to_f32(rose_f32_to_bf16(x));
+    if (t == ROSE_F32) return x;
+    return t == ROSE_F16 ? rose_f16_to_f32(rose_f32_to_f16(x))
+                         : rose_bf16_to_f32(rose_f32_to_bf16(x));
 }
 
 /* Value (n, k) of a packed matrix: blocks of 8 x 8, or rows of fp32. */
-static float packed(const rose_cuda_matrix *m, const void *w, rose_cuda_type t, uint32_t n,
-                    uint32_t k)
+static float packed(const rose_cuda_matrix *m, const void *w, rose_format t, uint32_t n, uint32_t k)
 {
     const size_t block = ((size_t)(n / 8) * (m->k_pad / 8) + k / 8) * 64 + n % 8 * 8 + k % 8;
-    if (t == ROSE_CUDA_F32) return ((const float *)w)[(size_t)n * m->k_pad + k];
+    if (t == ROSE_F32) return ((const float *)w)[(size_t)n * m->k_pad + k];
     const uint16_t x = ((const uint16_t *)w)[block];
-    return t == ROSE_CUDA_F16 ? rose_f16_to_f32(x) : rose_bf16_to_f32(x);
+    return t == ROSE_F16 ? rose_f16_to_f32(x) : rose_bf16_to_f32(x);
 }
 
 static float element(const rose_tensor *t, uint64_t i)
@@ -229,7 +229,7 @@ static float wanted(const rose_linear *l, uint32_t part, uint64_t out, uint64_t 
 }
 
 static void check_matrix(const char *name, const rose_linear *l, const rose_cuda_matrix *m,
-                         const void *packed_at, rose_cuda_type t)
+                         const void *packed_at, rose_format t)
 {
     for (uint32_t n = 0; n < m->n_pad; n++) {
         uint64_t out = 0;

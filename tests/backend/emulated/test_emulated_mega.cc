@@ -57,7 +57,7 @@ static float *any_floats(size_t n, float scale, float plus)
 
 typedef struct kind {
     const char *name;
-    rose_cuda_type type;
+    rose_format type;
     uint32_t d, n_q, n_kv, head_dim, d_ff, vocab, n_layers;
     rose_cuda_norm_kind norm;
     bool biases, qk_norm, rope, gated, tied;
@@ -479,25 +479,24 @@ static void test_kinds(void **state)
     /* SmolLM2's rows end with a part of a piece after one or two whole ones, as in the real model.
      */
     static const kind kinds[] = {
-        {"GPT-2", ROSE_CUDA_F16, 192, 3, 3, 64, 768, 331, 2, ROSE_CUDA_NORM_LAYER, true, false,
-         false, false, true, ROSE_ACT_GELU_TANH, 0, 6, 130},
-        {"SmolLM2", ROSE_CUDA_BF16, 592, 3, 1, 64, 1104, 250, 2, ROSE_CUDA_NORM_RMS, false, false,
-         true, true, true, ROSE_ACT_SILU, 0, 5, 15},
-        {"Qwen3", ROSE_CUDA_BF16, 256, 4, 2, 128, 384, 300, 2, ROSE_CUDA_NORM_RMS, false, true,
-         true, true, false, ROSE_ACT_SILU, 0, 8, 62},
-        {"Llama-3.2", ROSE_CUDA_F16, 512, 8, 2, 64, 1024, 301, 1, ROSE_CUDA_NORM_RMS, false, false,
-         true, true, true, ROSE_ACT_SILU, 0, 4, 600},
-        {"soft cap, biases", ROSE_CUDA_BF16, 64, 2, 2, 64, 128, 64, 3, ROSE_CUDA_NORM_RMS, true,
-         false, true, true, false, ROSE_ACT_GELU_ERF, 30, 7, 0},
-        {"one block", ROSE_CUDA_F16, 64, 4, 2, 64, 64, 40, 2, ROSE_CUDA_NORM_LAYER, false, false,
-         false, false, true, ROSE_ACT_RELU, 0, 1, 700},
-        {"ten splits", ROSE_CUDA_BF16, 64, 2, 2, 64, 64, 20, 1, ROSE_CUDA_NORM_RMS, false, false,
-         true, false, true, ROSE_ACT_RELU, 0, 3, 4700},
+        {"GPT-2", ROSE_F16, 192, 3, 3, 64, 768, 331, 2, ROSE_CUDA_NORM_LAYER, true, false, false,
+         false, true, ROSE_ACT_GELU_TANH, 0, 6, 130},
+        {"SmolLM2", ROSE_BF16, 592, 3, 1, 64, 1104, 250, 2, ROSE_CUDA_NORM_RMS, false, false, true,
+         true, true, ROSE_ACT_SILU, 0, 5, 15},
+        {"Qwen3", ROSE_BF16, 256, 4, 2, 128, 384, 300, 2, ROSE_CUDA_NORM_RMS, false, true, true,
+         true, false, ROSE_ACT_SILU, 0, 8, 62},
+        {"Llama-3.2", ROSE_F16, 512, 8, 2, 64, 1024, 301, 1, ROSE_CUDA_NORM_RMS, false, false, true,
+         true, true, ROSE_ACT_SILU, 0, 4, 600},
+        {"soft cap, biases", ROSE_BF16, 64, 2, 2, 64, 128, 64, 3, ROSE_CUDA_NORM_RMS, true, false,
+         true, true, false, ROSE_ACT_GELU_ERF, 30, 7, 0},
+        {"one block", ROSE_F16, 64, 4, 2, 64, 64, 40, 2, ROSE_CUDA_NORM_LAYER, false, false, false,
+         false, true, ROSE_ACT_RELU, 0, 1, 700},
+        {"ten splits", ROSE_BF16, 64, 2, 2, 64, 64, 20, 1, ROSE_CUDA_NORM_RMS, false, false, true,
+         false, true, ROSE_ACT_RELU, 0, 3, 4700},
     };
     (void)state;
     for (const kind &k : kinds) {
-        const size_t differ =
-            k.type == ROSE_CUDA_F16 ? run_kind<__half>(k) : run_kind<__nv_bfloat16>(k);
+        const size_t differ = k.type == ROSE_F16 ? run_kind<__half>(k) : run_kind<__nv_bfloat16>(k);
         print_message("%s: %zu values differ\n", k.name, differ);
         assert_int_equal(differ, 0);
     }

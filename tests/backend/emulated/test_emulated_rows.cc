@@ -317,10 +317,10 @@ template <typename T> static void run_case(const shape &s, bool late)
     d.cc = 90;
     rose_cuda_launch at = {};
     at.device = &d;
-    at.type = sizeof(T) == 2 && std::is_same<T, __half>::value ? ROSE_CUDA_F16 : ROSE_CUDA_BF16;
+    at.type = sizeof(T) == 2 && std::is_same<T, __half>::value ? ROSE_F16 : ROSE_BF16;
     machine::g_manner = {late, late};
-    const cudaError_t e = at.type == ROSE_CUDA_F16 ? rose_gemm_rows_f16(&at, &p.m, &o.io, NULL)
-                                                   : rose_gemm_rows_bf16(&at, &p.m, &o.io, NULL);
+    const cudaError_t e = at.type == ROSE_F16 ? rose_gemm_rows_f16(&at, &p.m, &o.io, NULL)
+                                              : rose_gemm_rows_bf16(&at, &p.m, &o.io, NULL);
     assert_int_equal(e, cudaSuccess);
     assert_false(machine::g_hung);
     check(p, o);
@@ -421,7 +421,7 @@ static void test_any(void **)
 /* ---- norm.cu ---- */
 
 template <typename T>
-static void norm_case(rose_cuda_type type, rose_cuda_norm_kind kind, uint32_t d, uint32_t rows,
+static void norm_case(rose_format type, rose_cuda_norm_kind kind, uint32_t d, uint32_t rows,
                       uint32_t sms, bool gathers)
 {
     const uint32_t pitch = pad_to(d, ROSE_CUDA_K_PAD), n_x = rows + 3;
@@ -463,19 +463,19 @@ static void norm_case(rose_cuda_type type, rose_cuda_norm_kind kind, uint32_t d,
 
 static void test_norm(void **)
 {
-    norm_case<__half>(ROSE_CUDA_F16, ROSE_CUDA_NORM_LAYER, 768, 5, 132, true);
-    norm_case<__nv_bfloat16>(ROSE_CUDA_BF16, ROSE_CUDA_NORM_RMS, 576, 3, 132, false);
-    norm_case<float>(ROSE_CUDA_F32, ROSE_CUDA_NORM_LAYER, 2056, 2, 132, false);
-    norm_case<__half>(ROSE_CUDA_F16, ROSE_CUDA_NORM_RMS, 16384, 2, 132, false);
-    norm_case<__nv_bfloat16>(ROSE_CUDA_BF16, ROSE_CUDA_NORM_LAYER, 5000, 1, 132, true);
-    norm_case<float>(ROSE_CUDA_F32, ROSE_CUDA_NORM_NONE, 40, 9, 132, true);
+    norm_case<__half>(ROSE_F16, ROSE_CUDA_NORM_LAYER, 768, 5, 132, true);
+    norm_case<__nv_bfloat16>(ROSE_BF16, ROSE_CUDA_NORM_RMS, 576, 3, 132, false);
+    norm_case<float>(ROSE_F32, ROSE_CUDA_NORM_LAYER, 2056, 2, 132, false);
+    norm_case<__half>(ROSE_F16, ROSE_CUDA_NORM_RMS, 16384, 2, 132, false);
+    norm_case<__nv_bfloat16>(ROSE_BF16, ROSE_CUDA_NORM_LAYER, 5000, 1, 132, true);
+    norm_case<float>(ROSE_F32, ROSE_CUDA_NORM_NONE, 40, 9, 132, true);
     /* the kernels of many rows */
-    norm_case<__half>(ROSE_CUDA_F16, ROSE_CUDA_NORM_LAYER, 768, 19, 2, true);
-    norm_case<__half>(ROSE_CUDA_F16, ROSE_CUDA_NORM_RMS, 584, 23, 1, false);
-    norm_case<__nv_bfloat16>(ROSE_CUDA_BF16, ROSE_CUDA_NORM_RMS, 1024, 11, 1, false);
-    norm_case<__nv_bfloat16>(ROSE_CUDA_BF16, ROSE_CUDA_NORM_NONE, 72, 11, 1, true);
-    norm_case<__half>(ROSE_CUDA_F16, ROSE_CUDA_NORM_LAYER, 1096, 19, 2, false);
-    norm_case<__nv_bfloat16>(ROSE_CUDA_BF16, ROSE_CUDA_NORM_RMS, 2560, 10, 1, true);
+    norm_case<__half>(ROSE_F16, ROSE_CUDA_NORM_LAYER, 768, 19, 2, true);
+    norm_case<__half>(ROSE_F16, ROSE_CUDA_NORM_RMS, 584, 23, 1, false);
+    norm_case<__nv_bfloat16>(ROSE_BF16, ROSE_CUDA_NORM_RMS, 1024, 11, 1, false);
+    norm_case<__nv_bfloat16>(ROSE_BF16, ROSE_CUDA_NORM_NONE, 72, 11, 1, true);
+    norm_case<__half>(ROSE_F16, ROSE_CUDA_NORM_LAYER, 1096, 19, 2, false);
+    norm_case<__nv_bfloat16>(ROSE_BF16, ROSE_CUDA_NORM_RMS, 2560, 10, 1, true);
 }
 
 static void norm_add_case(uint32_t d, rose_cuda_norm_kind kind)
@@ -513,7 +513,7 @@ static void test_norm_add(void **)
     norm_add_case(4608, ROSE_CUDA_NORM_LAYER);
 }
 
-template <typename T> static void embed_case(rose_cuda_type type, bool has_pos, float scale)
+template <typename T> static void embed_case(rose_format type, bool has_pos, float scale)
 {
     enum { D = 72, VOCAB = 20, ROWS = 4 };
     const uint32_t k_pad = pad_to(D, ROSE_CUDA_K_PAD);
@@ -541,9 +541,9 @@ template <typename T> static void embed_case(rose_cuda_type type, bool has_pos, 
 
 static void test_embed(void **)
 {
-    embed_case<__half>(ROSE_CUDA_F16, true, 1.0f);
-    embed_case<__nv_bfloat16>(ROSE_CUDA_BF16, false, 8.5f);
-    embed_case<float>(ROSE_CUDA_F32, true, 3.0f);
+    embed_case<__half>(ROSE_F16, true, 1.0f);
+    embed_case<__nv_bfloat16>(ROSE_BF16, false, 8.5f);
+    embed_case<float>(ROSE_F32, true, 3.0f);
 }
 
 int main(int argc, char **argv)

@@ -110,12 +110,12 @@ template <typename T> struct problem {
     std::vector<unsigned long long> keys; /* of the head, before; none: it is not asked for them */
     std::vector<uint8_t> before;          /* of what is written */
 
-    problem(rose_cuda_type type, uint32_t rows, const shape &s, rose_gemm_end end)
+    problem(rose_format type, uint32_t rows, const shape &s, rose_gemm_end end)
         : w((size_t)up(s.k, 64) * up(s.n, 128)), h((size_t)up(rows, 8) * up(s.k, 64)), bias(s.n)
     {
         const bool head = end == ROSE_END_LOGITS;
         at.device = &g_device;
-        at.type = type;
+        at.type = m.format = type;
         m.k = s.k;
         m.k_pad = up(s.k, 64);
         m.n = head ? s.n - any(2) : s.n;
@@ -263,7 +263,7 @@ static bool g_long; /* all cases; else about a quarter of them */
 
 /* How many kernels differ from the rule. In four runs each has had each manner. */
 template <typename T>
-static int compare(rose_cuda_type type, uint32_t rows, const shape &s, rose_gemm_end end)
+static int compare(rose_format type, uint32_t rows, const shape &s, rose_gemm_end end)
 {
     problem<T> p(type, rows, s, end);
     const std::vector<uint8_t> want = reference(p);
@@ -294,8 +294,8 @@ static int compare(rose_cuda_type type, uint32_t rows, const shape &s, rose_gemm
 
 static int compare(uint32_t rows, const shape &s, rose_gemm_end end)
 {
-    return any(2) == 0 ? compare<__half>(ROSE_CUDA_F16, rows, s, end)
-                       : compare<__nv_bfloat16>(ROSE_CUDA_BF16, rows, s, end);
+    return any(2) == 0 ? compare<__half>(ROSE_F16, rows, s, end)
+                       : compare<__nv_bfloat16>(ROSE_BF16, rows, s, end);
 }
 
 /* Edges of rows, outputs and k; empty and partial parts. 576: parts of 128, 128, 128 and 192, or of

@@ -21,18 +21,18 @@ static inline float any_float(void)
     return (float)any(1 << 20) / (1 << 19) - 1;
 }
 
-static inline float value_of(rose_cuda_type t, const void *from, size_t i)
+static inline float value_of(rose_format t, const void *from, size_t i)
 {
-    if (t == ROSE_CUDA_F32) return static_cast<const float *>(from)[i];
-    if (t == ROSE_CUDA_F16) return to_f32(static_cast<const __half *>(from)[i]);
+    if (t == ROSE_F32) return static_cast<const float *>(from)[i];
+    if (t == ROSE_F16) return to_f32(static_cast<const __half *>(from)[i]);
     return to_f32(static_cast<const __nv_bfloat16 *>(from)[i]);
 }
 
-static inline void put_value(rose_cuda_type t, void *to, size_t i, float x)
+static inline void put_value(rose_format t, void *to, size_t i, float x)
 {
-    if (t == ROSE_CUDA_F32)
+    if (t == ROSE_F32)
         static_cast<float *>(to)[i] = x;
-    else if (t == ROSE_CUDA_F16)
+    else if (t == ROSE_F16)
         from_f32(x, static_cast<__half *>(to) + i);
     else
         from_f32(x, static_cast<__nv_bfloat16 *>(to) + i);
