@@ -1,6 +1,7 @@
 /* backend/backend.c - the code that all backends share, and the choice among them. */
 #include "backend/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,23 @@ const char *rose_plan_text(const rose_memory_plan *p)
     if (p->int8_activations) return "float32 with int8 activations and a bfloat16 KV cache";
     if (p->quantization == ROSE_QUANT_INT8) return "bfloat16 with int8 weights";
     return rose_compute_name(p->dtype);
+}
+
+void rose_plan_kv_text(const rose_memory_plan *p, char out[ROSE_PLAN_KV_TEXT])
+{
+    int n = snprintf(out, ROSE_PLAN_KV_TEXT, "%u pages of %d tokens", p->pools[0].n_blocks,
+                     ROSE_KV_PAGE_TOKENS);
+    for (uint32_t i = 0; i < p->n_pools; i++) {
+        const rose_pool *k = &p->pools[i];
+        if (i > 0) n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n, ", %u", k->n_blocks);
+        const char *const plural = k->n_layers == 1 ? "" : "s";
+        if (k->window > 0)
+            n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n,
+                          " for %u layer%s with a window of %u", k->n_layers, plural, k->window);
+        else if (p->n_pools > 1)
+            n += snprintf(out + n, ROSE_PLAN_KV_TEXT - (size_t)n, " for %u full layer%s",
+                          k->n_layers, plural);
+    }
 }
 
 const char *rose_quantization_name(rose_quantization q)

@@ -124,7 +124,8 @@ typedef struct rose_backend_opts {
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
     uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
-    uint32_t kv_pages;        /* pages of the first pool; 0 = from kv_bytes */
+    uint32_t kv_pages;        /* pages of the first pool, the others in proportion; 0 = from
+                               * kv_bytes */
     uint64_t kv_bytes; /* memory for pages if kv_pages is 0; 0 = the default rule (see plan) */
     rose_cpu_opts cpu;
     rose_cuda_opts cuda;
@@ -138,7 +139,7 @@ void rose_backend_opts_default(rose_backend_opts *o);
  * of a sequence's past. */
 typedef struct rose_pool {
     uint64_t block_bytes; /* one block: K and V of all layers of the pool */
-    uint32_t n_blocks;
+    uint32_t n_blocks, n_layers;
     uint32_t tokens; /* positions that a block holds: ROSE_KV_PAGE_TOKENS */
     uint32_t window; /* a row reads itself and window - 1 positions before; 0 = all before */
 } rose_pool;
@@ -168,6 +169,10 @@ typedef struct rose_memory_plan {
 
 /* The arithmetic of a plan, for people: "float32", "bfloat16 with int8 weights", ... */
 const char *rose_plan_text(const rose_memory_plan *p);
+/* Its pools: "8192 pages of 16 tokens for 5 full layers, 2100 for 29 layers with a window of 1024",
+ * or without the layers if all keep whole contexts. */
+enum { ROSE_PLAN_KV_TEXT = 400 };
+void rose_plan_kv_text(const rose_memory_plan *p, char out[ROSE_PLAN_KV_TEXT]);
 
 /* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
  * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the
@@ -298,7 +303,8 @@ typedef struct rose_backend_ops {
     /* Computes the memory plan. Default rule for the number of KV pages: enough for max_seqs
      * full contexts, but at most 4 GiB and at most half of the memory that the weights leave.
      * CUDA instead: at most 90 % of the memory left after weights, scratch and graphs. Always at
-     * least one full context; an explicit number that holds less is refused.
+     * least one full context; an explicit number that holds less is refused. checks.h says how the
+     * memory is divided over pools.
      *
      * Errors: INVAL (options), UNSUPPORTED (architecture or dtype, by name), NOMEM. NOMEM: the
      * plan exceeds `available` (the message gives the parts and the option that shrinks them),

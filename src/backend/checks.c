@@ -154,16 +154,70 @@ void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_m
     p->n_pools = rose_arch_pools(a, specs, NULL);
     for (uint32_t i = 0; i < p->n_pools; i++)
         p->pools[i] = (rose_pool){.block_bytes = bytes(a, specs[i].n_layers, p),
+                                  .n_layers = specs[i].n_layers,
                                   .tokens = ROSE_KV_PAGE_TOKENS,
                                   .window = specs[i].window};
 }
 
-uint64_t rose_backend_page_bytes(const rose_memory_plan *p)
+static uint64_t pages_for(const rose_memory_plan *p, uint64_t positions)
+{
+    const uint64_t most = rose_backend_context_pages(p),
+                   n = (positions + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS;
+    return n < most ? n : most;
+}
+
+/* Pages of pool k that one sequence of the longest context takes at most. */
+static uint64_t least_pages(const rose_memory_plan *p, uint32_t k)
+{
+    const uint64_t window = p->pools[k].window;
+    if (window == 0) return rose_backend_context_pages(p);
+    return pages_for(p, window + p->max_step_tokens + ROSE_KV_KEEP);
+}
+
+/* Pages of pool k that a sequence takes whose context is four times the longest window. */
+static uint64_t usual_pages(const rose_memory_plan *p, uint32_t k)
+{
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        if (p->pools[i].window > longest) longest = p->pools[i].window;
+    const uint64_t window = p->pools[k].window, all = pages_for(p, 4 * longest);
+    const uint64_t n = pages_for(p, window + ROSE_KV_KEEP);
+    return window == 0 || n > all ? all : n;
+}
+
+static uint64_t pool_pages(const rose_memory_plan *p, uint32_t k, uint64_t first)
+{
+    if (k == 0) return first;
+    const uint64_t usual = usual_pages(p, 0), least = least_pages(p, k);
+    const uint64_t n = (first * usual_pages(p, k) + usual - 1) / usual;
+    return n > least ? n : least;
+}
+
+uint64_t rose_backend_least_pages(const rose_memory_plan *p)
+{
+    return least_pages(p, 0);
+}
+
+uint64_t rose_backend_kv_bytes(const rose_memory_plan *p, uint64_t pages)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < p->n_pools; i++)
-        bytes += p->pools[i].block_bytes;
+    for (uint32_t k = 0; k < p->n_pools; k++)
+        bytes += p->pools[k].block_bytes * pool_pages(p, k, pages);
     return bytes;
+}
+
+uint64_t rose_backend_pages_in(const rose_memory_plan *p, uint64_t bytes)
+{
+    uint64_t fit = 0, end = bytes / p->pools[0].block_bytes + 1;
+    if (end > MAX_KV_PAGES + 1) end = MAX_KV_PAGES + 1;
+    while (fit + 1 < end) {
+        const uint64_t half = fit + (end - fit) / 2;
+        if (rose_backend_kv_bytes(p, half) <= bytes)
+            fit = half;
+        else
+            end = half;
+    }
+    return fit;
 }
 
 uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
@@ -177,36 +231,38 @@ uint32_t rose_backend_least_blocks(const rose_memory_plan *p)
 rose_status rose_backend_plan_pages(const rose_backend_opts *o, uint64_t default_pages,
                                     rose_memory_plan *p, rose_err *err)
 {
-    const uint64_t page = rose_backend_page_bytes(p);
+    const uint64_t least = rose_backend_least_pages(p);
     uint64_t pages = default_pages;
 
-    if (o->kv_bytes > 0) pages = o->kv_bytes / page;
+    if (o->kv_bytes > 0) pages = rose_backend_pages_in(p, o->kv_bytes);
     if (o->kv_pages > 0) pages = o->kv_pages;
     if (pages > MAX_KV_PAGES) pages = MAX_KV_PAGES;
-    if (pages < rose_backend_context_pages(p))
+    if (pages < least)
         return rose_fail(err, ROSE_E_INVAL,
-                         "kv pages: %llu hold %llu tokens, less than one context of %u; raise "
-                         "num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization, or "
-                         "lower max-model-len",
+                         "kv pages: %llu hold %llu tokens, less than one context of %u, which "
+                         "keeps %llu pages (%llu MiB in all); raise num-kv-pages, kv-cache-memory "
+                         "or (cuda) gpu-memory-utilization, or lower max-model-len",
                          (unsigned long long)pages, (unsigned long long)pages * ROSE_KV_PAGE_TOKENS,
-                         p->max_model_len);
+                         p->max_model_len, (unsigned long long)least,
+                         (unsigned long long)(rose_backend_kv_bytes(p, least) >> 20));
     for (uint32_t i = 0; i < p->n_pools; i++)
-        p->pools[i].n_blocks = (uint32_t)pages;
-    p->kv = page * pages;
+        p->pools[i].n_blocks = (uint32_t)pool_pages(p, i, pages);
+    p->kv = rose_backend_kv_bytes(p, pages);
     return ROSE_OK;
 }
 
 bool rose_backend_kv_advice(const rose_memory_plan *p, char out[ROSE_KV_ADVICE])
 {
-    const uint64_t page = rose_backend_page_bytes(p);
     const uint64_t other = p->weights + p->scratch + p->graphs;
-    const uint64_t pages = other < p->available ? (p->available - other) / page : 0;
+    const uint64_t pages =
+        other < p->available ? rose_backend_pages_in(p, p->available - other) : 0;
     uint64_t tokens = pages * ROSE_KV_PAGE_TOKENS;
-    if (pages >= rose_backend_context_pages(p)) {
+    if (pages >= rose_backend_least_pages(p)) {
         snprintf(out, ROSE_KV_ADVICE,
                  "lower num-kv-pages, kv-cache-memory or (cuda) gpu-memory-utilization: %llu pages "
                  "(%llu MiB) fit",
-                 (unsigned long long)pages, (unsigned long long)(pages * page >> 20));
+                 (unsigned long long)pages,
+                 (unsigned long long)(rose_backend_kv_bytes(p, pages) >> 20));
         return true;
     }
     if (tokens > 1024) tokens -= tokens % 1024; /* free memory varies from start to start */

@@ -30,8 +30,15 @@ typedef uint64_t rose_block_bytes(const rose_arch *a, uint32_t n_layers, const r
 /* Fills n_pools and pools but for the numbers of blocks. p->dtype must be set. */
 void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_memory_plan *p);
 
-/* A block of each pool together. */
-uint64_t rose_backend_page_bytes(const rose_memory_plan *p);
+/* Blocks of the first pool that hold one sequence of the longest context; in a pool with a window a
+ * sequence keeps only the positions of the window, of a step, and of a group of ROSE_KV_KEEP. */
+uint64_t rose_backend_least_pages(const rose_memory_plan *p);
+/* Bytes of all pools, if the first one has that many blocks. The others then have so many that all
+ * pools fill together, with sequences as long as four times the longest window; and at least what
+ * one sequence of the longest context takes. */
+uint64_t rose_backend_kv_bytes(const rose_memory_plan *p, uint64_t pages);
+/* The most blocks of the first pool with which all pools fit into `bytes`. */
+uint64_t rose_backend_pages_in(const rose_memory_plan *p, uint64_t bytes);
 /* Blocks of the smallest pool. */
 uint32_t rose_backend_least_blocks(const rose_memory_plan *p);
 

@@ -44,7 +44,8 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                        .unset = "what full batches need, at most 90 % of the free memory",
                        .first = true),
         ROSE_ROW_U32("num-kv-pages", &o->kv_pages, "N", 0, 0,
-                     "size of the KV cache in pages of 16 tokens",
+                     "size of the KV cache in pages of 16 tokens; of the whole contexts, where "
+                     "other layers have a window",
                      .unset = "follows from --kv-cache-memory"),
 
         ROSE_ROW_BRIEF_HEADING("CPU"),

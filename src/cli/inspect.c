@@ -18,14 +18,11 @@ static void plan_row(const char *what, uint64_t bytes, const char *note)
 
 static void print_plan(const rose_memory_plan *p)
 {
-    char note[160], page[32];
+    char note[ROSE_PLAN_KV_TEXT + 80];
     printf("Memory plan (%s, %u compute threads)\n", rose_plan_text(p), p->n_threads);
     plan_row("weights", p->weights, "packed for the kernels");
-    snprintf(note, sizeof note,
-             "%u pages of %d tokens, %s each; a full context of %u tokens takes %u pages",
-             p->pools[0].n_blocks, ROSE_KV_PAGE_TOKENS,
-             rose_format_bytes(p->pools[0].block_bytes, page), p->max_model_len,
-             (p->max_model_len + ROSE_KV_PAGE_TOKENS - 1) / ROSE_KV_PAGE_TOKENS);
+    rose_plan_kv_text(p, note);
+    snprintf(note + strlen(note), 80, "; a full context is %u tokens", p->max_model_len);
     plan_row("KV pages", p->kv, note);
     snprintf(note, sizeof note, "steps of up to %u sequences and %u tokens", p->max_seqs,
              p->max_step_tokens);

@@ -293,10 +293,12 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              "that were free",
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
+    char kv[ROSE_PLAN_KV_TEXT];
+    rose_plan_kv_text(p, kv);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %u KV pages",
+             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, KV %.1f MiB: %s",
              rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
-             p->n_threads, p->max_model_len, p->pools[0].n_blocks);
+             p->n_threads, p->max_model_len, mib(p->kv), kv);
 }
 
 /* Tells whether the host is an address that only this machine reaches. */

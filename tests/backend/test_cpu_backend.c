@@ -110,6 +110,73 @@ static void test_kv_default_rule(void **state)
     fx_model_free(m);
 }
 
+static uint32_t pages_of(uint32_t positions, uint32_t len)
+{
+    return ((positions < len ? positions : len) + 15) / 16;
+}
+
+/* Layers with a window beside full ones, or alone: a sequence of the longest context fits, both
+ * pools fill together, and no page more fits into the bytes. */
+static void check_windows(rose_model *m, fx_random *r, bool alone)
+{
+    rose_arch *a = &m->arch;
+    rose_backend_opts o = default_opts();
+    rose_memory_plan p, more;
+    rose_err err;
+    const uint32_t window = 1 + fx_below(r, 5000), len = 100 + fx_below(r, 30000);
+    a->max_positions = len;
+    a->n_kinds = 2;
+    a->kinds[1] = a->kinds[0];
+    a->kinds[1].mixer.window = window;
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        a->kind_of[i] = alone || i % 2 != 0;
+    if (alone) a->kinds[0].mixer.window = window;
+    o.max_seqs = 1 + fx_below(r, 9);
+    o.max_step_tokens = 16 + fx_below(r, 2000);
+    const uint32_t own = pages_of(window + o.max_step_tokens + 64, len);
+    const uint32_t least = alone ? own : pages_of(len, len);
+    o.kv_pages = least - 1;
+    assert_int_equal(plan(m, &o, &p, &err), least > 1 ? ROSE_E_INVAL : ROSE_OK);
+    if (least > 1) assert_non_null(strstr(err.msg, "num-kv-pages"));
+    o.kv_pages = least;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    assert_int_equal(p.n_pools, alone ? 1 : 2);
+    assert_int_equal(p.pools[0].n_blocks, least);
+    o.kv_pages = 0;
+    o.kv_bytes = p.kv + fx_below(r, 64) * p.pools[0].block_bytes;
+    assert_int_equal(plan(m, &o, &p, &err), ROSE_OK);
+    o.kv_pages = p.pools[0].n_blocks + 1;
+    assert_int_equal(plan(m, &o, &more, &err), ROSE_OK);
+    assert_true(p.kv <= o.kv_bytes && more.kv > o.kv_bytes);
+    uint64_t kv = 0;
+    for (uint32_t k = 0; k < p.n_pools; k++)
+        kv += p.pools[k].n_blocks * p.pools[k].block_bytes;
+    assert_int_equal(p.kv, kv);
+    if (!alone) {
+        const uint32_t context = 4 * window < len ? 4 * window : len;
+        const uint32_t n = p.pools[0].n_blocks / pages_of(context, len);
+        assert_in_range(p.pools[1].n_blocks, own, p.pools[0].n_blocks);
+        assert_true(p.pools[1].n_blocks >= n * pages_of(window + 64, context));
+        if (p.pools[1].n_blocks > own)
+            assert_true((uint64_t)(p.pools[1].n_blocks - 1) * pages_of(context, len) <
+                        (uint64_t)p.pools[0].n_blocks * pages_of(window + 64, context));
+    }
+    a->kinds[0].mixer.window = 0;
+}
+
+static void test_kv_windows(void **state)
+{
+    fx_random r = {.seed = fx_seed()};
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    for (int i = 0; i < 200; i++)
+        check_windows(m, &r, i % 2 != 0);
+    for (uint32_t i = 0; i < m->arch.n_layers; i++)
+        m->arch.kind_of[i] = 0;
+    m->arch.n_kinds = 1;
+    fx_model_free(m);
+}
+
 static void refused(const rose_model *m, const rose_backend_opts *o, rose_status want,
                     const char *word)
 {
@@ -709,6 +776,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan_resolves_options),
         cmocka_unit_test(test_kv_default_rule),
+        cmocka_unit_test(test_kv_windows),
         cmocka_unit_test(test_plan_refuses_options),
         cmocka_unit_test(test_kv_advice),
         cmocka_unit_test(test_plan_refuses_architectures),

@@ -91,12 +91,13 @@ static uint64_t default_pages(const rose_memory_plan *p)
 {
     const uint64_t context = rose_backend_context_pages(p);
     const uint64_t left = p->available > p->weights ? p->available - p->weights : 0;
-    uint64_t bytes = DEFAULT_KV_BYTES, pages = context * p->max_seqs;
+    const uint64_t least = rose_backend_least_pages(p);
+    uint64_t bytes = DEFAULT_KV_BYTES;
 
     if (p->available > 0 && left / 2 < bytes) bytes = left / 2;
-    const uint64_t page = rose_backend_page_bytes(p);
-    if (bytes / page < pages) pages = bytes / page;
-    return pages < context ? context : pages;
+    uint64_t pages = rose_backend_pages_in(p, bytes);
+    if (pages > context * p->max_seqs) pages = context * p->max_seqs;
+    return pages < least ? least : pages;
 }
 
 /* Bytes of weights of which a one-row step reads at most one row: position embeddings, and token
@@ -186,7 +187,7 @@ static const char *smaller_weights(const rose_model *m, const rose_backend_opts 
         q.int8_activations = false;
         if (choose_types(m, &with, isa, &q, NULL) != ROSE_OK) continue;
         size_parts(m, &q);
-        q.kv = rose_backend_page_bytes(&q) * rose_backend_context_pages(&q);
+        q.kv = rose_backend_kv_bytes(&q, rose_backend_least_pages(&q));
         if (q.weights < p->weights && q.weights + q.scratch + q.kv <= p->available)
             return ways[i].option;
     }

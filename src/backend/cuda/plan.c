@@ -83,17 +83,18 @@ static rose_status check_opts(const rose_backend_opts *o, const rose_arch *a, ro
 static uint64_t default_pages(const rose_backend_opts *o, const rose_memory_plan *p,
                               uint64_t device_bytes)
 {
-    const uint64_t taken = p->weights + p->scratch + p->graphs, page = rose_backend_page_bytes(p),
+    const uint64_t taken = p->weights + p->scratch + p->graphs, least = rose_backend_least_pages(p),
                    context = rose_backend_context_pages(p);
     uint64_t most, pages = context * p->max_seqs;
 
     if (o->cuda.memory_utilization > 0) {
         most = (uint64_t)((double)o->cuda.memory_utilization * (double)device_bytes);
-        return most > taken ? (most - taken) / page : 0;
+        return most > taken ? rose_backend_pages_in(p, most - taken) : 0;
     }
     most = p->available > taken ? (p->available - taken) / 10 * 9 : 0;
-    if (most / page < pages) pages = most / page;
-    return pages < context ? context : pages;
+    most = rose_backend_pages_in(p, most);
+    if (most < pages) pages = most;
+    return pages < least ? least : pages;
 }
 
 static rose_status too_large(const rose_memory_plan *p, rose_err *err)
@@ -171,7 +172,7 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     rose_cuda_layout_weights(&w, &weights, m, &p);
     p.weights = weights.used;
     rose_backend_plan_pools(&m->arch, rose_cuda_kv_block_bytes, &p);
-    p.scratch = scratch_bytes(&m->arch, &p, device.sms, total_bytes / rose_backend_page_bytes(&p));
+    p.scratch = scratch_bytes(&m->arch, &p, device.sms, rose_backend_pages_in(&p, total_bytes));
     p.graphs = LOADED_BYTES;
     if (o->cuda.graph) p.graphs += rose_cuda_graph_nodes(&m->arch, p.without) * NODE_BYTES;
     p.available = free_bytes > 0 ? free_bytes : 1; /* 0 would mean unknown */
