@@ -360,6 +360,7 @@ static void evict_first(rose_kv_prefix *x, uint32_t p)
     const uint32_t page = l->first, i = l->slots[page].node;
     lose_page(l, page);
     x->nodes[i].page[p] = NONE;
+    if (x->newest == i) x->newest = NONE;
     x->n_evicted++;
     x->version++;
     prune(x, i);

@@ -14,7 +14,7 @@
  *
  * Sequences take pages and give them back through this file, because eviction happens here. A
  * page in the index is never written again. Threads: owned by the engine thread. Memory:
- * allocates in _create only: 4 * page_tokens + 92 bytes a node, 12 a page.
+ * allocates in _create only: 4 * page_tokens + 88 bytes a node, 12 a page.
  *
  * A watcher can follow which nodes the index holds (rose_kv_watch). It may refuse a report for
  * want of room; then the index makes its reports up later (rose_kv_prefix_catch_up). */

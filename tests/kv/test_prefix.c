@@ -209,6 +209,28 @@ static void test_order_of_eviction(void **state)
     drop(&f);
 }
 
+/* A node that has lost its page gets one again: paths that others remember have changed, also if no
+ * node was inserted since. */
+static void test_page_again(void **state)
+{
+    (void)state;
+    fix f = make(2, 1, 0);
+    const uint32_t a = 1;
+    uint32_t n[2];
+    const place p = add(&f, root, &a);
+    rose_kv_prefix_release(f.x, 0, &p.page, 1);
+    assert_int_equal(rose_kv_prefix_take(f.x, 0, n, 2),
+                     ROSE_OK); /* we hold the node, so it stays */
+    assert_int_equal(rose_kv_prefix_page(f.x, p.node, 0), NONE);
+    const uint64_t version = rose_kv_prefix_version(f.x);
+    assert_int_equal(rose_kv_prefix_share(f.x, p.node, 0, n[0]), n[0]);
+    assert_true(rose_kv_prefix_version(f.x) != version);
+    rose_kv_prefix_release(f.x, 0, n, 2);
+    rose_kv_prefix_move(f.x, p.node, NONE);
+    assert_true(rose_kv_prefix_sound(f.x));
+    drop(&f);
+}
+
 /* ---- against a model ---- */
 
 /* Paths hold all pages of pool 0, and of pool 1 the last `window` ones; if that is the only pool,
@@ -478,7 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create),     cmocka_unit_test(test_hash),
         cmocka_unit_test(test_collisions), cmocka_unit_test(test_order_of_eviction),
-        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_page_again), cmocka_unit_test(test_model),
     };
     return cmocka_run_group_tests_name("prefix index", tests, NULL, NULL);
 }

@@ -136,7 +136,7 @@ size_t rose_attention_scratch(uint32_t max_ctx, uint32_t head_dim);
 
 enum { ROSE_SUM_BLOCK = 256 };
 
-/* Products with quantized weights, by type - ROSE_Q8_0. f32: the weights as fp32 values and the
+/* Products with quantized weights, by format. f32: the weights as fp32 values and the
  * activations as they are. i8: each thread first rounds its rows to int8 in blocks of 32. */
 typedef struct rose_quant_kernels {
     rose_matmul_fn f32[ROSE_N_FORMATS], i8[ROSE_N_FORMATS];
