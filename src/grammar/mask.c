@@ -109,7 +109,7 @@ static uint32_t others(rose_grammar *g, gr_state x)
     gr_item from = x.wild_item;
     uint32_t n = 0;
     if (x.wild == WILD_COUNT && g->p.ops[from.op].kind == OP_LOOP)
-        from.op = g->p.loops[g->p.ops[from.op].b].body;
+        from.op = g->p.loops[g->p.ops[from.op].loop].body;
     if (!rose_gr_close(g, from)) return GR_NONE;
     gr_item *items = malloc((x.n + 1) * sizeof *items);
     if (items == NULL) {
