@@ -63,8 +63,6 @@ rose_status rose_vocab_trie_open(rose_vocab_trie **out, const rose_tokenizer *t,
                                  const uint32_t *eos, size_t n_eos, rose_err *err);
 void rose_vocab_trie_ref(rose_vocab_trie *v);
 void rose_vocab_trie_unref(rose_vocab_trie *v); /* accepts NULL; the last one frees */
-uint32_t rose_vocab_trie_ids(const rose_vocab_trie *v);
-size_t rose_vocab_trie_bytes(const rose_vocab_trie *v);
 
 typedef enum rose_grammar_kind {
     ROSE_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is ignored */
@@ -133,7 +131,7 @@ void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
  * only eos ids are allowed. */
 rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err);
 
-/* Writes the mask to words[0..(rose_vocab_trie_ids + 31) / 32): bit id % 32 of word id / 32 is 1
+/* Writes the mask to words[0..(n_ids + 31) / 32): bit id % 32 of word id / 32 is 1
  * if the id may come next. eos ids are allowed where the text may end. Errors, which concern only
  * this request: ROSE_E_UNSUPPORTED (the grammar is so ambiguous that a limit is reached, or no
  * token of the vocabulary can continue the text), ROSE_E_NOMEM. */

@@ -130,7 +130,6 @@ struct rose_vocab_trie {
     uint32_t *safe_ids;    /* by length in characters */
     uint32_t *safe_end; /* [max_safe + 1]: safe_ids[0 .. safe_end[k]) have at most k characters */
     uint32_t max_safe;
-    size_t bytes;
 };
 
 static inline bool rose_gr_is_eos(const rose_vocab_trie *v, uint32_t id)

@@ -5,9 +5,16 @@
  *     frame  = (parent frame, where to go on)   or (parent frame, loop, rounds so far)
  *                                               or (parent frame, keys, marks of members)
  *
+ * A grammar with recursion has no finite automaton, so all readings of the text are followed at
+ * once, each with a stack of its own. Stacks share their lower frames: a frame knows its parent.
+ * With `root ::= v` and `v ::= "[" v? "]"`, after the text "[":
+ *
+ *     0 (empty stack) <- frame 1 (go on at the end of root) <- frame 2 (go on at the outer "]")
+ *     state {("]", frame 1), ("[", frame 2)}
+ *
  * Frames and states are interned: equal ones have one id, so two texts that leave the same
- * possibilities share transitions and masks. Ids change only in rose_gr_clean, which keeps what
- * the living matchers need. */
+ * possibilities share transitions and masks. A transition is computed when a text first needs it.
+ * Ids change only in rose_gr_clean, which keeps what the living matchers need. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +91,10 @@ uint32_t rose_gr_frame(rose_grammar *g, uint32_t parent, uint32_t op, uint32_t c
     return s->n_frames++;
 }
 
-/* ---- closing: following ops that take no byte ---- */
+/* ---- closing: following ops that take no byte ----
+ *
+ * g->work is a stack of items to follow, g->found gets the items whose op takes a byte. A set of
+ * seen items ends loops of empty ops; a new stamp empties the set without touching it. */
 
 static bool push(rose_grammar *g, uint32_t op, uint32_t frame)
 {
@@ -221,6 +231,7 @@ static uint32_t word_at(const rose_grammar *g, uint32_t frame, uint32_t at)
     return g->s.frames[frame].count;
 }
 
+/* Pushes the frames of an object, all marks clear. An object nested too deep is a dead end. */
 static bool at_open(rose_grammar *g, gr_item x, const gr_op *op)
 {
     uint32_t f = x.frame;
@@ -311,6 +322,8 @@ static bool at_more(rose_grammar *g, gr_item x, const gr_op *op)
     return push(g, op->to, x.frame);
 }
 
+/* Counts and marks a member. Goes on only if the required members that are missing still have room.
+ */
 static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
 {
     const gr_keys *k = &g->p.keys[op->keys];
