@@ -123,7 +123,7 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
 void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
 /* True after a call for this grammar that took more than about 3 ms, and until some calls were
  * quick again. */
-bool rose_matcher_is_slow(const rose_matcher *m);
+bool rose_matcher_is_slow(void *matcher);
 void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
@@ -140,7 +140,7 @@ rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err);
 /* Accepts id and writes the mask after it, if both are known from texts before and no other thread
  * uses the grammar. Otherwise false, and the matcher is unchanged. It takes a microsecond or two.
  */
-bool rose_matcher_try_next(rose_matcher *m, uint32_t id, uint32_t *words);
+bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
 /* If exactly one id may come next, true and *id is that id. It computes the mask if need be; false
  * after an error, which rose_matcher_mask then reports. */
@@ -153,17 +153,16 @@ bool rose_matcher_accepting(const rose_matcher *m);
 bool rose_matcher_ended(const rose_matcher *m);
 
 /* A matcher as functions of a void *: the engine knows no grammar, and grammar no engine.
- * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. */
+ * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. rose_matcher_is_slow
+ * and rose_matcher_try_next take a void * for its sake. */
 #define ROSE_MATCHER_GUIDE                                                                         \
     {                                                                                              \
         .advance = rose_matcher_guide_advance, .mask = rose_matcher_guide_mask,                    \
-        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_guide_is_slow,              \
-        .try_next = rose_matcher_guide_try_next                                                    \
+        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_is_slow,                    \
+        .try_next = rose_matcher_try_next                                                          \
     }
 rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err);
 rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err);
 void rose_matcher_guide_destroy(void *m);
-bool rose_matcher_guide_is_slow(void *m);
-bool rose_matcher_guide_try_next(void *m, uint32_t id, uint32_t *words);
 
 #endif
