@@ -138,8 +138,7 @@ rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err);
 rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err);
 
 /* Accepts id and writes the mask after it, if both are known from texts before and no other thread
- * uses the grammar. Otherwise false, and the matcher is unchanged. It takes a microsecond or two.
- */
+ * uses the grammar. Otherwise false, and the matcher is unchanged. It takes 1 to 2 us. */
 bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
 /* If exactly one id may come next, true and *id is that id. It computes the mask if need be; false

@@ -250,8 +250,7 @@ rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at);
 /* Fills in v->inside_mask. */
 rose_status rose_gr_inside(rose_vocab_trie *v);
 
-/* A grammar without cached states around a node; used by rose_grammar_compile and rose_gr_inside.
- */
+/* A grammar without cached states around a node, for rose_grammar_compile and rose_gr_inside. */
 rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
                             const char *what, gr_node (*front)(gr_build *, void *), void *arg,
                             rose_err *err);

@@ -31,8 +31,7 @@ static void refuse_demands(xml *x, const gr_conj *c)
                                       "not supported for a string in an XML style");
 }
 
-/* The strings of enum and const as raw text; NEVER: there are none. *listed: one of both is there.
- */
+/* The strings of enum and const as raw text; NEVER: none. *listed: one of both is there. */
 static gr_node words_node(xml *x, const gr_conj *c, bool *listed)
 {
     gr_list l = {0};

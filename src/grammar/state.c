@@ -322,8 +322,7 @@ static bool at_more(rose_grammar *g, gr_item x, const gr_op *op)
     return push(g, op->to, x.frame);
 }
 
-/* Counts and marks a member. Goes on only if the required members that are missing still have room.
- */
+/* Counts and marks a member. Goes on only if the missing required members still have room. */
 static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
 {
     const gr_keys *k = &g->p.keys[op->keys];
