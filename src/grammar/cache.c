@@ -156,7 +156,7 @@ static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind
     return NULL;
 }
 
-/* With the lock: waits until e is compiled, and takes a reference or the error; EMPTY: again */
+/* With the lock: waits until e is compiled, takes a reference or the error. EMPTY: try again. */
 static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
 {
     e->waiting++;
