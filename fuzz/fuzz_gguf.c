@@ -64,7 +64,7 @@ static void read_container(const uint8_t *data, size_t size, const rose_gguf *g)
 
 static void read_arch(rose_weights *w)
 {
-    const rose_gguf_family *family = NULL;
+    const rose_family *family = NULL;
     rose_arch a = {0};
     rose_err err;
     if (rose_gguf_read_arch(&family, w, &a, &err) == ROSE_OK) {

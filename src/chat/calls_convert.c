@@ -33,8 +33,20 @@ void rose_calls_put_string(rose_calls *p, const char *bytes, size_t n)
 
 /* ---- types ---- */
 
-static unsigned type_of_name(const rose_json *name)
+/* A walk through a schema. References can make it endless, so it is bounded. Its steps may nest. */
+enum { MAX_STEPS = 256, MAX_ITEMS = 1 << 16 };
+typedef struct type_walk {
+    const rose_json *root;
+    const rose_json *value; /* looked for in enum and const; NULL: none */
+    int left;               /* steps */
+    int items_left;         /* items of lists */
+    bool listed;            /* enum or const was seen */
+    bool found;             /* one of them lists the value */
+} type_walk;
+
+static unsigned type_of_name(type_walk *w, const rose_json *name)
 {
+    (void)w;
     static const struct {
         const char *name;
         unsigned type;
@@ -57,6 +69,22 @@ static unsigned type_of_value(const rose_json *v)
                                      : CALLS_OBJECT_TYPE;
 }
 
+/* In JSON schemas 1.0 is 1. */
+static bool same(const rose_json *a, const rose_json *b)
+{
+    if (!rose_json_is_number(a) || !rose_json_is_number(b)) return rose_json_equal(a, b);
+    const double x = rose_json_number_value(a), y = rose_json_number_value(b);
+    return !(x < y) && !(x > y);
+}
+
+/* The type of a value of enum or const. */
+static unsigned type_of_listed(type_walk *w, const rose_json *v)
+{
+    w->listed = true;
+    w->found = w->found || (w->value != NULL && same(v, w->value));
+    return type_of_value(v);
+}
+
 /* What "$ref": "#/a/b" names below root; NULL: nothing. */
 static const rose_json *referred(const rose_json *root, const char *ref)
 {
@@ -73,26 +101,15 @@ static const rose_json *referred(const rose_json *root, const char *ref)
     return *ref == '\0' ? root : NULL;
 }
 
-/* A walk through a schema. References can make it endless, so it is bounded. Its steps may nest. */
-enum { MAX_STEPS = 256, MAX_ITEMS = 1 << 16 };
-typedef struct type_walk {
-    const rose_json *root;
-    int left;       /* steps */
-    int items_left; /* items of lists */
-    bool listed;    /* enum or const was seen */
-} type_walk;
-
-static unsigned types_of(type_walk *w, const rose_json *schema);
-
-/* The types of any item of a list: a schema, or by one(). */
+/* The types of any item of a list, each by one(). */
 static unsigned types_of_list(type_walk *w, const rose_json *list,
-                              unsigned (*one)(const rose_json *))
+                              unsigned (*one)(type_walk *, const rose_json *))
 {
     unsigned types = 0;
     for (size_t i = 0; i < rose_json_count(list); i++) {
         const rose_json *v = rose_json_at(list, i);
         if (--w->items_left < 0) return CALLS_ANY;
-        types |= one != NULL ? one(v) : types_of(w, v);
+        types |= one(w, v);
     }
     return types != 0 ? types : CALLS_ANY;
 }
@@ -106,47 +123,26 @@ static unsigned types_of(type_walk *w, const rose_json *schema)
     const rose_json *type = rose_json_get(schema, "type"), *list = rose_json_get(schema, "enum");
     const rose_json *value = rose_json_get(schema, "const");
     const char *ref = rose_json_text(rose_json_get(schema, "$ref"));
-    if (rose_json_is_string(type)) types &= type_of_name(type);
+    if (rose_json_is_string(type)) types &= type_of_name(w, type);
     if (rose_json_is_array(type)) types &= types_of_list(w, type, type_of_name);
-    if (rose_json_is_array(list)) types &= types_of_list(w, list, type_of_value);
-    if (value != NULL) types &= type_of_value(value);
-    if (value != NULL || rose_json_is_array(list)) w->listed = true;
+    if (rose_json_is_array(list)) types &= types_of_list(w, list, type_of_listed);
+    if (value != NULL) types &= type_of_listed(w, value);
+    if (rose_json_is_array(list)) w->listed = true;
     if (ref != NULL) types &= types_of(w, referred(w->root, ref));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const rose_json *v = rose_json_get(schema, lists[i]);
-        if (rose_json_is_array(v)) types &= types_of_list(w, v, NULL);
+        if (rose_json_is_array(v)) types &= types_of_list(w, v, types_of);
     }
     return types != 0 ? types : CALLS_ANY;
-}
-
-/* In JSON schemas 1.0 is 1. */
-static bool same(const rose_json *a, const rose_json *b)
-{
-    if (!rose_json_is_number(a) || !rose_json_is_number(b)) return rose_json_equal(a, b);
-    const double x = rose_json_number_value(a), y = rose_json_number_value(b);
-    return !(x < y) && !(x > y);
 }
 
 /* Whether an enum or const of the schema lists the value. */
 static bool lists(type_walk *w, const rose_json *schema, const rose_json *value)
 {
-    static const char *const inner[] = {"anyOf", "oneOf", "allOf"};
-    if (--w->left < 0 || !rose_json_is_object(schema)) return false;
-    const rose_json *list = rose_json_get(schema, "enum");
-    const char *ref = rose_json_text(rose_json_get(schema, "$ref"));
-    const rose_json *one = rose_json_get(schema, "const");
-    if (one != NULL && same(one, value)) return true;
-    for (size_t i = 0; i < rose_json_count(list); i++) {
-        if (--w->items_left < 0) return false;
-        if (same(rose_json_at(list, i), value)) return true;
-    }
-    if (ref != NULL && lists(w, referred(w->root, ref), value)) return true;
-    for (size_t i = 0; i < 3; i++) {
-        const rose_json *v = rose_json_get(schema, inner[i]);
-        for (size_t k = 0; k < rose_json_count(v); k++)
-            if (lists(w, rose_json_at(v, k), value)) return true;
-    }
-    return false;
+    w->value = value;
+    w->found = false;
+    types_of(w, schema);
+    return w->found;
 }
 
 /* The schema of the parameter p->param of the function p->name, or NULL; *w can walk through it. */

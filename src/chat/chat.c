@@ -434,22 +434,3 @@ rose_status rose_chat_encode(rose_encoder *e, const rose_template_text *text, ro
     free(runs);
     return st;
 }
-
-rose_status rose_chat_prompt(const rose_chat *c, rose_encoder *e, const rose_template_input *in,
-                             rose_template_text *text, rose_ids *ids, rose_err *err)
-{
-    rose_template_text own;
-    rose_status st = rose_chat_render(c, in, &own, err);
-    if (st != ROSE_OK) {
-        if (text != NULL) *text = (rose_template_text){0};
-        return st;
-    }
-    st = rose_chat_encode(e, &own, ids, err);
-    if (text != NULL && st == ROSE_OK) {
-        *text = own;
-        return ROSE_OK;
-    }
-    if (text != NULL) *text = (rose_template_text){0};
-    rose_template_text_free(&own);
-    return st;
-}

@@ -81,10 +81,6 @@ rose_status rose_chat_render(const rose_chat *c, const rose_template_input *in,
 rose_status rose_chat_encode(rose_encoder *e, const rose_template_text *text, rose_ids *ids,
                              rose_err *err);
 
-/* Both of the above. text: gets the rendered text, which the caller frees; NULL = not wanted. */
-rose_status rose_chat_prompt(const rose_chat *c, rose_encoder *e, const rose_template_input *in,
-                             rose_template_text *text, rose_ids *ids, rose_err *err);
-
 /* ---- rank.c: the prompt in which a reranker judges a document, the template of Qwen3-Reranker's
  * model card. Its answer is yes or no, and the score is P(yes) / (P(yes) + P(no)). The prompt is
  * head, body and tail; no special token may match in the body, which holds foreign texts. ---- */

@@ -1,8 +1,8 @@
 /* grammar/cache.c - see cache.h. Entries form one list from the most to the least recently used.
- * A text that is being compiled has an entry that is not done, on which other threads wait. A done
- * entry has a grammar or an error. The
- * bytes of a grammar grow while it is used, so they are measured again at each use and when room is
- * made. Few entries fit (a grammar takes about 100 KiB), so a list is searched, by hash first. */
+ * A text that is being compiled has an entry that is not done, on which other threads wait: so a
+ * text is compiled once. A done entry has a grammar or an error. The bytes of a grammar grow while
+ * it is used, so they are measured again at each use and when room is made. Few entries fit (a
+ * grammar takes about 100 KiB), so a list is searched, by hash first. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,16 +100,14 @@ static void make_room(rose_grammar_cache *c)
     entry *e, *before, *next;
     for (e = c->first; e != NULL; e = e->next)
         measure(c, e);
-    for (e = c->first; e != NULL;
-         e = next) { /* larger than the bound: it would push out all others */
-        next = e->next;
+    for (e = c->first; e != NULL; e = next) {
+        next = e->next; /* an entry larger than the bound would push out all others */
         if (e->done && e->waiting == 0 && e->bytes > c->max_bytes) drop(c, e);
     }
     for (e = c->last; e != NULL && (c->bytes > c->max_bytes || c->n_errors > MAX_ERRORS);
          e = before) {
         before = e->prev;
-        /* one that is not done, or has waiting threads, is in use by another thread of this cache
-         */
+        /* An entry that is not done, or has waiting threads, is in use by another thread. */
         const bool idle = e->done && e->waiting == 0;
         if (idle && (c->bytes > c->max_bytes || e->g == NULL)) drop(c, e);
     }
@@ -158,8 +156,7 @@ static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind
     return NULL;
 }
 
-/* With the lock: waits until e is compiled, and takes a reference or the error. EMPTY: try again.
- */
+/* With the lock: waits until e is compiled, takes a reference or the error. EMPTY: try again. */
 static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose_err *err)
 {
     e->waiting++;

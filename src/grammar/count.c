@@ -120,6 +120,9 @@ static void find_places(gr_counted *k)
                 k->place[k->d->next[s][c]] = (uint8_t)char_step(k->place[s], c);
 }
 
+/* Finds lo and hi of each state by going backwards from the largest count: a state is alive with a
+ * count if it accepts and the count is at least min, or if a byte leads to a state that is alive;
+ * a byte that ends a character leads to the next count. One row of bits a count suffices. */
 gr_counted *rose_gr_counted(gr_build *b, const gr_dfa *d, uint32_t min, uint32_t max)
 {
     gr_counted *k = rose_gr_take(b, sizeof *k);

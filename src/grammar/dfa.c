@@ -1,7 +1,9 @@
 /* grammar/dfa.c - deterministic automata over bytes, for what needs intersection or difference: a
  * pattern with a length, names that a pattern of other properties excludes. A node becomes an
  * automaton with empty transitions, repetitions unrolled, and subsets of its states become the
- * states of the result. Every result is trimmed: from each state but 0 the end can be reached. */
+ * states of the result (subset construction). State 0 is dead and state 1 is the start. Every
+ * result is trimmed: from each state but 0 the end can be reached. Then an empty intersection is
+ * seen at compile time, and a matcher never enters a text that cannot end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,8 +128,16 @@ static uint32_t unroll(parts *p, gr_node x, uint32_t next)
 
 /* ---- from nodes to subsets ---- */
 
-/* The subsets found so far: each a sorted list of PART_SET and PART_END. */
-typedef struct subsets {
+/* The parts in which the automaton can be after the same bytes are one subset, and a subset is a
+ * state of the result. A subset leaves out the forks: they take no byte, so the parts that they
+ * lead to say the same. For (a|ab)c:
+ *
+ *     {a, a'}  --a-->  {c, b}  --b-->  {c}  --c-->  {END}
+ *                      {c, b}  --c-->  {END}
+ *
+ * Equal subsets are interned, so the construction ends. In the worst case there are 2^n subsets;
+ * MAX_STATES refuses such a pattern. */
+typedef struct subsets { /* found so far: each a sorted list of PART_SET and PART_END */
     parts *p;
     uint32_t *list; /* all lists one after the other */
     size_t n_list, cap_list;
@@ -139,6 +149,7 @@ typedef struct subsets {
     uint64_t visited; /* parts that closing has looked at since the last intern */
 } subsets;
 
+/* Appends to the list what `from` reaches without a byte. mark[x] == stamp: x was seen. */
 static void close_over(subsets *s, uint32_t from)
 {
     size_t n = 0;
@@ -281,6 +292,8 @@ gr_dfa *rose_gr_dfa_finish(gr_build *b, const gr_dfa *d)
     return out;
 }
 
+/* The list of subsets is its own queue: s.n grows while i walks along it. Bytes of one class lead
+ * to the same subset, so one byte stands for each class. */
 gr_dfa *rose_gr_dfa_of(gr_build *b, gr_node x)
 {
     parts p = {.b = b};
@@ -356,6 +369,8 @@ gr_dfa *rose_gr_dfa_words(gr_build *b, const gr_word *words, size_t n)
     return d;
 }
 
+/* The product: its states are the pairs of states that one text can reach, found from (1, 1) on.
+ * With DFA_MINUS y may be dead: then the text is not in y. */
 gr_dfa *rose_gr_dfa_combine(gr_build *b, const gr_dfa *x, const gr_dfa *y, gr_dfa_op op)
 {
     size_t size = (size_t)x->n * y->n, n = 2, cap = 0, cap_pairs = 0;

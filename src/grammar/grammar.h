@@ -63,8 +63,6 @@ rose_status rose_vocab_trie_open(rose_vocab_trie **out, const rose_tokenizer *t,
                                  const uint32_t *eos, size_t n_eos, rose_err *err);
 void rose_vocab_trie_ref(rose_vocab_trie *v);
 void rose_vocab_trie_unref(rose_vocab_trie *v); /* accepts NULL; the last one frees */
-uint32_t rose_vocab_trie_ids(const rose_vocab_trie *v);
-size_t rose_vocab_trie_bytes(const rose_vocab_trie *v);
 
 typedef enum rose_grammar_kind {
     ROSE_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is ignored */
@@ -125,7 +123,7 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
 void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
 /* True after a call for this grammar that took more than about 3 ms, and until some calls were
  * quick again. */
-bool rose_matcher_is_slow(const rose_matcher *m);
+bool rose_matcher_is_slow(void *matcher);
 void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
@@ -133,16 +131,15 @@ void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
  * only eos ids are allowed. */
 rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err);
 
-/* Writes the mask to words[0..(rose_vocab_trie_ids + 31) / 32): bit id % 32 of word id / 32 is 1
+/* Writes the mask to words[0..(n_ids + 31) / 32): bit id % 32 of word id / 32 is 1
  * if the id may come next. eos ids are allowed where the text may end. Errors, which concern only
  * this request: ROSE_E_UNSUPPORTED (the grammar is so ambiguous that a limit is reached, or no
  * token of the vocabulary can continue the text), ROSE_E_NOMEM. */
 rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err);
 
 /* Accepts id and writes the mask after it, if both are known from texts before and no other thread
- * uses the grammar. Otherwise false, and the matcher is unchanged. It takes a microsecond or two.
- */
-bool rose_matcher_try_next(rose_matcher *m, uint32_t id, uint32_t *words);
+ * uses the grammar. Otherwise false, and the matcher is unchanged. It takes 1 to 2 us. */
+bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
 /* If exactly one id may come next, true and *id is that id. It computes the mask if need be; false
  * after an error, which rose_matcher_mask then reports. */
@@ -155,17 +152,16 @@ bool rose_matcher_accepting(const rose_matcher *m);
 bool rose_matcher_ended(const rose_matcher *m);
 
 /* A matcher as functions of a void *: the engine knows no grammar, and grammar no engine.
- * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. */
+ * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. rose_matcher_is_slow
+ * and rose_matcher_try_next take a void * for its sake. */
 #define ROSE_MATCHER_GUIDE                                                                         \
     {                                                                                              \
         .advance = rose_matcher_guide_advance, .mask = rose_matcher_guide_mask,                    \
-        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_guide_is_slow,              \
-        .try_next = rose_matcher_guide_try_next                                                    \
+        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_is_slow,                    \
+        .try_next = rose_matcher_try_next                                                          \
     }
 rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err);
 rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err);
 void rose_matcher_guide_destroy(void *m);
-bool rose_matcher_guide_is_slow(void *m);
-bool rose_matcher_guide_try_next(void *m, uint32_t id, uint32_t *words);
 
 #endif

@@ -5,16 +5,19 @@
  *
  *     WILD_STRING  a free JSON string: walk the tokens that contain a quote
  *     WILD_SAFE    all safe tokens survive: walk those that are not safe
- *     WILD_COUNT   safe tokens survive that have no more characters than the counter has left; the
- * same walk
+ *     WILD_COUNT   safe tokens survive that have no more characters than the counter has left;
+ *                  walk those that are not safe
  *
- * If the state has further items, the whole trie is walked with these items alone. */
+ * Only one item of the state is wild. The whole trie is walked for the other items alone; mostly
+ * there are none. A mask is kept with its state. States that differ only in counters far from
+ * their bounds share a mask (plain_state), so a string with maxLength 10000 needs few masks. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "grammar/match_internal.h"
 
-/* Sets the bits of all tokens of t that survive from `state`. */
+/* Sets the bits of all tokens of t that survive from `state`. at[d] is the state after d bytes of
+ * the current path, so tokens with a common start share the steps of that start. */
 static rose_status walk(rose_grammar *g, const gr_trie *t, uint32_t state, uint32_t *mask)
 {
     uint32_t *at = g->walk;
@@ -49,6 +52,7 @@ static uint32_t plain_count(const gr_loop *l, uint32_t count, uint32_t far)
     return count;
 }
 
+/* The frame with plain counts, in itself and in all frames below it. */
 static uint32_t plain_frame(rose_grammar *g, uint32_t f)
 {
     gr_frame x = g->s.frames[f];
@@ -103,13 +107,14 @@ static uint32_t plain_state(rose_grammar *g, uint32_t state)
 
 /* ---- wild states ---- */
 
-/* The items of x that do not come from its wild item, as a state. */
+/* The items of x that do not come from its wild item, as a state: x without the closure of the wild
+ * item. Both lists are sorted, so one pass subtracts them. */
 static uint32_t others(rose_grammar *g, gr_state x)
 {
     gr_item from = x.wild_item;
     uint32_t n = 0;
     if (x.wild == WILD_COUNT && g->p.ops[from.op].kind == OP_LOOP)
-        from.op = g->p.loops[g->p.ops[from.op].b].body;
+        from.op = g->p.loops[g->p.ops[from.op].loop].body;
     if (!rose_gr_close(g, from)) return GR_NONE;
     gr_item *items = malloc((x.n + 1) * sizeof *items);
     if (items == NULL) {
@@ -129,6 +134,7 @@ static uint32_t others(rose_grammar *g, gr_state x)
     return state;
 }
 
+/* Safe tokens of at most `left` characters. safe_ids is sorted by length, so they are its start. */
 static void add_safe(const rose_vocab_trie *v, uint32_t left, uint32_t *mask)
 {
     if (left >= v->max_safe) {

@@ -13,20 +13,20 @@
 typedef enum gr_op_kind {
     OP_MATCH,  /* the end of the text */
     OP_RETURN, /* the end of a rule: the frame on the stack says where to go on */
-    OP_RANGE,  /* a byte of [lo, hi], then a */
-    OP_SET,    /* a byte of sets[b], then a */
-    OP_EDGES,  /* a byte of one of edges[a .. a + b), then its target */
-    OP_FORK,   /* all of targets[a .. a + b) */
-    OP_CALL,   /* pushes the frame "go on at b", goes to a */
-    OP_ENTER,  /* pushes a counter of loops[b] at 0, goes to the loop's OP_LOOP */
-    OP_LOOP,   /* the counter of loops[b]: once more, or pops it and leaves */
-    OP_NEXT,   /* counts one round of loops[b], goes to its OP_LOOP */
-    OP_TICK,   /* adds lo to the count of loops[b]; goes to a if the sum is one of
-                * [targets[bit], targets[bit + 1]] */
-    OP_OPEN,   /* pushes the frames of keys[b], goes to a */
-    OP_MORE,   /* if a member of keys[b] may still come: goes to a */
-    OP_TAKE,   /* marks member `bit` of the keys on the stack, if it is not marked; goes to a */
-    OP_CLOSE   /* if all that is required is marked: pops the frames of keys[b], goes to a */
+    OP_RANGE,  /* a byte of [lo, hi], then `to` */
+    OP_SET,    /* a byte of sets[set], then `to` */
+    OP_EDGES,  /* a byte of one of edges[first .. first + n), then its target; counted: a loop */
+    OP_FORK,   /* all of targets[first .. first + n) */
+    OP_CALL,   /* pushes the frame "go on at back", goes to `to` */
+    OP_ENTER,  /* pushes a counter of loops[loop] at 0, goes to the loop's head */
+    OP_LOOP,   /* the counter of loops[loop]: once more, or pops it and leaves */
+    OP_NEXT,   /* counts one round of loops[loop], goes to its OP_LOOP */
+    OP_TICK,   /* adds `lo` to the count of loops[loop]; goes to `to` if the sum is one of
+                * [targets[bounds], targets[bounds + 1]] */
+    OP_OPEN,   /* pushes the frames of keys[keys], goes to `to` */
+    OP_MORE,   /* if a member of keys[keys] may still come: goes to `to` */
+    OP_TAKE,   /* marks `member` in the frames of keys[keys], if it is not marked; goes to `to` */
+    OP_CLOSE   /* if all that is required is marked: pops the frames of keys[keys], goes to `to` */
 } gr_op_kind;
 
 /* What mask.c knows of an op without a walk; a safe token has only safe characters. */
@@ -37,10 +37,20 @@ typedef enum gr_wild {
     WILD_STRING /* the inside of a free JSON string, as the vocabulary prepared it */
 } gr_wild;
 
-typedef struct gr_op {
+typedef struct gr_op { /* gr_op_kind says which names of the unions a kind has */
     uint8_t kind, wild, lo, hi;
-    uint32_t a, b;
-    uint32_t bit; /* OP_TAKE: GR_NONE: a member without a mark */
+    union {
+        uint32_t to;    /* the next op */
+        uint32_t first; /* of edges or targets */
+    };
+    union {
+        uint32_t n, set, loop, keys, back;
+    };
+    union {
+        uint32_t counted; /* the loop that counts characters, if wild is WILD_COUNT */
+        uint32_t bounds;
+        uint32_t member; /* GR_NONE: one without a mark */
+    };
 } gr_op;
 
 typedef struct gr_edge {
@@ -120,7 +130,6 @@ struct rose_vocab_trie {
     uint32_t *safe_ids;    /* by length in characters */
     uint32_t *safe_end; /* [max_safe + 1]: safe_ids[0 .. safe_end[k]) have at most k characters */
     uint32_t max_safe;
-    size_t bytes;
 };
 
 static inline bool rose_gr_is_eos(const rose_vocab_trie *v, uint32_t id)
@@ -241,8 +250,7 @@ rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at);
 /* Fills in v->inside_mask. */
 rose_status rose_gr_inside(rose_vocab_trie *v);
 
-/* A grammar without cached states around a node; used by rose_grammar_compile and rose_gr_inside.
- */
+/* A grammar without cached states around a node, for rose_grammar_compile and rose_gr_inside. */
 rose_status rose_gr_compile(rose_grammar **out, rose_vocab_trie *v, const rose_grammar_opts *opts,
                             const char *what, gr_node (*front)(gr_build *, void *), void *arg,
                             rose_err *err);

@@ -89,8 +89,9 @@ void rose_matcher_destroy(rose_matcher *m)
     rose_grammar_unref(g);
 }
 
-bool rose_matcher_is_slow(const rose_matcher *m)
+bool rose_matcher_is_slow(void *matcher)
 {
+    const rose_matcher *m = matcher;
     return atomic_load_explicit(&m->g->slow, memory_order_relaxed);
 }
 
@@ -192,8 +193,9 @@ static uint32_t known_after(const rose_grammar *g, uint32_t state, uint32_t id)
     return state;
 }
 
-bool rose_matcher_try_next(rose_matcher *m, uint32_t id, uint32_t *words)
+bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
 {
+    rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     if (pthread_mutex_trylock(&g->lock) != 0) return false;
     const uint32_t to = m->ended ? GR_NONE : known_after(g, m->state, id);
@@ -252,14 +254,4 @@ rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err)
 void rose_matcher_guide_destroy(void *m)
 {
     rose_matcher_destroy(m);
-}
-
-bool rose_matcher_guide_is_slow(void *m)
-{
-    return rose_matcher_is_slow(m);
-}
-
-bool rose_matcher_guide_try_next(void *m, uint32_t id, uint32_t *words)
-{
-    return rose_matcher_try_next(m, id, words);
 }

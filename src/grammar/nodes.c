@@ -9,8 +9,7 @@
 
 enum { WORDS_DEPTH = 2000 }; /* words of which each begins the next: 2 MB of text */
 
-/* Functions that walk over nodes recurse. A level takes 200 bytes of the stack, which may be 2 MiB.
- */
+/* Functions that walk over nodes recurse. A level takes 200 bytes of a stack of perhaps 2 MiB. */
 enum { MAX_HEIGHT = 5000 };
 
 static uint32_t highest(const gr_build *b, const gr_node *kids, uint32_t n, uint32_t most)

@@ -52,7 +52,14 @@ static uint32_t add_fork(writer *w, uint32_t n)
     uint32_t at = (uint32_t)w->n_targets;
     for (uint32_t i = 0; i < n; i++)
         add_target(w, DEAD);
-    return add_op(w, (gr_op){.kind = OP_FORK, .a = at, .b = n});
+    return add_op(w, (gr_op){.kind = OP_FORK, .first = at, .n = n});
+}
+
+static void set_fork(writer *w, uint32_t fork, uint32_t one, uint32_t two)
+{
+    uint32_t *to = w->targets + w->ops[fork].first;
+    to[0] = one;
+    to[1] = two;
 }
 
 static uint32_t write_node(writer *w, gr_node x, uint32_t next);
@@ -66,8 +73,8 @@ static uint32_t write_set(writer *w, uint32_t set, uint32_t next)
     for (hi = lo; hi < 255 && gr_set_has(s, hi + 1);)
         hi++;
     for (unsigned c = hi + 1; c < 256; c++)
-        if (gr_set_has(s, c)) return add_op(w, (gr_op){.kind = OP_SET, .a = next, .b = set});
-    return add_op(w, (gr_op){.kind = OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
+        if (gr_set_has(s, c)) return add_op(w, (gr_op){.kind = OP_SET, .to = next, .set = set});
+    return add_op(w, (gr_op){.kind = OP_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = next});
 }
 
 static uint32_t write_alt(writer *w, const gr_node_data *d, uint32_t next)
@@ -76,7 +83,7 @@ static uint32_t write_alt(writer *w, const gr_node_data *d, uint32_t next)
     for (uint32_t i = 0; i < d->n; i++)
         if (w->productive[w->b->kids[d->a + i]]) only = w->b->kids[d->a + i], n++;
     if (n == 1) return write_node(w, only, next);
-    uint32_t fork = add_fork(w, n), at = w->ops[fork].a;
+    uint32_t fork = add_fork(w, n), at = w->ops[fork].first;
     for (uint32_t i = 0; i < d->n; i++) {
         gr_node kid = w->b->kids[d->a + i];
         if (!w->productive[kid]) continue;
@@ -95,12 +102,12 @@ static uint32_t write_counted(writer *w, const gr_node_data *d, uint32_t next)
 {
     bool safe = w->b->nodes[d->a].flags & GR_SAFE_CHAR;
     uint32_t i = (uint32_t)w->n_loops;
-    gr_op head = {.kind = OP_LOOP, .b = i};
+    gr_op head = {.kind = OP_LOOP, .loop = i};
     if (safe && d->max == GR_INF) head.wild = WILD_SAFE;
     if (safe && d->max != GR_INF && is_quote(w, next)) head.wild = WILD_COUNT;
     w->loops = rose_gr_grown(w->b, w->loops, w->n_loops, &w->cap_loops, sizeof *w->loops);
     w->n_loops++;
-    uint32_t at = add_op(w, head), again = add_op(w, (gr_op){.kind = OP_NEXT, .b = i});
+    uint32_t at = add_op(w, head), again = add_op(w, (gr_op){.kind = OP_NEXT, .loop = i});
     w->loops[i] = (gr_loop){.min = d->min,
                             .max = d->max,
                             .body = DEAD,
@@ -111,7 +118,7 @@ static uint32_t write_counted(writer *w, const gr_node_data *d, uint32_t next)
                             .lo_is_plain = true};
     uint32_t body = write_node(w, d->a, again);
     w->loops[i].body = body;
-    return add_op(w, (gr_op){.kind = OP_ENTER, .b = i});
+    return add_op(w, (gr_op){.kind = OP_ENTER, .loop = i});
 }
 
 static uint32_t write_repeat(writer *w, const gr_node_data *d, uint32_t next)
@@ -119,17 +126,15 @@ static uint32_t write_repeat(writer *w, const gr_node_data *d, uint32_t next)
     unsigned flags = w->b->nodes[d->a].flags;
     if (!w->productive[d->a]) return next; /* min is 0, or this node would not be productive */
     if (d->max == 1) {
-        uint32_t fork = add_fork(w, 2), at = w->ops[fork].a, kid = write_node(w, d->a, next);
-        w->targets[at] = kid;
-        w->targets[at + 1] = next;
+        uint32_t fork = add_fork(w, 2), kid = write_node(w, d->a, next);
+        set_fork(w, fork, kid, next);
         return fork;
     }
     if (d->max != GR_INF || d->min > 1) return write_counted(w, d, next);
-    uint32_t fork = add_fork(w, 2), at = w->ops[fork].a;
+    uint32_t fork = add_fork(w, 2);
     if (flags & GR_SAFE_CHAR) w->ops[fork].wild = flags & GR_STRING_CHAR ? WILD_STRING : WILD_SAFE;
     uint32_t body = write_node(w, d->a, fork);
-    w->targets[at] = body;
-    w->targets[at + 1] = next;
+    set_fork(w, fork, body, next);
     return d->min == 0 ? fork : body;
 }
 
@@ -201,8 +206,8 @@ static void write_edges(writer *w, const gr_dfa *d, uint32_t first, const uint32
                 c++;
             add_edge(w, lo, c, tick != NULL && place[to] == 0 ? tick[to] : enter[to]);
         }
-        w->ops[first + s].a = at;
-        w->ops[first + s].b = (uint32_t)w->n_edges - at;
+        w->ops[first + s].first = at;
+        w->ops[first + s].n = (uint32_t)w->n_edges - at;
     }
 }
 
@@ -217,10 +222,8 @@ static uint32_t *write_states(writer *w, const gr_dfa *d, uint32_t first, uint32
     for (uint32_t s = 1; s < d->n; s++) {
         enter[s] = first + s;
         if (!d->accept[s]) continue;
-        uint32_t fork = add_fork(w, 2), at = w->ops[fork].a;
-        w->targets[at] = first + s;
-        w->targets[at + 1] = next;
-        enter[s] = fork;
+        enter[s] = add_fork(w, 2);
+        set_fork(w, enter[s], first + s, next);
     }
     return enter;
 }
@@ -236,36 +239,39 @@ static uint32_t add_tick(writer *w, const gr_counted *k, uint32_t s, uint32_t lo
                          unsigned add)
 {
     uint32_t at = (uint32_t)w->n_targets;
-    add_target(w, k->hi[s] == GR_NONE && k->max != GR_INF ? 1 : k->lo[s]);
-    add_target(w, k->hi[s] == GR_NONE && k->max != GR_INF ? 0 : k->hi[s]);
-    return add_op(w, (gr_op){.kind = OP_TICK, .lo = (uint8_t)add, .a = to, .b = loop, .bit = at});
+    add_target(w, k->lo[s]); /* a dead state has GR_NONE here, which no count reaches */
+    add_target(w, k->hi[s]);
+    return add_op(
+        w, (gr_op){.kind = OP_TICK, .lo = (uint8_t)add, .to = to, .loop = loop, .bounds = at});
 }
 
-/* What masks may take for granted of the counts (mask.c). */
+/* Says what masks may take for granted of the counts (mask.c). State s is alive with the counts
+ * lo[s] to hi[s], and OP_TICK lets no other count in.
+ * - plain: with a count in [plain_lo, plain_hi] every state that can end is alive.
+ *   Two counts there differ only for a token that is long enough to pass plain_hi. If every lo is
+ *   0, two counts below min also differ only for a token that is long enough to reach min.
+ * - safe: safe characters lead from a safe state to safe states only. If each of these is alive
+ *   with 0 to safe_hi, a safe token survives exactly if the count plus its characters stays within
+ *   safe_hi. Otherwise no state of the automaton is wild, and masks walk the trie. */
 static void describe_counts(writer *w, const gr_counted *k, uint32_t first, gr_loop *l)
 {
     bool safe = true;
     l->plain_lo = k->min;
-    l->plain_hi = l->safe_hi = k->max;
+    l->plain_hi = k->max;
+    l->safe_hi = GR_NONE;
     l->lo_is_plain = true;
-    uint32_t safe_hi = GR_NONE;
     for (uint32_t s = 1; s < k->d->n; s++) {
-        bool is_safe = w->ops[first + s].wild == WILD_SAFE && k->place[s] == 0;
         if (k->lo[s] == GR_NONE) continue;
         if (k->lo[s] > l->plain_lo) l->plain_lo = k->lo[s];
         if (k->hi[s] < l->plain_hi) l->plain_hi = k->hi[s];
         if (k->lo[s] > 0) l->lo_is_plain = false;
-        if (!is_safe) continue;
-        if (safe_hi != GR_NONE && safe_hi != k->hi[s]) safe = false;
-        if (k->lo[s] > 0) safe = false;
-        safe_hi = k->hi[s];
+        if (w->ops[first + s].wild != WILD_SAFE || k->place[s] != 0) continue;
+        if (k->lo[s] > 0 || (l->safe_hi != GR_NONE && l->safe_hi != k->hi[s])) safe = false;
+        l->safe_hi = k->hi[s];
     }
-    l->safe_hi = safe_hi;
-    for (uint32_t s = 1; s < k->d->n; s++) {
-        gr_op *op = &w->ops[first + s];
-        if (op->wild == WILD_SAFE && k->max != GR_INF) op->wild = safe ? WILD_COUNT : WILD_NO;
-        if (op->wild == WILD_SAFE && !safe) op->wild = WILD_NO;
-    }
+    const uint8_t wild = !safe ? WILD_NO : k->max != GR_INF ? WILD_COUNT : WILD_SAFE;
+    for (uint32_t s = 1; s < k->d->n; s++)
+        if (w->ops[first + s].wild == WILD_SAFE) w->ops[first + s].wild = wild;
 }
 
 /* A counter is pushed before the first character; each edge checks that the end can be reached. */
@@ -275,7 +281,7 @@ static uint32_t write_counted_dfa(writer *w, const gr_counted *k, uint32_t next)
     uint32_t i = (uint32_t)w->n_loops, *tick = rose_gr_take(w->b, d->n * sizeof *tick);
     w->loops = rose_gr_grown(w->b, w->loops, w->n_loops, &w->cap_loops, sizeof *w->loops);
     w->n_loops++;
-    uint32_t leave = add_op(w, (gr_op){.kind = OP_LOOP, .b = i});
+    uint32_t leave = add_op(w, (gr_op){.kind = OP_LOOP, .loop = i});
     uint32_t first = (uint32_t)w->n_ops - 1, *enter = write_states(w, d, first, leave);
     gr_loop l = {.min = k->min, .max = k->max, .body = DEAD, .exit = next, .head = enter[1]};
     describe_counts(w, k, first, &l);
@@ -283,16 +289,17 @@ static uint32_t write_counted_dfa(writer *w, const gr_counted *k, uint32_t next)
     for (uint32_t s = 1; s < d->n; s++) {
         tick[s] = add_tick(w, k, s, i, enter[s], 1);
         enter[s] = add_tick(w, k, s, i, enter[s], 0);
-        w->ops[first + s].bit = i;
+        w->ops[first + s].counted = i;
     }
     write_edges(w, d, first, enter, tick, k->place);
-    return add_op(w, (gr_op){.kind = OP_ENTER, .b = i});
+    return add_op(w, (gr_op){.kind = OP_ENTER, .loop = i});
 }
 
 /* A call in the last place of a rule is a jump, so that right recursion needs no stack. */
 static uint32_t write_call(writer *w, uint32_t rule, uint32_t next)
 {
-    uint32_t op = next == RETURN ? add_fork(w, 1) : add_op(w, (gr_op){.kind = OP_CALL, .b = next});
+    uint32_t op =
+        next == RETURN ? add_fork(w, 1) : add_op(w, (gr_op){.kind = OP_CALL, .back = next});
     w->calls = rose_gr_grown(w->b, w->calls, w->n_calls, &w->cap_calls, sizeof *w->calls);
     w->calls[w->n_calls++] = (struct call){op, rule};
     return op;
@@ -313,49 +320,69 @@ static uint32_t write_needs(writer *w, const gr_members *m, uint32_t n_words)
     return table;
 }
 
-/* close | comma, then one member; each member marks its bit and comes back here. */
-static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
+/* Can the text of member j end? j == m->n: a member without a name of its own. */
+static bool member_ends(const writer *w, const gr_members *m, uint32_t j)
 {
-    uint32_t i = (uint32_t)w->n_keys, n = 0;
+    return j < m->n ? rose_gr_member_ends(m, j, w->productive) : w->productive[m->other];
+}
+
+/* Adds the table of an object; *n: members that OP_TAKE can choose from. */
+static uint32_t add_keys(writer *w, const gr_members *m, uint32_t *n)
+{
     const bool linked = m->needs != NULL || m->ordered;
     gr_keys k = {.n_words = (m->n + linked + 31) / 32,
                  .min = m->min,
                  .max = m->max,
                  .n = m->n,
+                 .required = (uint32_t)w->n_targets,
+                 .other = w->productive[m->other],
                  .linked = linked,
                  .ordered = m->ordered};
     k.n_frames = k.n_words + (m->min > 0 || m->max != GR_INF);
-    k.required = (uint32_t)w->n_targets;
-    k.other = w->productive[m->other];
+    *n = k.other;
     for (uint32_t j = 0; j < 2 * k.n_words; j++)
         add_target(w, 0);
     for (uint32_t j = 0; j < m->n; j++) {
-        if (m->required[j]) w->targets[k.required + j / 32] |= UINT32_C(1) << (j % 32);
-        if (rose_gr_member_ends(m, j, w->productive)) {
-            w->targets[k.required + k.n_words + j / 32] |= UINT32_C(1) << (j % 32);
-            n++;
-        }
+        uint32_t *word = w->targets + k.required + j / 32, bit = UINT32_C(1) << (j % 32);
+        if (m->required[j]) word[0] |= bit;
+        if (!member_ends(w, m, j)) continue;
+        word[k.n_words] |= bit;
+        ++*n;
     }
-    n += w->productive[m->other];
     if (linked) k.needs = write_needs(w, m, k.n_words);
     w->keys = rose_gr_grown(w->b, w->keys, w->n_keys, &w->cap_keys, sizeof *w->keys);
-    w->keys[w->n_keys++] = k;
+    w->keys[w->n_keys] = k;
+    return (uint32_t)w->n_keys++;
+}
+
+/* The members of an object, in any order. `begin`, `after` and `choose` are forks, m->comma and
+ * m->close are nodes. OP_TAKE refuses a member that is marked, OP_CLOSE an object that lacks one.
+ *
+ *     OPEN -> begin ----> choose --> TAKE 0 -> member 0 ---> after
+ *               |           ^ \----> TAKE n -> other ------> after
+ *               |           |                               |  |
+ *               |         comma <------- MORE <-------------+  |
+ *               +-> CLOSE <------------------------------------+
+ *                     \-> close -> next                        */
+static uint32_t write_keys(writer *w, const gr_members *m, uint32_t next)
+{
+    uint32_t n, i = add_keys(w, m, &n);
     uint32_t close = write_node(w, m->close, next);
-    close = add_op(w, (gr_op){.kind = OP_CLOSE, .a = close, .b = i});
-    uint32_t first = add_fork(w, 2), after = add_fork(w, 2), choose = add_fork(w, n);
-    uint32_t comma = write_node(w, m->comma, choose), at = w->ops[choose].a;
-    comma = add_op(w, (gr_op){.kind = OP_MORE, .a = comma, .b = i});
+    close = add_op(w, (gr_op){.kind = OP_CLOSE, .to = close, .keys = i});
+    uint32_t begin = add_fork(w, 2), after = add_fork(w, 2), choose = add_fork(w, n);
+    uint32_t comma = write_node(w, m->comma, choose), at = w->ops[choose].first;
+    uint32_t more = add_op(w, (gr_op){.kind = OP_MORE, .to = comma, .keys = i});
     for (uint32_t j = 0; j <= m->n; j++) {
-        gr_node kid = j < m->n ? m->kids[j] : m->other;
-        if (j < m->n ? !rose_gr_member_ends(m, j, w->productive) : !w->productive[kid]) continue;
-        uint32_t to = write_node(w, kid, after), bit = j < m->n || linked ? j : GR_NONE;
-        to = add_op(w, (gr_op){.kind = OP_TAKE, .a = to, .b = i, .bit = bit});
+        if (!member_ends(w, m, j)) continue;
+        gr_op take = {.kind = OP_TAKE, .keys = i};
+        take.to = write_node(w, j < m->n ? m->kids[j] : m->other, after);
+        take.member = j < m->n || w->keys[i].linked ? j : GR_NONE;
+        uint32_t to = add_op(w, take);
         w->targets[at++] = to;
     }
-    w->targets[w->ops[first].a] = w->targets[w->ops[after].a] = close;
-    w->targets[w->ops[first].a + 1] = choose;
-    w->targets[w->ops[after].a + 1] = comma;
-    return add_op(w, (gr_op){.kind = OP_OPEN, .a = first, .b = i});
+    set_fork(w, begin, close, choose);
+    set_fork(w, after, close, more);
+    return add_op(w, (gr_op){.kind = OP_OPEN, .to = begin, .keys = i});
 }
 
 static uint32_t write_node(writer *w, gr_node x, uint32_t next)
@@ -369,7 +396,7 @@ static uint32_t write_node(writer *w, gr_node x, uint32_t next)
     case NODE_BYTES:
         for (uint32_t i = d.n; i-- > 0;) {
             uint8_t c = b->bytes[d.a + i];
-            next = add_op(w, (gr_op){.kind = OP_RANGE, .lo = c, .hi = c, .a = next});
+            next = add_op(w, (gr_op){.kind = OP_RANGE, .lo = c, .hi = c, .to = next});
         }
         return next;
     case NODE_SET:
@@ -460,9 +487,9 @@ void rose_gr_program_make(gr_build *b, gr_node root, gr_program *out)
     for (size_t i = 0; i < w.n_calls; i++) {
         gr_op *op = &w.ops[w.calls[i].op];
         if (op->kind == OP_CALL)
-            op->a = entry[w.calls[i].rule];
+            op->to = entry[w.calls[i].rule];
         else
-            w.targets[op->a] = entry[w.calls[i].rule];
+            w.targets[op->first] = entry[w.calls[i].rule];
     }
     out->ops = keep(b, w.ops, w.n_ops, sizeof *w.ops);
     out->edges = keep(b, w.edges, w.n_edges, sizeof *w.edges);

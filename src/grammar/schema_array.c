@@ -1,5 +1,4 @@
-/* grammar/schema_array.c - arrays of a JSON schema, and values that are written out: enum, const.
- */
+/* grammar/schema_array.c - arrays of a JSON schema, and values written out: enum, const. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

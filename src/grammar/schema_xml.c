@@ -1,10 +1,8 @@
-/* grammar/schema_xml.c - the arguments of a tool call in the XML forms of XGrammar's json_schema
- * format. An object's properties are elements; a string is written as it is, without quotes, and
- * holds no end tag; any other value is JSON:
+/* grammar/schema_xml.c - the arguments of a tool call in Qwen's XML form, "style": "qwen_xml" of
+ * XGrammar's json_schema format. An object's properties are elements; a string is written as it is,
+ * without quotes, and holds no end tag; any other value is JSON:
  *
- *     qwen_xml      <parameter=city>Paris</parameter>
- *     minimax_xml   <parameter name="city">Paris</parameter>
- *     glm_xml       <arg_key>city</arg_key><arg_value>Paris</arg_value>
+ *     <parameter=city>Paris</parameter><parameter=days>3</parameter>
  *
  * One white space may stand at each border. Properties that the schema does not name are allowed
  * only if additionalProperties is given. Strings may have enum or const; pattern, format and
@@ -14,17 +12,8 @@
 
 #include "grammar/schema_internal.h"
 
-static const struct style {
-    const char *name, *before, *after, *open, *end;
-} styles[] = {
-    {"qwen_xml", "<parameter=", ">", "", "</parameter>"},
-    {"minimax_xml", "<parameter name=\"", "\">", "", "</parameter>"},
-    {"glm_xml", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
-};
-
 typedef struct xml {
     gr_build *b;
-    const struct style *style;
     gr_node space, raw; /* raw: any text without the end tag */
     gr_members m;
     gr_list pairs;
@@ -42,8 +31,7 @@ static void refuse_demands(xml *x, const gr_conj *c)
                                       "not supported for a string in an XML style");
 }
 
-/* The strings of enum and const as raw text; NEVER: there are none. *listed: one of both is there.
- */
+/* The strings of enum and const as raw text; NEVER: none. *listed: one of both is there. */
 static gr_node words_node(xml *x, const gr_conj *c, bool *listed)
 {
     gr_list l = {0};
@@ -105,10 +93,8 @@ static gr_node value_node(xml *x, gr_conj *c)
 static gr_node pair_node(xml *x, gr_node name, gr_node value)
 {
     gr_build *b = x->b;
-    gr_node open =
-        x->style->open[0] == '\0' ? GR_EMPTY : GR_SEQ(b, x->space, rose_gr_text(b, x->style->open));
-    return GR_SEQ(b, rose_gr_text(b, x->style->before), name, rose_gr_text(b, x->style->after),
-                  open, value, rose_gr_text(b, x->style->end), x->space);
+    return GR_SEQ(b, rose_gr_text(b, "<parameter="), name, rose_gr_text(b, ">"), value,
+                  rose_gr_text(b, "</parameter>"), x->space);
 }
 
 static bool is_required(const gr_conj *c, const char *name)
@@ -190,14 +176,11 @@ gr_node rose_gr_xml(gr_build *b, rose_json *schema, const char *name)
 {
     xml x = {.b = b};
     gr_conj c = {0};
-    for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++)
-        if (strcmp(styles[i].name, name) == 0) x.style = &styles[i];
-    if (x.style == NULL)
+    if (strcmp(name, "qwen_xml") != 0)
         rose_gr_fail(b, ROSE_E_UNSUPPORTED,
-                     "the style \"%s\" is not supported (json, qwen_xml, minimax_xml, glm_xml are)",
-                     name);
+                     "the style \"%s\" is not supported (json, qwen_xml are)", name);
     x.space = rose_gr_space(b);
-    x.raw = rose_gr_text_without(b, x.style->end);
+    x.raw = rose_gr_text_without(b, "</parameter>");
     rose_gr_schema_begin(b, schema);
     rose_gr_conj_add(b, &c, schema);
     if (c.n_groups > 0)

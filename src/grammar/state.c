@@ -5,9 +5,16 @@
  *     frame  = (parent frame, where to go on)   or (parent frame, loop, rounds so far)
  *                                               or (parent frame, keys, marks of members)
  *
+ * A grammar with recursion has no finite automaton, so all readings of the text are followed at
+ * once, each with a stack of its own. Stacks share their lower frames: a frame knows its parent.
+ * With `root ::= v` and `v ::= "[" v? "]"`, after the text "[":
+ *
+ *     0 (empty stack) <- frame 1 (go on at the end of root) <- frame 2 (go on at the outer "]")
+ *     state {("]", frame 1), ("[", frame 2)}
+ *
  * Frames and states are interned: equal ones have one id, so two texts that leave the same
- * possibilities share transitions and masks. Ids change only in rose_gr_clean, which keeps what
- * the living matchers need. */
+ * possibilities share transitions and masks. A transition is computed when a text first needs it.
+ * Ids change only in rose_gr_clean, which keeps what the living matchers need. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +91,10 @@ uint32_t rose_gr_frame(rose_grammar *g, uint32_t parent, uint32_t op, uint32_t c
     return s->n_frames++;
 }
 
-/* ---- closing: following ops that take no byte ---- */
+/* ---- closing: following ops that take no byte ----
+ *
+ * g->work is a stack of items to follow, g->found gets the items whose op takes a byte. A set of
+ * seen items ends loops of empty ops; a new stamp empties the set without touching it. */
 
 static bool push(rose_grammar *g, uint32_t op, uint32_t frame)
 {
@@ -160,7 +170,7 @@ static void note_wild(rose_grammar *g, gr_item x, uint8_t wild, uint32_t left)
 /* OP_LOOP: one more round, or the end of the loop. */
 static bool at_loop(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_loop *l = &g->p.loops[op->b];
+    const gr_loop *l = &g->p.loops[op->loop];
     gr_frame f = g->s.frames[x.frame];
     if (op->wild == WILD_SAFE)
         note_wild(g, x, WILD_SAFE, GR_INF);
@@ -172,35 +182,35 @@ static bool at_loop(rose_grammar *g, gr_item x, const gr_op *op)
 
 static bool at_next(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_loop *l = &g->p.loops[op->b];
+    const gr_loop *l = &g->p.loops[op->loop];
     gr_frame f = g->s.frames[x.frame];
     uint32_t most = l->max == GR_INF ? l->min : l->max;
     uint32_t count = f.count < most ? f.count + 1 : most;
-    return push(g, l->head, rose_gr_frame(g, f.parent, GR_COUNTER | op->b, count));
+    return push(g, l->head, rose_gr_frame(g, f.parent, GR_COUNTER | op->loop, count));
 }
 
 /* A step in a text whose characters are counted. */
 static bool at_tick(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_loop *l = &g->p.loops[op->b];
+    const gr_loop *l = &g->p.loops[op->loop];
     gr_frame f = g->s.frames[x.frame];
     uint32_t most = l->max == GR_INF ? l->min : l->max;
-    const uint32_t *bounds = g->p.targets + op->bit;
+    const uint32_t *bounds = g->p.targets + op->bounds;
     uint32_t count = f.count + op->lo;
     if (count > most && l->max == GR_INF) count = most;
     if (count < bounds[0] || count > bounds[1]) return true;
-    if (count == f.count) return push(g, op->a, x.frame);
-    return push(g, op->a, rose_gr_frame(g, f.parent, GR_COUNTER | op->b, count));
+    if (count == f.count) return push(g, op->to, x.frame);
+    return push(g, op->to, rose_gr_frame(g, f.parent, GR_COUNTER | op->loop, count));
 }
 
 /* A state of an automaton from which all safe tokens survive, or as many characters as are left. */
 static void note_edges(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_loop *l = op->wild == WILD_COUNT ? &g->p.loops[op->bit] : NULL;
-    if (l == NULL || l->max == GR_INF)
+    const uint32_t count = g->s.frames[x.frame].count;
+    if (op->wild != WILD_COUNT)
         note_wild(g, x, WILD_SAFE, GR_INF);
-    else if (g->s.frames[x.frame].count < l->safe_hi)
-        note_wild(g, x, WILD_COUNT, l->safe_hi - g->s.frames[x.frame].count);
+    else if (count < g->p.loops[op->counted].safe_hi)
+        note_wild(g, x, WILD_COUNT, g->p.loops[op->counted].safe_hi - count);
 }
 
 /* ---- members of an object that come in any order ---- */
@@ -221,13 +231,14 @@ static uint32_t word_at(const rose_grammar *g, uint32_t frame, uint32_t at)
     return g->s.frames[frame].count;
 }
 
+/* Pushes the frames of an object, all marks clear. An object nested too deep is a dead end. */
 static bool at_open(rose_grammar *g, gr_item x, const gr_op *op)
 {
     uint32_t f = x.frame;
     if (g->s.frames[f].depth >= g->opts.max_stack) return true;
-    for (uint32_t i = 0; i < g->p.keys[op->b].n_frames && f != GR_NONE; i++)
-        f = rose_gr_frame(g, f, GR_KEYS | op->b, 0);
-    return push(g, op->a, f);
+    for (uint32_t i = 0; i < g->p.keys[op->keys].n_frames && f != GR_NONE; i++)
+        f = rose_gr_frame(g, f, GR_KEYS | op->keys, 0);
+    return push(g, op->to, f);
 }
 
 /* ---- members that need others, or come in an order (gr_keys.linked) ---- */
@@ -303,17 +314,18 @@ static bool has_room(const rose_grammar *g, const gr_keys *k, uint32_t frame, ui
 
 static bool at_more(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_keys *k = &g->p.keys[op->b];
+    const gr_keys *k = &g->p.keys[op->keys];
     const uint32_t *able = g->p.targets + k->required + k->n_words;
     if (!has_room(g, k, x.frame, 1)) return true;
     if (k->linked && !more_linked(g, k, x.frame)) return true;
     if (!k->other && unmarked(g, x.frame, able, k->n_words) == 0) return true;
-    return push(g, op->a, x.frame);
+    return push(g, op->to, x.frame);
 }
 
+/* Counts and marks a member. Goes on only if the missing required members still have room. */
 static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_keys *k = &g->p.keys[op->b];
+    const gr_keys *k = &g->p.keys[op->keys];
     uint32_t f = x.frame;
     if (k->n_frames > k->n_words) {
         uint32_t count = word_at(g, f, k->n_words), most = k->max == GR_INF ? k->min : k->max;
@@ -324,23 +336,23 @@ static bool at_take(rose_grammar *g, gr_item x, const gr_op *op)
     uint32_t marks[LINKED_WORDS];
     if (k->linked) {
         read_marks(g, k, f, marks);
-        if (!take_linked(g, k, marks, op->bit)) return true;
-        f = with_word(g, f, op->bit / 32, marks[op->bit / 32]);
+        if (!take_linked(g, k, marks, op->member)) return true;
+        f = with_word(g, f, op->member / 32, marks[op->member / 32]);
         if (f == GR_NONE) return false;
-    } else if (op->bit != GR_NONE) {
-        uint32_t old = word_at(g, f, op->bit / 32), bit = UINT32_C(1) << (op->bit % 32);
+    } else if (op->member != GR_NONE) {
+        uint32_t old = word_at(g, f, op->member / 32), bit = UINT32_C(1) << (op->member % 32);
         if (old & bit) return true;
-        if ((f = with_word(g, f, op->bit / 32, old | bit)) == GR_NONE) return false;
+        if ((f = with_word(g, f, op->member / 32, old | bit)) == GR_NONE) return false;
     }
     const uint32_t missing = k->linked ? n_missing(g, k, marks, k->n)
                                        : unmarked(g, f, g->p.targets + k->required, k->n_words);
     if (!has_room(g, k, f, missing)) return true;
-    return push(g, op->a, f);
+    return push(g, op->to, f);
 }
 
 static bool at_close(rose_grammar *g, gr_item x, const gr_op *op)
 {
-    const gr_keys *k = &g->p.keys[op->b];
+    const gr_keys *k = &g->p.keys[op->keys];
     const uint32_t *required = g->p.targets + k->required;
     uint32_t f = x.frame, marks[LINKED_WORDS];
     if (k->linked) {
@@ -353,7 +365,7 @@ static bool at_close(rose_grammar *g, gr_item x, const gr_op *op)
         if (g->s.frames[f].count < k->min) return true;
         f = g->s.frames[f].parent;
     }
-    return push(g, op->a, f);
+    return push(g, op->to, f);
 }
 
 static bool follow(rose_grammar *g, gr_item x)
@@ -364,14 +376,15 @@ static bool follow(rose_grammar *g, gr_item x)
         return push(g, g->s.frames[x.frame].op, g->s.frames[x.frame].parent);
     case OP_FORK:
         if (op->wild != WILD_NO) note_wild(g, x, op->wild, GR_INF);
-        for (uint32_t i = op->b; i-- > 0;)
-            if (!push(g, g->p.targets[op->a + i], x.frame)) return false;
+        for (uint32_t i = op->n; i-- > 0;)
+            if (!push(g, g->p.targets[op->first + i], x.frame)) return false;
         return true;
     case OP_CALL:
         if (g->s.frames[x.frame].depth >= g->opts.max_stack) return true;
-        return push(g, op->a, rose_gr_frame(g, x.frame, op->b, 0));
+        return push(g, op->to, rose_gr_frame(g, x.frame, op->back, 0));
     case OP_ENTER:
-        return push(g, g->p.loops[op->b].head, rose_gr_frame(g, x.frame, GR_COUNTER | op->b, 0));
+        return push(g, g->p.loops[op->loop].head,
+                    rose_gr_frame(g, x.frame, GR_COUNTER | op->loop, 0));
     case OP_LOOP:
         return at_loop(g, x, op);
     case OP_NEXT:
@@ -508,10 +521,10 @@ uint32_t rose_gr_intern(rose_grammar *g, const gr_item *items, uint32_t n)
 static uint32_t take_byte(const gr_program *p, uint32_t at, uint8_t byte)
 {
     const gr_op *op = &p->ops[at];
-    if (op->kind == OP_RANGE) return byte >= op->lo && byte <= op->hi ? op->a : GR_NONE;
-    if (op->kind == OP_SET) return gr_set_has(&p->sets[op->b], byte) ? op->a : GR_NONE;
+    if (op->kind == OP_RANGE) return byte >= op->lo && byte <= op->hi ? op->to : GR_NONE;
+    if (op->kind == OP_SET) return gr_set_has(&p->sets[op->set], byte) ? op->to : GR_NONE;
     if (op->kind != OP_EDGES) return GR_NONE;
-    const gr_edge *e = p->edges + op->a, *end = e + op->b;
+    const gr_edge *e = p->edges + op->first, *end = e + op->n;
     for (; e < end && e->lo <= byte; e++)
         if (byte <= e->hi) return e->to;
     return GR_NONE;

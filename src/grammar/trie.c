@@ -158,7 +158,6 @@ static rose_status copy_tokens(rose_vocab_trie *v, const rose_vocab_token *token
         if (n > v->max_token) v->max_token = n;
         total += n;
     }
-    v->bytes = sizeof *v + total + v->n_ids * (sizeof *v->tokens + 3 * sizeof(uint32_t));
     return ROSE_OK;
 }
 
@@ -201,7 +200,6 @@ rose_status rose_vocab_trie_create(rose_vocab_trie **out, const rose_vocab_token
                                      : "grammar vocabulary: the tokens have 4 GiB or more of text");
         goto done;
     }
-    v->bytes += (v->all.n + v->unsafe.n + v->quoted.n) * sizeof(gr_trie_node);
     *out = v;
 done:
     free(scratch);
@@ -209,6 +207,24 @@ done:
         if (v != NULL) atomic_init(&v->refs, 1);
         rose_vocab_trie_unref(v);
     }
+    return st;
+}
+
+rose_status rose_vocab_trie_open(rose_vocab_trie **out, const rose_tokenizer *t, uint32_t n_ids,
+                                 const uint32_t *eos, size_t n_eos, rose_err *err)
+{
+    rose_vocab_token *tokens = calloc((size_t)n_ids + 1, sizeof *tokens);
+    *out = NULL;
+    if (tokens == NULL) return rose_fail(err, ROSE_E_NOMEM, "grammar vocabulary: out of memory");
+    for (uint32_t id = 0; id < n_ids; id++) {
+        size_t n;
+        const char *bytes = rose_tokenizer_token_bytes(t, id, &n);
+        if (bytes == NULL || rose_tokenizer_is_special(t, id) || n > ROSE_VOCAB_TOKEN_BYTES)
+            continue;
+        tokens[id] = (rose_vocab_token){bytes, (uint32_t)n};
+    }
+    rose_status st = rose_vocab_trie_create(out, tokens, n_ids, eos, n_eos, err);
+    free(tokens);
     return st;
 }
 
@@ -235,14 +251,4 @@ void rose_vocab_trie_unref(rose_vocab_trie *v)
     free(v->safe_ids);
     free(v->safe_end);
     free(v);
-}
-
-uint32_t rose_vocab_trie_ids(const rose_vocab_trie *v)
-{
-    return v->n_ids;
-}
-
-size_t rose_vocab_trie_bytes(const rose_vocab_trie *v)
-{
-    return v->bytes;
 }

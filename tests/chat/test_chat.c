@@ -131,7 +131,14 @@ static rose_status ask(const model *m, const rose_json *q, rose_template_text *t
         .continue_final_message = rose_json_is_true(rose_json_get(q, "continue")),
         .now_s = 1790000000,
         .utc = true};
-    return rose_chat_prompt(m->chat, m->enc, &in, text, ids, err);
+    rose_template_text own;
+    rose_status st = rose_chat_render(m->chat, &in, &own, err);
+    if (st == ROSE_OK) st = rose_chat_encode(m->enc, &own, ids, err);
+    if (text != NULL)
+        *text = own;
+    else
+        rose_template_text_free(&own);
+    return st;
 }
 
 static void expect_text(const model *m, const char *request, const char *want)

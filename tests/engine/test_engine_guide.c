@@ -618,7 +618,7 @@ static void run_slow(int mode, uint32_t gate_from)
         free(others[i]);
 }
 
-/* Many slow guides occupy one thread, so another guide goes on. */
+/* Many slow guides occupy the threads of slow guides, so another guide goes on. */
 static void run_many_slow(int mode, uint32_t gate_from)
 {
     enum { N = 4 };
@@ -637,7 +637,7 @@ static void run_many_slow(int mode, uint32_t gate_from)
         assert_int_equal(greq_submit(q[i], b.e, b.sink, NULL), ROSE_OK);
     greq_consume(b.sink, 1);
     rec_verify(&q[N - 1]->rec);
-    assert_int_equal(b.gate.n_waiting, 1);
+    assert_in_range(b.gate.n_waiting, 1, N - 1); /* one for eight CPUs */
     gate_open(&b.gate);
     greq_consume(b.sink, N - 1);
     for (uint32_t i = 0; i < N; i++) {

@@ -54,7 +54,7 @@ def ours(jobs, args, folder):
         run = subprocess.run([args.tool, folder, f.name] + ["ordered"] * args.schema_order, capture_output=True, text=True)
     lines = [json.loads(x) for x in run.stdout.splitlines()]
     if lines:
-        print(f"ours: vocabulary {lines[0]['vocabulary_ns'] / 1e6:.0f} ms, {lines[0]['vocabulary_bytes'] / 2**20:.1f} MiB")
+        print(f"ours: vocabulary {lines[0]['vocabulary_ns'] / 1e6:.0f} ms")
     if run.returncode != 0:
         print("ours: crashed:", run.stderr[-2000:])
     return [{"error": x.get("error"), "compile": x.get("compile_ns", 0) / 1e3, "first": x.get("first_ns", 0) / 1e3,

@@ -105,15 +105,14 @@ static void xml_styles(void **state)
          {"", "<parameter=n>1</parameter>", "<parameter=a>x</parameter><parameter=b>1</parameter>",
           "<parameter=a>x</parameter><parameter=n>x</parameter>",
           "<parameter=a>x</parameter><parameter=a>x</parameter>"}},
-        {XML("minimax_xml", "\"a\": {\"enum\": [\"p q\", 7]}"),
-         {"<parameter name=\"a\">p q</parameter>", "<parameter name=\"a\">7</parameter>"},
-         {"<parameter name=\"a\">\"p q\"</parameter>", "<parameter name=\"a\">p</parameter>"}},
-        {XML("glm_xml",
+        {XML("qwen_xml", "\"a\": {\"enum\": [\"p q\", 7]}"),
+         {"<parameter=a>p q</parameter>", "<parameter=a>7</parameter>"},
+         {"<parameter=a>\"p q\"</parameter>", "<parameter=a>p</parameter>"}},
+        {XML("qwen_xml",
              "\"a\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", \"items\": "
              "{\"enum\": [\"z\"]}}]}"),
-         {"<arg_key>a</arg_key>\n<arg_value>t</arg_value>",
-          "<arg_key>a</arg_key><arg_value>[\"z\"]</arg_value>"},
-         {"<arg_key>b</arg_key><arg_value>t</arg_value>", "<arg_key>a</arg_key>t"}},
+         {"<parameter=a>\nt</parameter>", "<parameter=a>[\"z\"]</parameter>"},
+         {"<parameter=b>t</parameter>", "<parameter=a></parameter>t"}},
         {XML("qwen_xml",
              "\"a\": {\"$ref\": \"#/$defs/x\"}}, \"additionalProperties\": {\"type\": "
              "\"null\"}, \"$defs\": {\"x\": {\"type\": \"object\", \"properties\": {\"k\": "

@@ -44,8 +44,7 @@ static void bad_vocabularies(void **state)
     assert_null(t);
     assert_non_null(strstr(err.msg, "eos id 1"));
     assert_int_equal(rose_vocab_trie_create(&t, &one, 1, NULL, 0, &err), ROSE_OK);
-    assert_int_equal(rose_vocab_trie_ids(t), 1);
-    assert_true(rose_vocab_trie_bytes(t) > 0);
+    assert_int_equal(t->n_ids, 1);
     rose_vocab_trie_unref(t);
     assert_int_equal(rose_vocab_trie_create(&t, NULL, 0, NULL, 0, &err), ROSE_OK);
     rose_vocab_trie_unref(t);
@@ -860,7 +859,7 @@ static void destroyed_meanwhile(void **state)
     rose_matcher_destroy(c);
     assert_ptr_equal(atomic_load(&g->gone), c);
     pthread_mutex_unlock(&g->lock);
-    assert_true(rose_vocab_trie_ids(v) <= 32 * 64);
+    assert_true(v->n_ids <= 32 * 64);
     assert_int_equal(rose_matcher_mask(a, words, NULL), ROSE_OK);
     assert_null(atomic_load(&g->gone));
     assert_ptr_equal(g->matchers, a);

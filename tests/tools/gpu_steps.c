@@ -75,10 +75,9 @@ static double run_step(bench *b, int way, const rose_batch *batch)
 static rose_batch make_batch(bench *b, uint32_t seq, uint32_t n, uint32_t pos, uint32_t n_rows)
 {
     for (uint32_t i = 0; i < n; i++) {
-        b->seqs[i] = (rose_batch_seq){.first = i * n_rows,
-                                      .n = n_rows,
-                                      .pos = pos,
-                                      .table = {b->pages + (size_t)(seq + i) * b->stride}};
+        b->seqs[i] = (rose_batch_seq){.first = i * n_rows, .n = n_rows, .pos = pos};
+        for (uint32_t k = 0; k < ROSE_MAX_POOLS; k++)
+            b->seqs[i].table[k] = b->pages + (size_t)(seq + i) * b->stride;
         b->outs[i].row = (i + 1) * n_rows - 1;
         b->outs[i].pos = pos + n_rows;
     }
@@ -280,6 +279,13 @@ static void open_backend(bench *b, int way, const char *dir, const char *dtype)
         die("model", &err);
     if (m->arch.max_positions > STEP_TOKENS) o.max_model_len = STEP_TOKENS;
     if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
+    /* whole contexts in every pool, as all have the same tables */
+    const uint64_t first = o.kv_pages;
+    for (uint32_t k = 1; k < plan.n_pools; k++)
+        while (plan.pools[k].n_blocks < first) {
+            o.kv_pages += (uint32_t)first;
+            if (b->ops->plan(m, &o, &plan, &err) != ROSE_OK) die("plan", &err);
+        }
     uint64_t planned = rose_now_ns();
     if (b->ops->open(&b->ctx[way], m, &o, &plan, &err) != ROSE_OK) die("open", &err);
     fprintf(stderr, "model and plan %.0f ms, open %.0f ms (weights, KV, graphs), %.0f MiB\n",

@@ -39,7 +39,7 @@ static double score_window(const rose_backend_ops *ops, void *ctx, const uint32_
     static rose_output_rules rules[WINDOW];
     static uint32_t pages[N_PAGES];
     static rose_batch_out outs[WINDOW];
-    const rose_batch_seq seq = {.n = n, .table = {pages}};
+    const rose_batch_seq seq = {.n = n, .table = {pages, pages, pages, pages}};
     rose_err err = {""};
     rose_step_result result;
     uint64_t ticket;
