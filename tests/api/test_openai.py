@@ -737,6 +737,7 @@ def test_switches(want):
             check(f"same stream with {' '.join(options)}", stream_signature(s) == want)
             test_client_leaves(s)
     with Server("--served-model-name", "org/m \"1\"", "gpt-4o,b", "--max-n", "2") as s:
+        r = s.post("/v1/completions", {"prompt": "x", "foo": 1, "logprobs": 3, "max_tokens": 2})
         check("--served-model-name", r.json()["model"] == 'org/m "1"' and
               s.client.models.retrieve('org/m "1"').id == 'org/m "1"')
         check("several names are listed", [m.id for m in s.client.models.list()] == ['org/m "1"', "gpt-4o", "b"])

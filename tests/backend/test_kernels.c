@@ -175,7 +175,7 @@ static bool in_the_grid(uint32_t k, uint32_t n, uint32_t m)
 
 static void test_matmul(const rose_cpu_kernels *ref, const rose_cpu_kernels *t, rose_format type)
 {
-    static const char *const names[] = {"f32", "bf16", "i8"};
+    static const char *const names[] = {[ROSE_F32] = "f32", [ROSE_BF16] = "bf16", [ROSE_I8] = "i8"};
     const bool bf16 = type != ROSE_F32;
     static const uint32_t ks[] = {1, 15, 31, 32, 33, 64, 96, 288, 768, 3072};
     static const uint32_t ns[] = {1, 15, 16, 17, 48, 100, 272};

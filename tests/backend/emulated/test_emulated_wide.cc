@@ -59,8 +59,10 @@ KERNELS(DECLARE)
 #undef DECLARE
 }
 
+static_assert(ROSE_F16 == 1 && ROSE_BF16 == 2, "places in run[]");
 static const rose_gemm_kernel g_kernels[] = {
-#define LINE(id, e) {.name = #id, .ends = e, .run = {rose_gemm_##id##_f16, rose_gemm_##id##_bf16}},
+#define LINE(id, e)                                                                                \
+    {.name = #id, .ends = e, .run = {nullptr, rose_gemm_##id##_f16, rose_gemm_##id##_bf16}},
     KERNELS(LINE)
 #undef LINE
 };
