@@ -83,7 +83,7 @@ typedef struct rose_decoder_defaults {
     bool reads_attn_bias;   /* attention_bias: of q, k, v and the output */
     bool reads_mlp_bias;    /* mlp_bias */
     bool qk_norm;
-    rose_norms norms;   /* 0: before mixer and MLP */
+    rose_norms norms;   /* model.h: before, after or around mixer and MLP; 0: before both */
     bool norm_plus_one; /* norms multiply by 1 + w; the converter to GGUF adds the 1 */
     bool gelu;          /* gates are ROSE_ACT_GELU_TANH where config.json is silent; else SiLU */
     bool scaled_embed;  /* the embedding is multiplied by sqrt(hidden_size) */

@@ -315,12 +315,13 @@ static rose_json *add_decoder_json(rose_json *root, const rose_arch *a)
     if (root == NULL || a->pos != ROSE_POS_ROPE) return root;
     if (full == NULL) full = &k->mixer.rope;
     rose_json *more = rose_json_pack(
-        "{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:f,s:f,s:f}", "rope", rope_json(full), "rope_sliding",
-        rope_json(n.slides != NULL ? n.slides : full), "window", (int64_t)n.window,
+        "{s:o,s:o,s:I,s:I,s:I,s:b,s:b,s:b,s:I,s:f,s:f,s:f}", "rope", rope_json(full),
+        "rope_sliding", rope_json(n.slides != NULL ? n.slides : full), "window", (int64_t)n.window,
         "sliding_layers", (int64_t)n.sliding, "layers_without_rope", (int64_t)n.still, "qk_norm",
         k->mixer.qk_norm ? 1 : 0, "mlp_gated", k->mlp.gated ? 1 : 0, "norm_plus_one",
-        a->norm_plus_one ? 1 : 0, "embed_scale", (double)a->embed_scale, "attn_softcap",
-        (double)k->mixer.softcap, "logit_softcap", (double)a->logit_softcap);
+        a->norm_plus_one ? 1 : 0, "norms_after", (int64_t)rose_norms_after(&k->norms),
+        "embed_scale", (double)a->embed_scale, "attn_softcap", (double)k->mixer.softcap,
+        "logit_softcap", (double)a->logit_softcap);
     if (more == NULL || rose_json_update(root, more) != 0) {
         rose_json_decref(root);
         root = NULL;
