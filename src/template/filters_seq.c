@@ -2,10 +2,6 @@
  * jinja2 work through all items at once here. Their result can be read once, as in jinja2. */
 #include "template/template_internal.h"
 
-#define FILTER(name)                                                                               \
-    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
-#define UNUSED (void)t, (void)v, (void)arg, (void)raw
-
 static bool given(tpl_value v)
 {
     return v.kind != TPL_MISSING && v.kind != TPL_NONE;
@@ -106,15 +102,14 @@ static tpl_value ordered(rose_tpl *t, const tpl_value *items, const tpl_value *k
 }
 
 /* sort(reverse, case_sensitive, attribute) */
-FILTER(sort)
+static tpl_value sort(const tpl_in *in)
 {
     size_t n;
-    const tpl_value *items = rose_tpl_items(t, v, &n);
-    tpl_value *keys = rose_tpl_array(t, n, sizeof *keys);
-    UNUSED;
+    const tpl_value *items = rose_tpl_items(in->t, in->v, &n);
+    tpl_value *keys = rose_tpl_array(in->t, n, sizeof *keys);
     for (size_t i = 0; i < n; i++)
-        keys[i] = sort_key(t, items[i], arg[2], rose_tpl_truth(arg[1]));
-    return ordered(t, items, keys, n, rose_tpl_truth(arg[0]), v.mark);
+        keys[i] = sort_key(in->t, items[i], in->arg[2], rose_tpl_truth(in->arg[1]));
+    return ordered(in->t, items, keys, n, rose_tpl_truth(in->arg[0]), in->v.mark);
 }
 
 static tpl_value pair_of(rose_tpl *t, const tpl_pair *p, uint8_t mark)
@@ -133,109 +128,102 @@ static const tpl_dict *want_dict(rose_tpl *t, tpl_value v)
 }
 
 /* dictsort(case_sensitive, by, reverse) */
-FILTER(dictsort)
+static tpl_value dictsort(const tpl_in *in)
 {
-    const tpl_dict *d = want_dict(t, v);
-    tpl_value *keys = rose_tpl_array(t, d->n, sizeof *keys);
-    tpl_value *items = rose_tpl_array(t, d->n, sizeof *items);
-    bool by_value = arg[1].kind == TPL_STR && rose_tpl_text_is(arg[1].u.str, "value");
-    UNUSED;
-    if (arg[1].kind != TPL_MISSING && !by_value &&
-        !(arg[1].kind == TPL_STR && rose_tpl_text_is(arg[1].u.str, "key")))
-        rose_tpl_fail(t, "dictsort sorts by key or value");
+    const tpl_dict *d = want_dict(in->t, in->v);
+    tpl_value *keys = rose_tpl_array(in->t, d->n, sizeof *keys);
+    tpl_value *items = rose_tpl_array(in->t, d->n, sizeof *items);
+    bool by_value = in->arg[1].kind == TPL_STR && rose_tpl_text_is(in->arg[1].u.str, "value");
+    if (in->arg[1].kind != TPL_MISSING && !by_value &&
+        !(in->arg[1].kind == TPL_STR && rose_tpl_text_is(in->arg[1].u.str, "key")))
+        rose_tpl_fail(in->t, "dictsort sorts by key or value");
     for (size_t i = 0; i < d->n; i++) {
         tpl_value k = by_value ? d->pairs[i].value : d->pairs[i].key;
-        keys[i] = rose_tpl_truth(arg[0]) ? k : rose_tpl_fold_case(t, k);
-        items[i] = pair_of(t, &d->pairs[i], v.mark);
+        keys[i] = rose_tpl_truth(in->arg[0]) ? k : rose_tpl_fold_case(in->t, k);
+        items[i] = pair_of(in->t, &d->pairs[i], in->v.mark);
     }
-    return ordered(t, items, keys, d->n, rose_tpl_truth(arg[2]), v.mark);
+    return ordered(in->t, items, keys, d->n, rose_tpl_truth(in->arg[2]), in->v.mark);
 }
 
-FILTER(items)
+static tpl_value items(const tpl_in *in)
 {
-    size_t n = v.kind == TPL_DICT ? v.u.dict->n : 0;
-    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
-    UNUSED;
-    out.u.seq->broken = v.kind != TPL_DICT && v.kind != TPL_UNDEF;
+    size_t n = in->v.kind == TPL_DICT ? in->v.u.dict->n : 0;
+    tpl_value out = rose_tpl_seq_new(in->t, TPL_GEN, n, in->v.mark);
+    out.u.seq->broken = in->v.kind != TPL_DICT && in->v.kind != TPL_UNDEF;
     for (size_t i = 0; i < n; i++)
-        out.u.seq->items[i] = pair_of(t, &v.u.dict->pairs[i], v.mark);
+        out.u.seq->items[i] = pair_of(in->t, &in->v.u.dict->pairs[i], in->v.mark);
     return out;
 }
 
-FILTER(list)
+static tpl_value list(const tpl_in *in)
 {
     size_t n;
-    tpl_value *all = rose_tpl_items(t, v, &n);
-    UNUSED;
-    return rose_tpl_seq_of(t, TPL_LIST, all, n, v.mark);
+    tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    return rose_tpl_seq_of(in->t, TPL_LIST, all, n, in->v.mark);
 }
 
-FILTER(join)
+static tpl_value join(const tpl_in *in)
 {
     size_t n;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
-    const tpl_text *by = arg[0].kind == TPL_MISSING ? NULL : rose_tpl_to_text(t, arg[0]);
-    tpl_buf b = {.t = t};
-    UNUSED;
+    const tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    const tpl_text *by =
+        in->arg[0].kind == TPL_MISSING ? NULL : rose_tpl_to_text(in->t, in->arg[0]);
+    tpl_buf b = {.t = in->t};
     for (size_t i = 0; i < n; i++) {
         if (i > 0 && by != NULL) rose_tpl_put_text(&b, by);
-        rose_tpl_put_text(&b, rose_tpl_to_text(t, rose_tpl_path(t, all[i], arg[1])));
+        rose_tpl_put_text(&b, rose_tpl_to_text(in->t, rose_tpl_path(in->t, all[i], in->arg[1])));
     }
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
-FILTER(first)
+static tpl_value first(const tpl_in *in)
 {
     size_t n;
     tpl_value *all;
-    UNUSED;
-    if (v.kind == TPL_GEN) {
-        tpl_seq *s = v.u.seq;
+    if (in->v.kind == TPL_GEN) {
+        tpl_seq *s = in->v.u.seq;
         if (s->cursor < s->n) return s->items[s->cursor++];
-        rose_tpl_items(t, v, &n); /* fails if it is broken */
-        return rose_tpl_undef(t, "No first item, sequence was empty.");
+        rose_tpl_items(in->t, in->v, &n); /* fails if it is broken */
+        return rose_tpl_undef(in->t, "No first item, sequence was empty.");
     }
-    all = rose_tpl_items(t, v, &n);
-    return n > 0 ? all[0] : rose_tpl_undef(t, "No first item, sequence was empty.");
+    all = rose_tpl_items(in->t, in->v, &n);
+    return n > 0 ? all[0] : rose_tpl_undef(in->t, "No first item, sequence was empty.");
 }
 
-FILTER(last)
+static tpl_value last(const tpl_in *in)
 {
     size_t n;
     const tpl_value *all;
-    UNUSED;
-    if (v.kind == TPL_GEN) rose_tpl_fail(t, "a generator cannot be reversed");
-    all = rose_tpl_items(t, v, &n);
-    return n > 0 ? all[n - 1] : rose_tpl_undef(t, "No last item, sequence was empty.");
+    if (in->v.kind == TPL_GEN) rose_tpl_fail(in->t, "a generator cannot be reversed");
+    all = rose_tpl_items(in->t, in->v, &n);
+    return n > 0 ? all[n - 1] : rose_tpl_undef(in->t, "No last item, sequence was empty.");
 }
 
-FILTER(reverse)
+static tpl_value reverse(const tpl_in *in)
 {
     const tpl_value minus = rose_tpl_int(-1, TPL_TEMPLATE);
     const tpl_value part[3] = {{.kind = TPL_MISSING}, {.kind = TPL_MISSING}, minus};
     size_t n;
-    UNUSED;
-    if (v.kind == TPL_STR) return rose_tpl_slice(t, v, part);
-    bool was_gen = v.kind == TPL_GEN;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
-    tpl_value out = rose_tpl_seq_new(t, was_gen ? TPL_LIST : TPL_GEN, n, v.mark);
+    if (in->v.kind == TPL_STR) return rose_tpl_slice(in->t, in->v, part);
+    bool was_gen = in->v.kind == TPL_GEN;
+    const tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    tpl_value out = rose_tpl_seq_new(in->t, was_gen ? TPL_LIST : TPL_GEN, n, in->v.mark);
     for (size_t i = 0; i < n; i++)
         out.u.seq->items[i] = all[n - 1 - i];
     return out;
 }
 
 /* unique(case_sensitive, attribute) */
-FILTER(unique)
+static tpl_value unique(const tpl_in *in)
 {
     size_t n, kept = 0;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
-    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, n, v.mark);
-    tpl_value seen = rose_tpl_dict_new(t, TPL_TEMPLATE);
-    UNUSED;
+    const tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    tpl_value out = rose_tpl_seq_new(in->t, TPL_GEN, n, in->v.mark);
+    tpl_value seen = rose_tpl_dict_new(in->t, TPL_TEMPLATE);
     for (size_t i = 0; i < n; i++) {
-        tpl_value key = key_of(t, all[i], arg[1], rose_tpl_truth(arg[0]));
+        tpl_value key = key_of(in->t, all[i], in->arg[1], rose_tpl_truth(in->arg[0]));
         size_t before = seen.u.dict->n;
-        rose_tpl_dict_put(t, seen.u.dict, key, key);
+        rose_tpl_dict_put(in->t, seen.u.dict, key, key);
         if (seen.u.dict->n > before) out.u.seq->items[kept++] = all[i];
     }
     out.u.seq->n = kept;
@@ -257,48 +245,44 @@ static tpl_value extreme(rose_tpl *t, tpl_value v, const tpl_value *arg, bool ma
     return all[best];
 }
 
-FILTER(min)
+static tpl_value min(const tpl_in *in)
 {
-    UNUSED;
-    return extreme(t, v, arg, false);
+    return extreme(in->t, in->v, in->arg, false);
 }
 
-FILTER(max)
+static tpl_value max(const tpl_in *in)
 {
-    UNUSED;
-    return extreme(t, v, arg, true);
+    return extreme(in->t, in->v, in->arg, true);
 }
 
 /* sum(attribute, start) */
-FILTER(sum)
+static tpl_value sum(const tpl_in *in)
 {
     size_t n;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
-    tpl_value out = arg[1].kind == TPL_MISSING ? rose_tpl_int(0, TPL_TEMPLATE) : arg[1];
-    UNUSED;
-    if (out.kind == TPL_STR) rose_tpl_fail(t, "sum cannot add strings");
+    const tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    tpl_value out = in->arg[1].kind == TPL_MISSING ? rose_tpl_int(0, TPL_TEMPLATE) : in->arg[1];
+    if (out.kind == TPL_STR) rose_tpl_fail(in->t, "sum cannot add strings");
     for (size_t i = 0; i < n; i++)
-        out = rose_tpl_binary(t, OP_ADD, out, rose_tpl_path(t, all[i], arg[0]));
+        out = rose_tpl_binary(in->t, OP_ADD, out, rose_tpl_path(in->t, all[i], in->arg[0]));
     return out;
 }
 
 /* batch(linecount, fill_with) */
-FILTER(batch)
+static tpl_value batch(const tpl_in *in)
 {
     size_t n, rows;
-    int64_t size = rose_tpl_index(t, arg[0], "linecount");
-    tpl_value *all = rose_tpl_items(t, v, &n);
-    UNUSED;
-    if (size < 1) rose_tpl_fail(t, "batch needs a positive number of items");
+    int64_t size = rose_tpl_index(in->t, in->arg[0], "linecount");
+    tpl_value *all = rose_tpl_items(in->t, in->v, &n);
+    if (size < 1) rose_tpl_fail(in->t, "batch needs a positive number of items");
     rows = (n + (size_t)size - 1) / (size_t)size;
-    tpl_value out = rose_tpl_seq_new(t, TPL_GEN, rows, v.mark);
+    tpl_value out = rose_tpl_seq_new(in->t, TPL_GEN, rows, in->v.mark);
     for (size_t i = 0; i < rows; i++) {
         size_t from = i * (size_t)size;
         size_t have = n - from < (size_t)size ? n - from : (size_t)size;
-        size_t len = given(arg[1]) ? (size_t)size : have;
-        tpl_value row = rose_tpl_seq_new(t, TPL_LIST, len, v.mark);
+        size_t len = given(in->arg[1]) ? (size_t)size : have;
+        tpl_value row = rose_tpl_seq_new(in->t, TPL_LIST, len, in->v.mark);
         for (size_t k = 0; k < len; k++)
-            row.u.seq->items[k] = k < have ? all[from + k] : arg[1];
+            row.u.seq->items[k] = k < have ? all[from + k] : in->arg[1];
         out.u.seq->items[i] = row;
     }
     return out;
@@ -330,23 +314,22 @@ static tpl_value map_one(rose_tpl *t, tpl_value v, const tpl_args *raw, const tp
     return out.kind == TPL_UNDEF && standby.kind != TPL_NONE ? standby : out;
 }
 
-FILTER(map)
+static tpl_value map(const tpl_in *in)
 {
     size_t n;
     const tpl_value *all;
     const tpl_builtin *filter = NULL;
-    tpl_args rest = *raw;
+    tpl_args rest = *in->raw;
     tpl_value out;
-    UNUSED;
-    if (!lazy_items(t, v, &all, &n, &out)) return out;
-    if (n > 0 && raw->n > 0) {
-        if ((filter = rose_tpl_filter_find(name_of(t, raw->pos[0]))) == NULL)
-            rose_tpl_fail(t, "map names a filter that does not exist");
-        rest.pos = raw->pos + 1;
-        rest.n = raw->n - 1;
+    if (!lazy_items(in->t, in->v, &all, &n, &out)) return out;
+    if (n > 0 && in->raw->n > 0) {
+        if ((filter = rose_tpl_filter_find(name_of(in->t, in->raw->pos[0]))) == NULL)
+            rose_tpl_fail(in->t, "map names a filter that does not exist");
+        rest.pos = in->raw->pos + 1;
+        rest.n = in->raw->n - 1;
     }
     for (size_t i = 0; i < n; i++)
-        out.u.seq->items[i] = map_one(t, all[i], raw, filter, &rest);
+        out.u.seq->items[i] = map_one(in->t, all[i], in->raw, filter, &rest);
     return out;
 }
 
@@ -374,37 +357,32 @@ static tpl_value choose(rose_tpl *t, tpl_value v, const tpl_args *raw, bool by_a
     return out;
 }
 
-FILTER(select_items)
+static tpl_value select_items(const tpl_in *in)
 {
-    UNUSED;
-    return choose(t, v, raw, false, true);
+    return choose(in->t, in->v, in->raw, false, true);
 }
 
-FILTER(reject)
+static tpl_value reject(const tpl_in *in)
 {
-    UNUSED;
-    return choose(t, v, raw, false, false);
+    return choose(in->t, in->v, in->raw, false, false);
 }
 
-FILTER(selectattr)
+static tpl_value selectattr(const tpl_in *in)
 {
-    UNUSED;
-    return choose(t, v, raw, true, true);
+    return choose(in->t, in->v, in->raw, true, true);
 }
 
-FILTER(rejectattr)
+static tpl_value rejectattr(const tpl_in *in)
 {
-    UNUSED;
-    return choose(t, v, raw, true, false);
+    return choose(in->t, in->v, in->raw, true, false);
 }
 
-FILTER(attr)
+static tpl_value attr(const tpl_in *in)
 {
-    UNUSED;
-    const tpl_text *name = name_of(t, arg[0]);
-    if (v.kind == TPL_DICT && rose_tpl_method(v, name) == NULL)
-        return rose_tpl_undef(t, "dict has no attribute of that name");
-    return rose_tpl_attr(t, v, name);
+    const tpl_text *name = name_of(in->t, in->arg[0]);
+    if (in->v.kind == TPL_DICT && rose_tpl_method(in->v, name) == NULL)
+        return rose_tpl_undef(in->t, "dict has no attribute of that name");
+    return rose_tpl_attr(in->t, in->v, name);
 }
 
 const tpl_builtin *rose_tpl_filter_seq_find(const tpl_text *name)

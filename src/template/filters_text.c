@@ -7,10 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define FILTER(name)                                                                               \
-    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
-#define UNUSED (void)t, (void)v, (void)arg, (void)raw
-
 static const tpl_text *text(rose_tpl *t, tpl_value v)
 {
     return rose_tpl_to_text(t, v);
@@ -21,55 +17,49 @@ static bool given(tpl_value v)
     return v.kind != TPL_MISSING;
 }
 
-FILTER(upper)
+static tpl_value upper(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_upper(t, text(t, v)));
+    return rose_tpl_str(rose_tpl_upper(in->t, text(in->t, in->v)));
 }
 
-FILTER(lower)
+static tpl_value lower(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_lower(t, text(t, v)));
+    return rose_tpl_str(rose_tpl_lower(in->t, text(in->t, in->v)));
 }
 
-FILTER(title)
+static tpl_value title(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_title_filter(t, text(t, v)));
+    return rose_tpl_str(rose_tpl_title_filter(in->t, text(in->t, in->v)));
 }
 
-FILTER(capitalize)
+static tpl_value capitalize(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_capitalize(t, text(t, v)));
+    return rose_tpl_str(rose_tpl_capitalize(in->t, text(in->t, in->v)));
 }
 
-FILTER(string)
+static tpl_value string(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(text(t, v));
+    return rose_tpl_str(text(in->t, in->v));
 }
 
-FILTER(trim)
+static tpl_value trim(const tpl_in *in)
 {
     const tpl_text *chars = NULL;
-    UNUSED;
-    if (given(arg[0]) && arg[0].kind != TPL_NONE) {
-        if (arg[0].kind != TPL_STR) rose_tpl_fail(t, "trim takes a string");
-        chars = arg[0].u.str;
+    if (given(in->arg[0]) && in->arg[0].kind != TPL_NONE) {
+        if (in->arg[0].kind != TPL_STR) rose_tpl_fail(in->t, "trim takes a string");
+        chars = in->arg[0].u.str;
     }
-    return rose_tpl_str(rose_tpl_strip(t, text(t, v), chars, TPL_LEFT | TPL_RIGHT));
+    return rose_tpl_str(rose_tpl_strip(in->t, text(in->t, in->v), chars, TPL_LEFT | TPL_RIGHT));
 }
 
-FILTER(replace)
+static tpl_value replace(const tpl_in *in)
 {
-    tpl_value args[3] = {rose_tpl_str(text(t, arg[0])), rose_tpl_str(text(t, arg[1])), arg[2]};
-    tpl_args call = {.pos = args, .n = given(arg[2]) && arg[2].kind != TPL_NONE ? 3 : 2};
+    tpl_value args[3] = {rose_tpl_str(text(in->t, in->arg[0])),
+                         rose_tpl_str(text(in->t, in->arg[1])), in->arg[2]};
+    tpl_args call = {.pos = args, .n = given(in->arg[2]) && in->arg[2].kind != TPL_NONE ? 3 : 2};
     const tpl_text name = {.s = "replace", .n = 7};
-    tpl_value self = rose_tpl_str(text(t, v));
-    UNUSED;
-    return rose_tpl_call_builtin(t, rose_tpl_method(self, &name), self, &call);
+    tpl_value self = rose_tpl_str(text(in->t, in->v));
+    return rose_tpl_call_builtin(in->t, rose_tpl_method(self, &name), self, &call);
 }
 
 /* ---- indent ---- */
@@ -94,18 +84,18 @@ static const tpl_text *indention(rose_tpl *t, tpl_value width)
 }
 
 /* indent(width, first, blank): lines are split as Python's splitlines does, joined by "\n". */
-FILTER(indent)
+static tpl_value indent(const tpl_in *in)
 {
-    tpl_buf b = {.t = t}, line = {.t = t};
-    const tpl_text *by = indention(t, arg[0]);
-    bool blank = rose_tpl_truth(arg[2]);
-    UNUSED;
-    rose_tpl_want_defined(t, v);
-    if (v.kind != TPL_STR) rose_tpl_fail(t, "indent takes a string, not %s", rose_tpl_kind_name(v));
-    rose_tpl_put_text(&line, v.u.str);
+    tpl_buf b = {.t = in->t}, line = {.t = in->t};
+    const tpl_text *by = indention(in->t, in->arg[0]);
+    bool blank = rose_tpl_truth(in->arg[2]);
+    rose_tpl_want_defined(in->t, in->v);
+    if (in->v.kind != TPL_STR)
+        rose_tpl_fail(in->t, "indent takes a string, not %s", rose_tpl_kind_name(in->v));
+    rose_tpl_put_text(&line, in->v.u.str);
     rose_tpl_puts(&line, "\n", TPL_TEMPLATE);
-    const tpl_seq *lines = lines_of(t, rose_tpl_buf_text(&line)).u.seq;
-    if (rose_tpl_truth(arg[1])) rose_tpl_put_text(&b, by);
+    const tpl_seq *lines = lines_of(in->t, rose_tpl_buf_text(&line)).u.seq;
+    if (rose_tpl_truth(in->arg[1])) rose_tpl_put_text(&b, by);
     for (size_t i = 0; i < lines->n; i++) {
         const tpl_text *x = lines->items[i].u.str;
         if (i > 0) rose_tpl_puts(&b, "\n", TPL_TEMPLATE);
@@ -115,13 +105,12 @@ FILTER(indent)
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
-FILTER(center)
+static tpl_value center(const tpl_in *in)
 {
-    const tpl_text *x = text(t, v);
-    int64_t width = given(arg[0]) ? rose_tpl_index(t, arg[0], "width") : 80;
-    int64_t pad = width - (int64_t)rose_tpl_chars(t, x), left;
-    tpl_buf b = {.t = t};
-    UNUSED;
+    const tpl_text *x = text(in->t, in->v);
+    int64_t width = given(in->arg[0]) ? rose_tpl_index(in->t, in->arg[0], "width") : 80;
+    int64_t pad = width - (int64_t)rose_tpl_chars(in->t, x), left;
+    tpl_buf b = {.t = in->t};
     if (pad <= 0) return rose_tpl_str(x);
     left = pad / 2 + (pad & width & 1);
     for (int64_t i = 0; i < left; i++)
@@ -137,13 +126,12 @@ static bool is_word(uint32_t c)
     return c >= 0x80 || isalnum((int)c) || c == '_';
 }
 
-FILTER(wordcount)
+static tpl_value wordcount(const tpl_in *in)
 {
-    const tpl_text *x = text(t, v);
+    const tpl_text *x = text(in->t, in->v);
     int64_t n = 0;
     bool inside = false;
-    UNUSED;
-    rose_tpl_visit(t, x->n);
+    rose_tpl_visit(in->t, x->n);
     for (size_t i = 0; i < x->n; i += rose_tpl_char_len(x, i)) {
         bool is = is_word(rose_tpl_char(x, i));
         n += is && !inside;
@@ -153,17 +141,16 @@ FILTER(wordcount)
 }
 
 /* escape, without the later effects of markup: see safe. */
-FILTER(escape)
+static tpl_value escape(const tpl_in *in)
 {
     static const char from[] = "&<>\"'";
     static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-    const tpl_text *x = text(t, v);
-    tpl_buf b = {.t = t};
-    UNUSED;
+    const tpl_text *x = text(in->t, in->v);
+    tpl_buf b = {.t = in->t};
     for (size_t i = 0; i < x->n; i++) {
         const char *p = x->s[i] == '\0' ? NULL : strchr(from, x->s[i]);
         if (p != NULL)
-            rose_tpl_puts(&b, to[p - from], rose_tpl_text_mark(t, x, i, i + 1));
+            rose_tpl_puts(&b, to[p - from], rose_tpl_text_mark(in->t, x, i, i + 1));
         else
             rose_tpl_put_part(&b, x, i, i + 1);
     }
@@ -224,53 +211,50 @@ static bool float_to_int(rose_tpl *t, double f, int64_t *out)
     return true;
 }
 
-FILTER(to_int)
+static tpl_value to_int(const tpl_in *in)
 {
-    int64_t i = 0, base = given(arg[1]) ? rose_tpl_index(t, arg[1], "base") : 10;
+    int64_t i = 0, base = given(in->arg[1]) ? rose_tpl_index(in->t, in->arg[1], "base") : 10;
     double f;
     bool ok = false;
-    uint8_t mark = v.mark;
-    UNUSED;
-    rose_tpl_want_defined(t, v);
-    if (base < 2 || base > 36) rose_tpl_fail(t, "the base %lld of int", (long long)base);
-    if (v.kind == TPL_STR) {
-        mark = rose_tpl_text_mark(t, v.u.str, 0, v.u.str->n);
-        ok = parse_int(t, v.u.str, (int)base, &i) ||
-             (parse_float(t, v.u.str, &f) && float_to_int(t, f, &i));
-    } else if (v.kind == TPL_FLOAT) {
-        if (isinf(v.u.f)) rose_tpl_fail(t, "cannot convert infinity to an integer");
-        ok = float_to_int(t, v.u.f, &i);
-    } else if (v.kind == TPL_BIG) {
-        return v;
-    } else if (rose_tpl_is_number(v)) {
-        i = rose_tpl_as_int(t, v);
+    uint8_t mark = in->v.mark;
+    rose_tpl_want_defined(in->t, in->v);
+    if (base < 2 || base > 36) rose_tpl_fail(in->t, "the base %lld of int", (long long)base);
+    if (in->v.kind == TPL_STR) {
+        mark = rose_tpl_text_mark(in->t, in->v.u.str, 0, in->v.u.str->n);
+        ok = parse_int(in->t, in->v.u.str, (int)base, &i) ||
+             (parse_float(in->t, in->v.u.str, &f) && float_to_int(in->t, f, &i));
+    } else if (in->v.kind == TPL_FLOAT) {
+        if (isinf(in->v.u.f)) rose_tpl_fail(in->t, "cannot convert infinity to an integer");
+        ok = float_to_int(in->t, in->v.u.f, &i);
+    } else if (in->v.kind == TPL_BIG) {
+        return in->v;
+    } else if (rose_tpl_is_number(in->v)) {
+        i = rose_tpl_as_int(in->t, in->v);
         ok = true;
     }
-    if (!ok) return given(arg[0]) ? arg[0] : rose_tpl_int(0, TPL_TEMPLATE);
+    if (!ok) return given(in->arg[0]) ? in->arg[0] : rose_tpl_int(0, TPL_TEMPLATE);
     return rose_tpl_int(i, mark);
 }
 
-FILTER(to_float)
+static tpl_value to_float(const tpl_in *in)
 {
     double f;
-    UNUSED;
-    rose_tpl_want_defined(t, v);
-    if (rose_tpl_is_number(v)) return rose_tpl_float(rose_tpl_as_double(v), v.mark);
-    if (v.kind == TPL_STR && parse_float(t, v.u.str, &f))
-        return rose_tpl_float(f, rose_tpl_text_mark(t, v.u.str, 0, v.u.str->n));
-    return given(arg[0]) ? arg[0] : rose_tpl_float(0, TPL_TEMPLATE);
+    rose_tpl_want_defined(in->t, in->v);
+    if (rose_tpl_is_number(in->v)) return rose_tpl_float(rose_tpl_as_double(in->v), in->v.mark);
+    if (in->v.kind == TPL_STR && parse_float(in->t, in->v.u.str, &f))
+        return rose_tpl_float(f, rose_tpl_text_mark(in->t, in->v.u.str, 0, in->v.u.str->n));
+    return given(in->arg[0]) ? in->arg[0] : rose_tpl_float(0, TPL_TEMPLATE);
 }
 
-FILTER(absolute)
+static tpl_value absolute(const tpl_in *in)
 {
-    UNUSED;
-    rose_tpl_want_defined(t, v);
-    if (!rose_tpl_is_number(v))
-        rose_tpl_fail(t, "abs takes a number, not %s", rose_tpl_kind_name(v));
-    if (v.kind == TPL_FLOAT) return rose_tpl_float(fabs(v.u.f), v.mark);
-    if (v.kind == TPL_INT && v.u.i < 0) return rose_tpl_negate(t, v);
-    if (v.kind == TPL_BIG && v.u.str->s[0] != '-') return v;
-    return rose_tpl_int(rose_tpl_as_int(t, v), v.mark);
+    rose_tpl_want_defined(in->t, in->v);
+    if (!rose_tpl_is_number(in->v))
+        rose_tpl_fail(in->t, "abs takes a number, not %s", rose_tpl_kind_name(in->v));
+    if (in->v.kind == TPL_FLOAT) return rose_tpl_float(fabs(in->v.u.f), in->v.mark);
+    if (in->v.kind == TPL_INT && in->v.u.i < 0) return rose_tpl_negate(in->t, in->v);
+    if (in->v.kind == TPL_BIG && in->v.u.str->s[0] != '-') return in->v;
+    return rose_tpl_int(rose_tpl_as_int(in->t, in->v), in->v.mark);
 }
 
 /* Python's round of an integer to tens, hundreds, ...: half to even. */
@@ -302,51 +286,50 @@ double rose_tpl_round(rose_tpl *t, double f, int64_t digits)
     return nearbyint(f / unit) * unit;
 }
 
-FILTER(round_number)
+static tpl_value round_number(const tpl_in *in)
 {
-    int64_t digits = given(arg[0]) ? rose_tpl_index(t, arg[0], "precision") : 0;
-    const tpl_text *how = given(arg[1]) ? text(t, arg[1]) : rose_tpl_text(t, "common", 6, 0);
+    int64_t digits = given(in->arg[0]) ? rose_tpl_index(in->t, in->arg[0], "precision") : 0;
+    const tpl_text *how =
+        given(in->arg[1]) ? text(in->t, in->arg[1]) : rose_tpl_text(in->t, "common", 6, 0);
     double unit;
-    UNUSED;
-    rose_tpl_want_defined(t, v);
-    if (!rose_tpl_is_number(v)) rose_tpl_fail(t, "round takes a number");
+    rose_tpl_want_defined(in->t, in->v);
+    if (!rose_tpl_is_number(in->v)) rose_tpl_fail(in->t, "round takes a number");
     if (rose_tpl_text_is(how, "common")) {
-        if (v.kind == TPL_FLOAT) return rose_tpl_float(rose_tpl_round(t, v.u.f, digits), v.mark);
-        if (v.kind == TPL_BIG && digits >= 0) return v;
-        return rose_tpl_int(round_int(t, rose_tpl_as_int(t, v), digits), v.mark);
+        if (in->v.kind == TPL_FLOAT)
+            return rose_tpl_float(rose_tpl_round(in->t, in->v.u.f, digits), in->v.mark);
+        if (in->v.kind == TPL_BIG && digits >= 0) return in->v;
+        return rose_tpl_int(round_int(in->t, rose_tpl_as_int(in->t, in->v), digits), in->v.mark);
     }
     unit = pow(10, (double)digits);
     if (rose_tpl_text_is(how, "ceil"))
-        return rose_tpl_float(ceil(rose_tpl_as_double(v) * unit) / unit, v.mark);
-    if (!rose_tpl_text_is(how, "floor")) rose_tpl_fail(t, "round takes common, ceil or floor");
-    return rose_tpl_float(floor(rose_tpl_as_double(v) * unit) / unit, v.mark);
+        return rose_tpl_float(ceil(rose_tpl_as_double(in->v) * unit) / unit, in->v.mark);
+    if (!rose_tpl_text_is(how, "floor")) rose_tpl_fail(in->t, "round takes common, ceil or floor");
+    return rose_tpl_float(floor(rose_tpl_as_double(in->v) * unit) / unit, in->v.mark);
 }
 
-FILTER(use_default)
+static tpl_value use_default(const tpl_in *in)
 {
-    bool empty = v.kind == TPL_UNDEF || (rose_tpl_truth(arg[1]) && !rose_tpl_truth(v));
-    UNUSED;
-    if (!empty) return v;
-    return given(arg[0]) ? arg[0] : rose_tpl_cstr(t, "");
+    bool empty = in->v.kind == TPL_UNDEF || (rose_tpl_truth(in->arg[1]) && !rose_tpl_truth(in->v));
+    if (!empty) return in->v;
+    return given(in->arg[0]) ? in->arg[0] : rose_tpl_cstr(in->t, "");
 }
 
-FILTER(format)
+static tpl_value format(const tpl_in *in)
 {
-    tpl_value all = rose_tpl_seq_of(t, TPL_TUPLE, raw->pos, raw->n, TPL_TEMPLATE);
-    UNUSED;
-    if (raw->n_named > 0 && raw->n > 0) rose_tpl_fail(t, "format takes values or names, not both");
-    if (raw->n_named > 0) {
-        all = rose_tpl_dict_new(t, TPL_TEMPLATE);
-        for (size_t i = 0; i < raw->n_named; i++)
-            rose_tpl_dict_put(t, all.u.dict, raw->named[i].key, raw->named[i].value);
+    tpl_value all = rose_tpl_seq_of(in->t, TPL_TUPLE, in->raw->pos, in->raw->n, TPL_TEMPLATE);
+    if (in->raw->n_named > 0 && in->raw->n > 0)
+        rose_tpl_fail(in->t, "format takes values or names, not both");
+    if (in->raw->n_named > 0) {
+        all = rose_tpl_dict_new(in->t, TPL_TEMPLATE);
+        for (size_t i = 0; i < in->raw->n_named; i++)
+            rose_tpl_dict_put(in->t, all.u.dict, in->raw->named[i].key, in->raw->named[i].value);
     }
-    return rose_tpl_percent(t, text(t, v), all);
+    return rose_tpl_percent(in->t, text(in->t, in->v), all);
 }
 
-FILTER(length)
+static tpl_value length(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_int((int64_t)rose_tpl_length(t, v), TPL_TEMPLATE);
+    return rose_tpl_int((int64_t)rose_tpl_length(in->t, in->v), TPL_TEMPLATE);
 }
 
 static const tpl_builtin filters[] = {

@@ -158,13 +158,13 @@ static tpl_value field(rose_tpl *t, const tpl_text *name, const tpl_args *raw, s
     return raw->pos[i];
 }
 
-tpl_value rose_tpl_method_format(rose_tpl *t, tpl_value self, const tpl_value *arg,
-                                 const tpl_args *raw)
+tpl_value rose_tpl_method_format(const tpl_in *in)
 {
-    const tpl_text *x = self.u.str;
+    rose_tpl *t = in->t;
+    const tpl_args *raw = in->raw;
+    const tpl_text *x = in->v.u.str;
     tpl_buf b = {.t = t};
     size_t next = 0;
-    (void)arg;
     for (size_t i = 0; i < x->n; i++) {
         bool twice = i + 1 < x->n && x->s[i + 1] == x->s[i];
         if (x->s[i] != '{' && x->s[i] != '}') {

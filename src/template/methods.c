@@ -1,10 +1,6 @@
 /* template/methods.c - methods of strings. methods_box.c has those of other values. */
 #include "template/template_internal.h"
 
-#define METHOD(name)                                                                               \
-    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
-#define UNUSED (void)t, (void)v, (void)arg, (void)raw
-
 static bool given(tpl_value v)
 {
     return v.kind != TPL_MISSING && v.kind != TPL_NONE;
@@ -25,22 +21,19 @@ static tpl_value strip_sides(rose_tpl *t, tpl_value v, tpl_value chars, int side
         rose_tpl_strip(t, v.u.str, given(chars) ? want_text(t, chars) : NULL, sides));
 }
 
-METHOD(strip)
+static tpl_value strip(const tpl_in *in)
 {
-    UNUSED;
-    return strip_sides(t, v, arg[0], TPL_LEFT | TPL_RIGHT);
+    return strip_sides(in->t, in->v, in->arg[0], TPL_LEFT | TPL_RIGHT);
 }
 
-METHOD(lstrip)
+static tpl_value lstrip(const tpl_in *in)
 {
-    UNUSED;
-    return strip_sides(t, v, arg[0], TPL_LEFT);
+    return strip_sides(in->t, in->v, in->arg[0], TPL_LEFT);
 }
 
-METHOD(rstrip)
+static tpl_value rstrip(const tpl_in *in)
 {
-    UNUSED;
-    return strip_sides(t, v, arg[0], TPL_RIGHT);
+    return strip_sides(in->t, in->v, in->arg[0], TPL_RIGHT);
 }
 
 /* ---- split ---- */
@@ -154,25 +147,25 @@ static tpl_value list_of(parts *p)
     return rose_tpl_seq_of(p->t, TPL_LIST, p->items, p->n, p->x->mark);
 }
 
-METHOD(split)
+static tpl_value split(const tpl_in *in)
 {
-    parts p = {.t = t, .x = v.u.str};
-    int64_t max = arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(t, arg[1], "maxsplit");
-    UNUSED;
-    if (given(arg[0]))
-        split_by(&p, want_text(t, arg[0]), max);
+    parts p = {.t = in->t, .x = in->v.u.str};
+    int64_t max =
+        in->arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(in->t, in->arg[1], "maxsplit");
+    if (given(in->arg[0]))
+        split_by(&p, want_text(in->t, in->arg[0]), max);
     else
         split_spaces(&p, max);
     return list_of(&p);
 }
 
-METHOD(rsplit)
+static tpl_value rsplit(const tpl_in *in)
 {
-    parts p = {.t = t, .x = v.u.str};
-    int64_t max = arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(t, arg[1], "maxsplit");
-    UNUSED;
-    if (given(arg[0]))
-        rsplit_by(&p, want_text(t, arg[0]), max);
+    parts p = {.t = in->t, .x = in->v.u.str};
+    int64_t max =
+        in->arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(in->t, in->arg[1], "maxsplit");
+    if (given(in->arg[0]))
+        rsplit_by(&p, want_text(in->t, in->arg[0]), max);
     else
         rsplit_spaces(&p, max);
     turn(&p);
@@ -185,14 +178,13 @@ static bool is_line_end(uint32_t c)
            c == 0x2029;
 }
 
-METHOD(splitlines)
+static tpl_value splitlines(const tpl_in *in)
 {
-    parts p = {.t = t, .x = v.u.str};
-    const tpl_text *x = v.u.str;
-    bool keep = rose_tpl_truth(arg[0]);
+    parts p = {.t = in->t, .x = in->v.u.str};
+    const tpl_text *x = in->v.u.str;
+    bool keep = rose_tpl_truth(in->arg[0]);
     size_t from = 0;
-    UNUSED;
-    rose_tpl_visit(t, x->n);
+    rose_tpl_visit(in->t, x->n);
     for (size_t i = 0; i < x->n;) {
         size_t next = i + rose_tpl_char_len(x, i);
         if (is_line_end(rose_tpl_char(x, i))) {
@@ -223,23 +215,21 @@ static size_t find_last(rose_tpl *t, const tpl_text *x, const tpl_text *what)
     return SIZE_MAX;
 }
 
-METHOD(partition)
+static tpl_value partition(const tpl_in *in)
 {
-    parts p = {.t = t, .x = v.u.str};
-    const tpl_text *sep = want_text(t, arg[0]);
-    UNUSED;
-    if (sep->n == 0) rose_tpl_fail(t, "an empty separator");
-    size_t at = rose_tpl_find(t, p.x, 0, sep);
+    parts p = {.t = in->t, .x = in->v.u.str};
+    const tpl_text *sep = want_text(in->t, in->arg[0]);
+    if (sep->n == 0) rose_tpl_fail(in->t, "an empty separator");
+    size_t at = rose_tpl_find(in->t, p.x, 0, sep);
     return three(&p, at, at + sep->n, false);
 }
 
-METHOD(rpartition)
+static tpl_value rpartition(const tpl_in *in)
 {
-    parts p = {.t = t, .x = v.u.str};
-    const tpl_text *sep = want_text(t, arg[0]);
-    UNUSED;
-    if (sep->n == 0) rose_tpl_fail(t, "an empty separator");
-    size_t at = find_last(t, p.x, sep);
+    parts p = {.t = in->t, .x = in->v.u.str};
+    const tpl_text *sep = want_text(in->t, in->arg[0]);
+    if (sep->n == 0) rose_tpl_fail(in->t, "an empty separator");
+    size_t at = find_last(in->t, p.x, sep);
     return three(&p, at, at + sep->n, true);
 }
 
@@ -262,16 +252,14 @@ static tpl_value has_end(rose_tpl *t, tpl_value v, tpl_value what, bool end)
     return rose_tpl_bool(false);
 }
 
-METHOD(startswith)
+static tpl_value startswith(const tpl_in *in)
 {
-    UNUSED;
-    return has_end(t, v, arg[0], false);
+    return has_end(in->t, in->v, in->arg[0], false);
 }
 
-METHOD(endswith)
+static tpl_value endswith(const tpl_in *in)
 {
-    UNUSED;
-    return has_end(t, v, arg[0], true);
+    return has_end(in->t, in->v, in->arg[0], true);
 }
 
 static tpl_value position(rose_tpl *t, const tpl_text *x, size_t at)
@@ -280,48 +268,49 @@ static tpl_value position(rose_tpl *t, const tpl_text *x, size_t at)
     return rose_tpl_int(at == SIZE_MAX ? -1 : (int64_t)rose_tpl_chars(t, &before), TPL_TEMPLATE);
 }
 
-METHOD(find)
+static tpl_value find(const tpl_in *in)
 {
-    UNUSED;
-    return position(t, v.u.str, rose_tpl_find(t, v.u.str, 0, want_text(t, arg[0])));
+    return position(in->t, in->v.u.str,
+                    rose_tpl_find(in->t, in->v.u.str, 0, want_text(in->t, in->arg[0])));
 }
 
-METHOD(rfind)
+static tpl_value rfind(const tpl_in *in)
 {
-    UNUSED;
-    return position(t, v.u.str, find_last(t, v.u.str, want_text(t, arg[0])));
+    return position(in->t, in->v.u.str,
+                    find_last(in->t, in->v.u.str, want_text(in->t, in->arg[0])));
 }
 
-METHOD(index_of)
+static tpl_value index_of(const tpl_in *in)
 {
-    tpl_value at = find(t, v, arg, raw);
-    if (at.u.i < 0) rose_tpl_fail(t, "substring not found");
+    tpl_value at = find(in);
+    if (at.u.i < 0) rose_tpl_fail(in->t, "substring not found");
     return at;
 }
 
-METHOD(count)
+static tpl_value count(const tpl_in *in)
 {
-    const tpl_text *what = want_text(t, arg[0]);
+    const tpl_text *what = want_text(in->t, in->arg[0]);
     int64_t n = 0;
-    UNUSED;
-    if (what->n == 0) return rose_tpl_int((int64_t)rose_tpl_chars(t, v.u.str) + 1, TPL_TEMPLATE);
-    for (size_t at = 0; (at = rose_tpl_find(t, v.u.str, at, what)) != SIZE_MAX; at += what->n)
+    if (what->n == 0)
+        return rose_tpl_int((int64_t)rose_tpl_chars(in->t, in->v.u.str) + 1, TPL_TEMPLATE);
+    for (size_t at = 0; (at = rose_tpl_find(in->t, in->v.u.str, at, what)) != SIZE_MAX;
+         at += what->n)
         n++;
     return rose_tpl_int(n, TPL_TEMPLATE);
 }
 
 /* ---- changing ---- */
 
-METHOD(replace)
+static tpl_value replace(const tpl_in *in)
 {
-    const tpl_text *x = v.u.str, *old = want_text(t, arg[0]), *new = want_text(t, arg[1]);
-    int64_t max = arg[2].kind == TPL_MISSING ? -1 : rose_tpl_index(t, arg[2], "count");
-    tpl_buf b = {.t = t};
+    const tpl_text *x = in->v.u.str, *old = want_text(in->t, in->arg[0]),
+                   *new = want_text(in->t, in->arg[1]);
+    int64_t max = in->arg[2].kind == TPL_MISSING ? -1 : rose_tpl_index(in->t, in->arg[2], "count");
+    tpl_buf b = {.t = in->t};
     size_t from = 0;
-    UNUSED;
     while (max != 0) {
         /* An empty string is found before each character and at the end. */
-        size_t at = rose_tpl_find(t, x, from, old);
+        size_t at = rose_tpl_find(in->t, x, from, old);
         if (at == SIZE_MAX) break;
         max--;
         rose_tpl_put_part(&b, x, from, at);
@@ -336,67 +325,61 @@ METHOD(replace)
     return rose_tpl_str(x->n == 0 && b.n == 0 ? x : rose_tpl_buf_text(&b));
 }
 
-METHOD(upper)
+static tpl_value upper(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_upper(t, v.u.str));
+    return rose_tpl_str(rose_tpl_upper(in->t, in->v.u.str));
 }
 
-METHOD(lower)
+static tpl_value lower(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_lower(t, v.u.str));
+    return rose_tpl_str(rose_tpl_lower(in->t, in->v.u.str));
 }
 
-METHOD(title)
+static tpl_value title(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_title(t, v.u.str));
+    return rose_tpl_str(rose_tpl_title(in->t, in->v.u.str));
 }
 
-METHOD(capitalize)
+static tpl_value capitalize(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_str(rose_tpl_capitalize(t, v.u.str));
+    return rose_tpl_str(rose_tpl_capitalize(in->t, in->v.u.str));
 }
 
-METHOD(removeprefix)
+static tpl_value removeprefix(const tpl_in *in)
 {
-    const tpl_text *x = v.u.str, *part = want_text(t, arg[0]);
-    UNUSED;
-    return rose_tpl_str(has_at(t, x, part, false) ? rose_tpl_part(t, x, part->n, x->n) : x);
+    const tpl_text *x = in->v.u.str, *part = want_text(in->t, in->arg[0]);
+    return rose_tpl_str(has_at(in->t, x, part, false) ? rose_tpl_part(in->t, x, part->n, x->n) : x);
 }
 
-METHOD(removesuffix)
+static tpl_value removesuffix(const tpl_in *in)
 {
-    const tpl_text *x = v.u.str, *part = want_text(t, arg[0]);
-    UNUSED;
-    return rose_tpl_str(has_at(t, x, part, true) ? rose_tpl_part(t, x, 0, x->n - part->n) : x);
+    const tpl_text *x = in->v.u.str, *part = want_text(in->t, in->arg[0]);
+    return rose_tpl_str(has_at(in->t, x, part, true) ? rose_tpl_part(in->t, x, 0, x->n - part->n)
+                                                     : x);
 }
 
-METHOD(join)
+static tpl_value join(const tpl_in *in)
 {
     size_t n;
-    const tpl_value *all = rose_tpl_items(t, arg[0], &n);
-    tpl_buf b = {.t = t};
-    UNUSED;
+    const tpl_value *all = rose_tpl_items(in->t, in->arg[0], &n);
+    tpl_buf b = {.t = in->t};
     for (size_t i = 0; i < n; i++) {
-        if (i > 0) rose_tpl_put_text(&b, v.u.str);
-        rose_tpl_put_text(&b, want_text(t, all[i]));
+        if (i > 0) rose_tpl_put_text(&b, in->v.u.str);
+        rose_tpl_put_text(&b, want_text(in->t, all[i]));
     }
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
-METHOD(zfill)
+static tpl_value zfill(const tpl_in *in)
 {
-    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(t, v.u.str);
-    size_t sign = v.u.str->n > 0 && (v.u.str->s[0] == '-' || v.u.str->s[0] == '+');
-    tpl_buf b = {.t = t};
-    UNUSED;
-    rose_tpl_put_part(&b, v.u.str, 0, sign);
+    int64_t pad =
+        rose_tpl_index(in->t, in->arg[0], "width") - (int64_t)rose_tpl_chars(in->t, in->v.u.str);
+    size_t sign = in->v.u.str->n > 0 && (in->v.u.str->s[0] == '-' || in->v.u.str->s[0] == '+');
+    tpl_buf b = {.t = in->t};
+    rose_tpl_put_part(&b, in->v.u.str, 0, sign);
     for (; pad > 0; pad--)
         rose_tpl_puts(&b, "0", TPL_TEMPLATE);
-    rose_tpl_put_part(&b, v.u.str, sign, v.u.str->n);
+    rose_tpl_put_part(&b, in->v.u.str, sign, in->v.u.str->n);
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
@@ -414,16 +397,14 @@ static tpl_value justify(rose_tpl *t, tpl_value v, const tpl_value *arg, bool le
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
-METHOD(ljust)
+static tpl_value ljust(const tpl_in *in)
 {
-    UNUSED;
-    return justify(t, v, arg, true);
+    return justify(in->t, in->v, in->arg, true);
 }
 
-METHOD(rjust)
+static tpl_value rjust(const tpl_in *in)
 {
-    UNUSED;
-    return justify(t, v, arg, false);
+    return justify(in->t, in->v, in->arg, false);
 }
 
 /* ---- what a string consists of ---- */
@@ -450,41 +431,35 @@ static tpl_value made_of(rose_tpl *t, tpl_value v, const char *ranges)
     return rose_tpl_bool(all_ascii(v.u.str, ranges));
 }
 
-METHOD(str_isdigit)
+static tpl_value str_isdigit(const tpl_in *in)
 {
-    UNUSED;
-    return made_of(t, v, "09");
+    return made_of(in->t, in->v, "09");
 }
 
-METHOD(str_isalpha)
+static tpl_value str_isalpha(const tpl_in *in)
 {
-    UNUSED;
-    return made_of(t, v, "azAZ");
+    return made_of(in->t, in->v, "azAZ");
 }
 
-METHOD(str_isalnum)
+static tpl_value str_isalnum(const tpl_in *in)
 {
-    UNUSED;
-    return made_of(t, v, "azAZ09");
+    return made_of(in->t, in->v, "azAZ09");
 }
 
-METHOD(str_isupper)
+static tpl_value str_isupper(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(t, v.u.str, true));
+    return rose_tpl_bool(rose_tpl_all_case(in->t, in->v.u.str, true));
 }
 
-METHOD(str_islower)
+static tpl_value str_islower(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(t, v.u.str, false));
+    return rose_tpl_bool(rose_tpl_all_case(in->t, in->v.u.str, false));
 }
 
-METHOD(str_isspace)
+static tpl_value str_isspace(const tpl_in *in)
 {
-    UNUSED;
-    rose_tpl_visit(t, v.u.str->n);
-    return rose_tpl_bool(v.u.str->n > 0 && skip_spaces(v.u.str, 0, true) == v.u.str->n);
+    rose_tpl_visit(in->t, in->v.u.str->n);
+    return rose_tpl_bool(in->v.u.str->n > 0 && skip_spaces(in->v.u.str, 0, true) == in->v.u.str->n);
 }
 
 #define STR(n, f, p, k)                                                                            \

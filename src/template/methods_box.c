@@ -2,18 +2,13 @@
  * that change nothing. */
 #include "template/template_internal.h"
 
-#define METHOD(name)                                                                               \
-    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
-#define UNUSED (void)t, (void)v, (void)arg, (void)raw
-
 /* ---- dictionaries ---- */
 
-METHOD(get)
+static tpl_value get(const tpl_in *in)
 {
-    const tpl_value *found = rose_tpl_dict_get(t, v.u.dict, arg[0]);
-    UNUSED;
+    const tpl_value *found = rose_tpl_dict_get(in->t, in->v.u.dict, in->arg[0]);
     if (found != NULL) return *found;
-    return arg[1].kind == TPL_MISSING ? rose_tpl_none() : arg[1];
+    return in->arg[1].kind == TPL_MISSING ? rose_tpl_none() : in->arg[1];
 }
 
 static tpl_value view(rose_tpl *t, tpl_value v, const char *name, int what)
@@ -32,70 +27,62 @@ static tpl_value view(rose_tpl *t, tpl_value v, const char *name, int what)
     return out;
 }
 
-METHOD(keys)
+static tpl_value keys(const tpl_in *in)
 {
-    UNUSED;
-    return view(t, v, "dict_keys", 0);
+    return view(in->t, in->v, "dict_keys", 0);
 }
 
-METHOD(values)
+static tpl_value values(const tpl_in *in)
 {
-    UNUSED;
-    return view(t, v, "dict_values", 1);
+    return view(in->t, in->v, "dict_values", 1);
 }
 
-METHOD(items)
+static tpl_value items(const tpl_in *in)
 {
-    UNUSED;
-    return view(t, v, "dict_items", 2);
+    return view(in->t, in->v, "dict_items", 2);
 }
 
-METHOD(copy)
+static tpl_value copy(const tpl_in *in)
 {
-    UNUSED;
-    return v;
+    return in->v;
 }
 
 /* ---- lists ---- */
 
-METHOD(list_count)
+static tpl_value list_count(const tpl_in *in)
 {
     int64_t n = 0;
-    UNUSED;
-    for (size_t i = 0; i < v.u.seq->n; i++)
-        n += rose_tpl_equal(t, v.u.seq->items[i], arg[0]);
+    for (size_t i = 0; i < in->v.u.seq->n; i++)
+        n += rose_tpl_equal(in->t, in->v.u.seq->items[i], in->arg[0]);
     return rose_tpl_int(n, TPL_TEMPLATE);
 }
 
-METHOD(list_index)
+static tpl_value list_index(const tpl_in *in)
 {
-    UNUSED;
-    for (size_t i = 0; i < v.u.seq->n; i++) {
-        if (rose_tpl_equal(t, v.u.seq->items[i], arg[0]))
+    for (size_t i = 0; i < in->v.u.seq->n; i++) {
+        if (rose_tpl_equal(in->t, in->v.u.seq->items[i], in->arg[0]))
             return rose_tpl_int((int64_t)i, TPL_TEMPLATE);
     }
-    rose_tpl_fail(t, "the value is not in the list");
+    rose_tpl_fail(in->t, "the value is not in the list");
 }
 
 /* ---- loop ---- */
 
-METHOD(cycle)
+static tpl_value cycle(const tpl_in *in)
 {
-    UNUSED;
-    if (raw->n == 0) rose_tpl_fail(t, "no items for cycling given");
-    return raw->pos[v.u.loop->at % raw->n];
+    if (in->raw->n == 0) rose_tpl_fail(in->t, "no items for cycling given");
+    return in->raw->pos[in->v.u.loop->at % in->raw->n];
 }
 
-METHOD(changed)
+static tpl_value changed(const tpl_in *in)
 {
-    tpl_loop *l = v.u.loop;
-    bool same = l->changed_set && l->n_changed == raw->n;
-    UNUSED;
-    for (size_t i = 0; i < raw->n && same; i++)
-        same = rose_tpl_equal(t, l->changed[i], raw->pos[i]);
+    tpl_loop *l = in->v.u.loop;
+    bool same = l->changed_set && l->n_changed == in->raw->n;
+    for (size_t i = 0; i < in->raw->n && same; i++)
+        same = rose_tpl_equal(in->t, l->changed[i], in->raw->pos[i]);
     l->changed_set = true;
-    l->changed = raw->pos;
-    l->n_changed = raw->n;
+    l->changed = in->raw->pos;
+    l->n_changed = in->raw->n;
     return rose_tpl_bool(!same);
 }
 

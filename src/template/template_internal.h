@@ -125,7 +125,13 @@ typedef struct tpl_args {
 
 /* Arguments are bound to `params`, names separated by spaces; the first `need` must be given.
  * params NULL: the function reads raw. */
-typedef tpl_value tpl_fn(rose_tpl *t, tpl_value self, const tpl_value *arg, const tpl_args *raw);
+typedef struct tpl_in {
+    rose_tpl *t;
+    tpl_value v;          /* what it is called on; of a function: nothing */
+    const tpl_value *arg; /* by the names of `params`; MISSING where none was given */
+    const tpl_args *raw;  /* as they were written */
+} tpl_in;
+typedef tpl_value tpl_fn(const tpl_in *in);
 typedef struct tpl_builtin {
     const char *name;
     tpl_fn *fn;

@@ -1,17 +1,12 @@
 /* template/tests.c - what may stand after `is`. */
 #include "template/template_internal.h"
 
-#define TEST(name)                                                                                 \
-    static tpl_value name(rose_tpl *t, tpl_value v, const tpl_value *arg, const tpl_args *raw)
-#define UNUSED (void)t, (void)v, (void)arg, (void)raw
-
 /* Tests of the kind alone: a set of kinds, one bit for each. */
 #define BIT(kind) (1u << (kind))
 #define KIND_TEST(name, kinds)                                                                     \
-    TEST(name)                                                                                     \
+    static tpl_value name(const tpl_in *in)                                                        \
     {                                                                                              \
-        UNUSED;                                                                                    \
-        return rose_tpl_bool((BIT(v.kind) & (kinds)) != 0);                                        \
+        return rose_tpl_bool((BIT(in->v.kind) & (kinds)) != 0);                                    \
     }
 
 KIND_TEST(is_defined, ~BIT(TPL_UNDEF))
@@ -31,16 +26,14 @@ KIND_TEST(is_iterable, BIT(TPL_UNDEF) | BIT(TPL_STR) | BIT(TPL_LIST) | BIT(TPL_T
                            BIT(TPL_LOOP))
 KIND_TEST(is_escaped, 0u)
 
-TEST(is_true)
+static tpl_value is_true(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(v.kind == TPL_BOOL && v.u.b);
+    return rose_tpl_bool(in->v.kind == TPL_BOOL && in->v.u.b);
 }
 
-TEST(is_false)
+static tpl_value is_false(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(v.kind == TPL_BOOL && !v.u.b);
+    return rose_tpl_bool(in->v.kind == TPL_BOOL && !in->v.u.b);
 }
 
 static bool rest_is(rose_tpl *t, tpl_value v, tpl_value by, int64_t rest)
@@ -49,69 +42,59 @@ static bool rest_is(rose_tpl *t, tpl_value v, tpl_value by, int64_t rest)
     return rose_tpl_equal(t, r, rose_tpl_int(rest, TPL_TEMPLATE));
 }
 
-TEST(is_odd)
+static tpl_value is_odd(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rest_is(t, v, rose_tpl_int(2, TPL_TEMPLATE), 1));
+    return rose_tpl_bool(rest_is(in->t, in->v, rose_tpl_int(2, TPL_TEMPLATE), 1));
 }
 
-TEST(is_even)
+static tpl_value is_even(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rest_is(t, v, rose_tpl_int(2, TPL_TEMPLATE), 0));
+    return rose_tpl_bool(rest_is(in->t, in->v, rose_tpl_int(2, TPL_TEMPLATE), 0));
 }
 
-TEST(is_divisible)
+static tpl_value is_divisible(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rest_is(t, v, arg[0], 0));
+    return rose_tpl_bool(rest_is(in->t, in->v, in->arg[0], 0));
 }
 
-TEST(is_lower)
+static tpl_value is_lower(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(t, rose_tpl_to_text(t, v), false));
+    return rose_tpl_bool(rose_tpl_all_case(in->t, rose_tpl_to_text(in->t, in->v), false));
 }
 
-TEST(is_upper)
+static tpl_value is_upper(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rose_tpl_all_case(t, rose_tpl_to_text(t, v), true));
+    return rose_tpl_bool(rose_tpl_all_case(in->t, rose_tpl_to_text(in->t, in->v), true));
 }
 
-TEST(is_in)
+static tpl_value is_in(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(rose_tpl_contains(t, arg[0], v));
+    return rose_tpl_bool(rose_tpl_contains(in->t, in->arg[0], in->v));
 }
 
 /* Identity; two numbers or strings that are equal count as the same object. */
-TEST(is_same)
+static tpl_value is_same(const tpl_in *in)
 {
-    UNUSED;
-    if (v.kind != arg[0].kind) return rose_tpl_bool(false);
-    if (v.kind == TPL_LIST || v.kind == TPL_TUPLE || v.kind == TPL_DICT)
-        return rose_tpl_bool(v.u.seq == arg[0].u.seq);
-    return rose_tpl_bool(rose_tpl_equal(t, v, arg[0]));
+    if (in->v.kind != in->arg[0].kind) return rose_tpl_bool(false);
+    if (in->v.kind == TPL_LIST || in->v.kind == TPL_TUPLE || in->v.kind == TPL_DICT)
+        return rose_tpl_bool(in->v.u.seq == in->arg[0].u.seq);
+    return rose_tpl_bool(rose_tpl_equal(in->t, in->v, in->arg[0]));
 }
 
-TEST(is_filter)
+static tpl_value is_filter(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(v.kind == TPL_STR && rose_tpl_filter_find(v.u.str) != NULL);
+    return rose_tpl_bool(in->v.kind == TPL_STR && rose_tpl_filter_find(in->v.u.str) != NULL);
 }
 
-TEST(is_test)
+static tpl_value is_test(const tpl_in *in)
 {
-    UNUSED;
-    return rose_tpl_bool(v.kind == TPL_STR && rose_tpl_test_find(v.u.str) != NULL);
+    return rose_tpl_bool(in->v.kind == TPL_STR && rose_tpl_test_find(in->v.u.str) != NULL);
 }
 
 #define COMPARE_TEST(name, op)                                                                     \
-    TEST(name)                                                                                     \
+    static tpl_value name(const tpl_in *in)                                                        \
     {                                                                                              \
-        UNUSED;                                                                                    \
-        return rose_tpl_bool(rose_tpl_compare(t, op, v, arg[0]));                                  \
+        return rose_tpl_bool(rose_tpl_compare(in->t, op, in->v, in->arg[0]));                      \
     }
 
 COMPARE_TEST(is_eq, OP_EQ)

@@ -182,13 +182,12 @@ static void set_separators(dump *d, tpl_value v)
 }
 
 /* tojson(ensure_ascii, indent, separators, sort_keys) */
-tpl_value rose_tpl_filter_tojson(rose_tpl *t, tpl_value self, const tpl_value *arg,
-                                 const tpl_args *raw)
+tpl_value rose_tpl_filter_tojson(const tpl_in *in)
 {
-    dump d = {.b = {.t = t}, .ascii = rose_tpl_truth(arg[0]), .sort = rose_tpl_truth(arg[3])};
-    (void)raw;
-    d.indent = indent_of(t, arg[1]);
-    set_separators(&d, arg[2]);
-    put_value(&d, self);
+    dump d = {
+        .b = {.t = in->t}, .ascii = rose_tpl_truth(in->arg[0]), .sort = rose_tpl_truth(in->arg[3])};
+    d.indent = indent_of(in->t, in->arg[1]);
+    set_separators(&d, in->arg[2]);
+    put_value(&d, in->v);
     return rose_tpl_str(rose_tpl_buf_text(&d.b));
 }
