@@ -1,5 +1,11 @@
 /* template/arena.c - memory, limits and errors of one compile or render. Chunks are freed together;
- * single objects are not. */
+ * single objects are not: a render is short, so nothing in it needs to die earlier, and an error
+ * may jump out of any depth without a leak.
+ *
+ * A template is a program of a stranger, so all that it can use up has a limit: memory, the length
+ * of its output, the depth of calls, CPU time, and work. Work counts steps of the interpreter and
+ * bytes that it touches. It is exact, so whether a template is refused does not depend on the
+ * machine; CPU time is asked for only each CHECK_EVERY of work, because the clock is slow. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

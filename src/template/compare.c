@@ -1,4 +1,5 @@
-/* template/compare.c - equality, order, membership and sorting, as Python defines them. */
+/* template/compare.c - equality, order, membership and sorting, as Python defines them: 1 == 1.0 ==
+ * true, values of other kinds are unequal but have no order, sorting is stable. */
 #include "template/template_internal.h"
 
 static bool seq_equal(rose_tpl *t, const tpl_seq *a, const tpl_seq *b)

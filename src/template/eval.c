@@ -1,7 +1,16 @@
-/* template/eval.c - expressions to values, by a walk over the tree. */
+/* template/eval.c - expressions to values, by a walk over the tree. There is no bytecode: a
+ * template runs once a request, so a second form of it would save little.
+ *
+ * A value that does not exist is no error here but TPL_UNDEF, which carries the words of the error:
+ * templates ask `is defined` about it, and only a use of it fails. */
 #include "template/template_internal.h"
 
 /* ---- scopes ---- */
+
+/* A scope is a list of names, looked through from its end outwards to the caller's variables. It
+ * has a few names, so a list beats a hash table. An assignment always writes to the innermost
+ * scope: as in jinja2, a `set` in a loop does not outlive its iteration, which is what namespace()
+ * is for. */
 
 tpl_scope *rose_tpl_scope_new(rose_tpl *t, tpl_scope *parent)
 {

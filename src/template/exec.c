@@ -1,5 +1,8 @@
 /* template/exec.c - statements: they write to t->out and set names in t->scope. Blocks of `for`,
- * macros, `with`, and block assignments have a scope of their own; `if` has none. */
+ * macros, `with`, and block assignments have a scope of their own; `if` has none.
+ *
+ * `break` and `continue` come back through the calls as a tpl_flow, which ends each body on the way
+ * to its loop. */
 #include "template/template_internal.h"
 
 static void assign_space(rose_tpl *t, const tpl_node *target, tpl_value v)
@@ -48,6 +51,8 @@ static tpl_value text_of(rose_tpl *t, const tpl_list *body)
 
 /* ---- for ---- */
 
+/* Each iteration starts with no names of its own. The scope of the one before serves again, unless
+ * a macro was defined in it and will read it later. */
 static tpl_scope *iteration_scope(rose_tpl *t, tpl_scope *used, tpl_scope *parent)
 {
     if (used == NULL || used->captured) return rose_tpl_scope_new(t, parent);

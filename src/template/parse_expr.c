@@ -1,5 +1,10 @@
 /* template/parse_expr.c - expressions, with the precedence of jinja2's parser (its unusual parts
- * are kept: ** is left-associative, a filter binds closer than an operator). */
+ * are kept: ** is left-associative, a filter binds closer than an operator). One function a level,
+ * from the loosest to the closest: conditional, or, and, not, comparison, + and -, ~, * and /, **,
+ * signs, then what follows a value: calls, members, filters, tests.
+ *
+ * A filter or test that does not exist fails when it is reached, not when it is parsed, if it
+ * stands in a condition: templates guard names of newer versions in this way. */
 #include "template/template_internal.h"
 
 tpl_node *rose_tpl_node(tpl_parser *p, tpl_type type, uint32_t line)

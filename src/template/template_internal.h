@@ -1,6 +1,15 @@
 /* template/template_internal.h - the parts of the interpreter: arena, values, syntax tree, and the
  * functions that the files of this room share.
  *
+ * The way of a template: lexer.c makes tokens, parse.c and parse_expr.c a tree (with scan.c's names
+ * that are the template's own); this happens once a model. For each request render.c makes values
+ * of the JSON, exec.c walks the statements and eval.c the expressions in them, filters and methods
+ * are found by name in tables, and the text collects in t->out.
+ *
+ * Every byte of a text has a mark: whether it comes from the template or from a message. Marks
+ * travel with the bytes through every operation (text.c), and the tokenizer takes a special token
+ * only where all of its bytes are the template's. So no message can write one.
+ *
  * Errors: whatever finds one calls rose_tpl_fail, which jumps to the trap that compile or render
  * has set. All memory belongs to the arena, so nothing leaks on the way. */
 #ifndef ROSE_TEMPLATE_TEMPLATE_INTERNAL_H

@@ -1,5 +1,8 @@
 /* template/text.c - strings with marks: building, slicing, searching. Positions are bytes; Python's
- * positions are characters, which rose_tpl_offset converts. */
+ * positions are characters, which rose_tpl_offset converts.
+ *
+ * Most texts come whole from one origin, so a text has one mark for all of its bytes until a byte
+ * of the other origin is put into it (split_marks). */
 #include "template/template_internal.h"
 
 /* ---- building ---- */
