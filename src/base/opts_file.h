@@ -5,7 +5,8 @@
  *     key: value          text in 'single' or "double" quotes, or without
  *     key: [a, b]         a list on one line
  *     key:                a list, one "- value" a line
- *     key: {"a": 1}       an object, which must be JSON on one line; its value is this text
+ *     key: {"a": 1}       an object, which must be JSON on one line, at most 64 levels deep; its
+ *                         value is this text
  *     # comment           also after a value, with a space before it
  * Within the braces a half of a character (\ud83c) is an error too: YAML has no such escape. An
  * error names the file and the line. Nothing prints. */

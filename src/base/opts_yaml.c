@@ -6,11 +6,16 @@
 
 #include "base/json.h"
 #include "base/opts_file.h"
+#include "base/utf8.h"
+
+enum { MAX_DEPTH = 64 };
 
 typedef struct yaml {
     yaml_parser_t parser;
     yaml_event_t e; /* the current event; owned */
     const char *path, *text, *end;
+    const char *at; /* a place in the text, `index` characters after its beginning */
+    size_t index;
     rose_opts_file *out;
     rose_err *err;
 } yaml;
@@ -87,14 +92,13 @@ static const char *text_fault(const yaml_event_t *e)
     return is_null(e) ? "null is no value of an option; leave the key out" : NULL;
 }
 
-/* The place in the text that is `index` characters after its beginning. */
-static const char *place_of(const yaml *y, size_t index)
+/* The place in the text that is `index` characters after its beginning; not before the last one. */
+static const char *place_of(yaml *y, size_t index)
 {
-    const char *p = y->text;
-    for (size_t i = 0; i < index; i++)
-        for (p++; p < y->end && (*p & 0xc0) == 0x80;)
-            p++;
-    return p;
+    for (; y->index < index; y->index++)
+        for (y->at++; y->at < y->end && rose_utf8_is_inner(*y->at);)
+            y->at++;
+    return y->at;
 }
 
 static rose_status add_value(yaml *y, const char *text, size_t n)
@@ -102,7 +106,8 @@ static rose_status add_value(yaml *y, const char *text, size_t n)
     return rose_opts_file_value(y->out, text, n) == ROSE_OK ? ROSE_OK : no_memory(y);
 }
 
-/* An object in braces. Its text, which must be JSON, is the value. */
+/* An object in braces. Its text, which must be JSON, is the value. libyaml's time grows with the
+ * square of the depth, so that is bounded. */
 static rose_status object(yaml *y)
 {
     const yaml_mark_t from = y->e.start_mark;
@@ -115,7 +120,9 @@ static rose_status object(yaml *y)
                     "': ' in quotes, and write an object as JSON on the line of its key");
     for (int depth = 1; depth > 0;) {
         if ((st = next(y)) != ROSE_OK) return st;
-        depth += (y->e.type == YAML_MAPPING_START_EVENT) - (y->e.type == YAML_MAPPING_END_EVENT);
+        depth += (y->e.type == YAML_MAPPING_START_EVENT) - (y->e.type == YAML_MAPPING_END_EVENT) +
+                 (y->e.type == YAML_SEQUENCE_START_EVENT) - (y->e.type == YAML_SEQUENCE_END_EVENT);
+        if (depth > MAX_DEPTH) return fail(y, from.line, "an object is nested too deeply");
     }
     const char *text = place_of(y, from.index);
     const size_t n = (size_t)(place_of(y, y->e.end_mark.index) - text);
@@ -173,7 +180,9 @@ static rose_status keys(yaml *y)
 
 static rose_status document(yaml *y)
 {
-    if (y->e.data.document_start.version_directive != NULL)
+    if (y->e.data.document_start.version_directive != NULL ||
+        y->e.data.document_start.tag_directives.start !=
+            y->e.data.document_start.tag_directives.end)
         return fail(y, y->e.start_mark.line, "expected 'key: value', and no directive");
     rose_status st = next(y);
     const bool empty = y->e.type == YAML_SCALAR_EVENT && y->e.data.scalar.length == 0;
@@ -193,6 +202,7 @@ rose_status rose_opts_file_yaml(rose_opts_file *out, const char *path, const cha
 {
     const size_t bom = n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     yaml y = {.path = path, .text = text + bom, .end = text + n, .out = out, .err = err};
+    y.at = y.text;
     if (!yaml_parser_initialize(&y.parser)) return no_memory(&y);
     yaml_parser_set_encoding(&y.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&y.parser, (const unsigned char *)y.text, n - bom);

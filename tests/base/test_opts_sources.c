@@ -84,6 +84,7 @@ static void test_refused(void **state)
         {"c.yaml", "a:1\n", "c.yaml:1: expected 'key: value'"},
         {"c.yaml", "a: 1\n...\n", "c.yaml:2: expected"},
         {"c.yaml", "%YAML 1.1\n---\na: 1\n", "c.yaml:1: expected"},
+        {"c.yaml", "%TAG ! tag:x,2000:\n---\na: 1\n", "c.yaml:1: expected"},
         {"c.yaml", "? a\n", "c.yaml:2: a key or"},
         {"c.yaml", "a: 1\n---\nb: 2\n", "c.yaml:2: a file may hold only one document"},
         {"c.yaml", "a:\n\nb: 1\n", "c.yaml:1: a key or a list item has no value"},
@@ -141,6 +142,33 @@ static void test_refused(void **state)
         if (strncmp(err.msg, cases[i].want, strlen(cases[i].want)) != 0)
             fail_msg("'%s' says '%s' and not '%s'", cases[i].text, err.msg, cases[i].want);
     }
+}
+
+/* Times that grew with the square of the size or the depth were minutes. */
+static void test_large(void **state)
+{
+    (void)state;
+    enum { N = 200000 };
+    char *text = malloc(3 * N + 8);
+    rose_opts_file f = {0};
+    rose_err err = {{0}};
+    memcpy(text, "a: [", 4);
+    for (size_t i = 0; i < N; i++)
+        memcpy(text + 4 + 3 * i, "{},", 3);
+    memcpy(text + 4 + 3 * N, "]", 2);
+    assert_int_equal(rose_opts_file_parse(&f, "c.yaml", text, strlen(text), &err), ROSE_OK);
+    assert_int_equal(f.n, 1);
+    assert_int_equal(f.items[0].n, N);
+    rose_opts_file_free(&f);
+    memset(text + 3, '{', N);
+    assert_int_equal(rose_opts_file_parse(&f, "c.yaml", text, N, &err), ROSE_E_FORMAT);
+    assert_string_equal(err.msg, "c.yaml:1: an object is nested too deeply");
+    memset(text + 3, '[', N);
+    text[3] = '{';
+    memcpy(text + 4, "\"b\":", 4);
+    assert_int_equal(rose_opts_file_parse(&f, "c.yaml", text, N, &err), ROSE_E_FORMAT);
+    assert_string_equal(err.msg, "c.yaml:1: an object is nested too deeply");
+    free(text);
 }
 
 /* ---- sources ---- */
@@ -373,10 +401,15 @@ static void test_service_links(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_yaml),     cmocka_unit_test(test_json),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_precedence),
-        cmocka_unit_test(test_kinds),    cmocka_unit_test(test_file_by_variable),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_service_links),
+        cmocka_unit_test(test_yaml),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_precedence),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_file_by_variable),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_service_links),
     };
     const int fd = mkstemp(g_path);
     if (fd < 0) return 1;
