@@ -116,7 +116,7 @@ set -eux
 cat > /tmp/WHEEL
 apt-get update -q > /dev/null
 DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3 python3-venv > /dev/null
-if dpkg -l | grep -E 'libpcre2-dev|libutf8proc|libevent'; then exit 1; fi
+if dpkg -l | grep -E 'libpcre2-dev|libutf8proc|libevent|libyaml'; then exit 1; fi
 python3 -m venv /opt/rose
 /opt/rose/bin/pip install --no-index --no-deps --disable-pip-version-check /tmp/WHEEL
 /opt/rose/bin/roseinfer --version
