@@ -6,9 +6,10 @@
  *   worker       owns it until it pushes it into the done queue of the job's I/O thread;
  *   I/O thread   owns it from then on, and frees it when all its engine requests are released;
  *   worker       owns it once more before that, if it has a long reply to write.
- * Only `gone` is shared in between. If the worker gives notice, by pushing the job twice, the
- * I/O thread may also read timeout_s. Since the worker submits, engine events may come before
- * the job does. They are noted in choice->pending, which only the I/O thread uses. */
+ * In between they share `gone` and `phase`, which only the I/O thread writes. If the worker gives
+ * notice, by pushing the job twice, the I/O thread may also read timeout_s. Since the worker
+ * submits, engine events may come before the job does. They are noted in choice->pending, which
+ * only the I/O thread uses. */
 #ifndef ROSE_API_API_INTERNAL_H
 #define ROSE_API_API_INTERNAL_H
 
@@ -412,7 +413,8 @@ typedef struct rose_api_reading {
     uint32_t n_marks, marks[ROSE_CALLS_MARKS]; /* special tokens whose text the parser must see */
 } rose_api_reading;
 
-/* What a job waits for. The thread that has the job sets it. */
+/* What a job waits for. The I/O thread changes it only when it has the job, so a worker that has
+ * the job may read it too. */
 typedef enum rose_api_phase {
     ROSE_API_READING,      /* a worker reads the body and submits requests to the engine; or the I/O
                             * thread does, without workers */

@@ -1788,6 +1788,7 @@ def test_health():
     one_line_error("a port of Kubernetes", run("health"), 1, "127.0.0.1 port 8888")
     del os.environ["ROSEINFER_PORT"]
     check("another path", run("health", url + "/ready")[0] == 0 and asked[-1].startswith(b"GET /ready HTTP/1.1\r\n"), asked)
+    check("slashes at the end", run("health", url + "//")[0] == 0 and asked[-1].startswith(b"GET /health HTTP/1.1\r\n"), asked)
     stop_answering(s)
     for name, answer, says in [("a server that is not well", bad, "503 Service Unavailable"), ("no answer", b"", "nothing"),
                                ("an answer in another protocol", b"220 mail\r\n", "220 mail"),
@@ -1811,7 +1812,7 @@ def test_health():
     one_line_error("a path that is too long", run("health", "--uds", "/" + "x" * 200), 1, "too long")
     one_line_error("HTTPS", run("health", "https://localhost"), 1, "TLS")
     for wrong in ("localhost", "http://", "http://:80", "http://a:", "http://a:b", "http://a:123456", "http://a/ x",
-                  "http://[::1", "http://a" + "a" * 300):
+                  "http://a/?x", "http://a/#x", "http://u@a/", "http://[::1", "http://a" + "a" * 300):
         one_line_error(f"the URL {wrong[:20]}", run("health", wrong), 1, "http://HOST:PORT/health")
 
 
