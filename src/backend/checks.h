@@ -33,11 +33,12 @@ void rose_backend_plan_pools(const rose_arch *a, rose_block_bytes *bytes, rose_m
 /* Blocks of the first pool that hold one sequence of the longest context; in a pool with a window a
  * sequence keeps only the positions of the window, of a step, and of a group of ROSE_KV_KEEP. */
 uint64_t rose_backend_least_pages(const rose_memory_plan *p);
-/* Bytes of all pools, if the first one has that many blocks. The others then have so many that all
- * pools fill together, with sequences as long as four times the longest window; and at least what
- * one sequence of the longest context takes. */
+/* Bytes of all pools together when the first one has `pages` blocks. This number gives the sizes of
+ * the others: while every sequence is as long as four of the longest windows, all pools are full at
+ * the same time. Each pool also holds at least one sequence of the longest context. */
 uint64_t rose_backend_kv_bytes(const rose_memory_plan *p, uint64_t pages);
-/* The most blocks of the first pool with which all pools fit into `bytes`. */
+/* The largest number of blocks of the first pool for which rose_backend_kv_bytes is at most
+ * `bytes`. */
 uint64_t rose_backend_pages_in(const rose_memory_plan *p, uint64_t bytes);
 /* Blocks of the smallest pool. */
 uint32_t rose_backend_least_blocks(const rose_memory_plan *p);

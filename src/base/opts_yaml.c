@@ -122,7 +122,9 @@ static rose_status object(yaml *y)
         if ((st = next(y)) != ROSE_OK) return st;
         depth += (y->e.type == YAML_MAPPING_START_EVENT) - (y->e.type == YAML_MAPPING_END_EVENT) +
                  (y->e.type == YAML_SEQUENCE_START_EVENT) - (y->e.type == YAML_SEQUENCE_END_EVENT);
-        if (depth > MAX_DEPTH) return fail(y, from.line, "an object is nested too deeply");
+        if (depth > MAX_DEPTH)
+            return fail(y, from.line,
+                        "an object is nested more than 64 levels deep; write a flatter one");
     }
     const char *text = place_of(y, from.index);
     const size_t n = (size_t)(place_of(y, y->e.end_mark.index) - text);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/siphash.h"
+#include "base/utf8.h"
 #include "batch/batch.h"
 
 enum { TICK_MS = 100, READ_BYTES = 64 << 10, FIRST_PAUSE_MS = 50, LAST_PAUSE_MS = 5000 };
@@ -72,9 +73,15 @@ static void note_error(run *r)
         error = rose_json_get(rose_json_get(rose_json_get(line, "response"), "body"), "error");
     const rose_json *msg = rose_json_get(error, "message");
     if (rose_json_is_string(msg) && rose_json_is_string(id))
-        snprintf(r->c->why, sizeof r->c->why, "%.60s: %s", rose_json_text(id), rose_json_text(msg));
-    for (char *p = r->c->why; *p != '\0'; p++) { /* no escape sequence reaches a terminal */
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+        snprintf(r->c->why, sizeof r->c->why, "%.*s: %s",
+                 (int)rose_utf8_valid_prefix(rose_json_text(id), strnlen(rose_json_text(id), 60)),
+                 rose_json_text(id), rose_json_text(msg));
+    r->c->why[rose_utf8_valid_prefix(r->c->why, strlen(r->c->why))] = '\0';
+    /* No escape sequence reaches a terminal: neither of ASCII nor U+0080 to U+009F. */
+    for (unsigned char *p = (unsigned char *)r->c->why; *p != '\0'; p++) {
+        const bool two = *p == 0xc2 && p[1] < 0xa0;
+        if (two) *p++ = '?';
+        if (two || *p < 0x20 || *p == 0x7f) *p = '?';
     }
     rose_json_decref(line);
 }

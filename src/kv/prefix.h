@@ -33,7 +33,7 @@ typedef struct rose_kv_prefix_opts {
     bool enabled;         /* false: nothing is ever inserted into the index; take and release
                            * only use the pool */
     uint32_t page_tokens; /* 1 .. 2^16 */
-    uint32_t max_idle;    /* in each pool at most so many idle pages are kept; 0 = all */
+    uint32_t max_idle;    /* limit of the idle pages that each pool keeps; 0 = no limit */
     uint32_t n_nodes;     /* at most; 0 = as many as the first pool has pages */
     uint32_t n_pools;     /* 1 .. ROSE_KV_MAX_POOLS */
     rose_kv_pages *pools[ROSE_KV_MAX_POOLS]; /* borrowed, outlive the index */

@@ -162,12 +162,14 @@ static void test_large(void **state)
     rose_opts_file_free(&f);
     memset(text + 3, '{', N);
     assert_int_equal(rose_opts_file_parse(&f, "c.yaml", text, N, &err), ROSE_E_FORMAT);
-    assert_string_equal(err.msg, "c.yaml:1: an object is nested too deeply");
+    assert_string_equal(
+        err.msg, "c.yaml:1: an object is nested more than 64 levels deep; write a flatter one");
     memset(text + 3, '[', N);
     text[3] = '{';
     memcpy(text + 4, "\"b\":", 4);
     assert_int_equal(rose_opts_file_parse(&f, "c.yaml", text, N, &err), ROSE_E_FORMAT);
-    assert_string_equal(err.msg, "c.yaml:1: an object is nested too deeply");
+    assert_string_equal(
+        err.msg, "c.yaml:1: an object is nested more than 64 levels deep; write a flatter one");
     free(text);
 }
 

@@ -139,8 +139,8 @@ def test_errors_of_lines():
     check("all results have OpenAI's form", all(map(sound, got.values())), got)
     check("the summary counts them, and has the first error", "10 of them failed" in err and
           "the first error: r1: 'method' must be \"POST\"" in err, err)
-    rc, out, err = batch(write("other.jsonl", [line(0, prompt="x", model="gpt\x1b4")]), path("other.out"))
-    check("the first error of a reply", "the first error: r0: the model 'gpt?4' does not exist" in err, err)
+    rc, out, err = batch(write("other.jsonl", [line(0, prompt="x", model="gpt\x1b4\x9bé")]), path("other.out"))
+    check("the first error of a reply", "the first error: r0: the model 'gpt?4??é' does not exist" in err, err)
 
 
 def test_refused():
