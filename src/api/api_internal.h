@@ -6,10 +6,10 @@
  *   worker       owns it until it pushes it into the done queue of the job's I/O thread;
  *   I/O thread   owns it from then on, and frees it when all its engine requests are released;
  *   worker       owns it once more before that, if it has a long reply to write.
- * In between they share `gone` and `phase`, which only the I/O thread writes. If the worker gives
- * notice, by pushing the job twice, the I/O thread may also read timeout_s. Since the worker
- * submits, engine events may come before the job does. They are noted in choice->pending, which
- * only the I/O thread uses. */
+ * While a worker owns the job, the I/O thread uses only `gone` and `phase`, and only the I/O thread
+ * writes these two. If the worker gives notice, by pushing the job twice, the I/O thread may also
+ * read timeout_s. Since the worker submits, engine events may come before the worker hands the job
+ * back. They are noted in choice->pending, which only the I/O thread uses. */
 #ifndef ROSE_API_API_INTERNAL_H
 #define ROSE_API_API_INTERNAL_H
 
@@ -511,7 +511,7 @@ static inline bool rose_api_generates(const rose_api_job *j)
     return (j->kind & (ROSE_API_COMPLETION | ROSE_API_CHAT)) != 0;
 }
 
-/* Whether the client has left. relaxed: the answer only saves work. */
+/* Whether the client has left. relaxed: a late answer only costs work that nobody needs. */
 static inline bool rose_api_is_gone(const rose_api_job *j)
 {
     return atomic_load_explicit(&j->gone, memory_order_relaxed);

@@ -360,7 +360,7 @@ static void give_notice(rose_api_job *j)
 
 /* What one run of a job needs. It owns all of it but the body. */
 typedef struct run {
-    rose_json *body, *chat, *names; /* chat: its translation, or NULL; names: of its tools */
+    rose_json *body, *chat, *names; /* chat: the body as a chat, or NULL; names: of its tools */
     rose_json *tag;                 /* the structural tag that p->structure may point to */
     rose_chat *own_template;
     rose_template_text text; /* the rendered messages; empty: they are not rendered yet */

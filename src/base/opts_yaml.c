@@ -31,8 +31,8 @@ static rose_status no_memory(yaml *y)
     return rose_fail(y->err, ROSE_E_NOMEM, "%s: out of memory", y->path);
 }
 
-/* What libyaml refused. Its context is where the text began that went wrong: the better line, but
- * for a block, which may have begun far above. */
+/* What libyaml refused. The mark of its context is where the faulty text began. That line is the
+ * better one to report, except for a block, which may begin far above. */
 static rose_status refused(yaml *y)
 {
     const yaml_parser_t *p = &y->parser;

@@ -151,9 +151,9 @@ bool rose_matcher_accepting(const rose_matcher *m);
 /* True if an eos id was accepted. */
 bool rose_matcher_ended(const rose_matcher *m);
 
-/* A matcher as functions of a void *: the engine knows no grammar, and grammar no engine.
- * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them. rose_matcher_is_slow
- * and rose_matcher_try_next take a void * for its sake. */
+/* A matcher as functions of a void *, so that engine and grammar do not include each other.
+ * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them.
+ * rose_matcher_is_slow and rose_matcher_try_next take a void * because they are two of them. */
 #define ROSE_MATCHER_GUIDE                                                                         \
     {                                                                                              \
         .advance = rose_matcher_guide_advance, .mask = rose_matcher_guide_mask,                    \

@@ -115,9 +115,9 @@ void rose_kv_prefix_set_watch(rose_kv_prefix *x, const rose_kv_watch *w);
 /* True if the watcher does not yet know all nodes. */
 bool rose_kv_prefix_is_behind(const rose_kv_prefix *x);
 
-/* Reports nodes that the watcher does not know. Looks at no more than n nodes, including those
- * that need no report, so that a long path does not delay a step. Call
- * once a step; costs nothing if the watcher knows all nodes. */
+/* Reports nodes that the watcher does not know, at most n of them less those that it passes because
+ * they are known. A path is first followed up to its first unknown node, which is not counted. Call
+ * it once a step: it costs nothing if the watcher knows all nodes. */
 void rose_kv_prefix_catch_up(rose_kv_prefix *x, uint32_t n);
 
 uint32_t rose_kv_prefix_n_idle(const rose_kv_prefix *x, uint32_t pool);

@@ -29,10 +29,10 @@
  *
  * Prefixes: full pages enter the index (kv/prefix.h). Pages of a prompt enter one step after they
  * are computed; pages of generated text enter within about page_tokens steps, or at the end. An
- * admitted sequence starts after the longest path that it finds there with all the pages that its
- * next row reads, and has at least one token to compute. If another sequence is just computing the
- * next page of a prompt, the prompt waits for that page. So n choices of one prompt, or many
- * requests with one system prompt, compute it once.
+ * admitted sequence looks up its prompt in the index and starts after the longest path that still
+ * has all pages that its next row reads. At least one token is left to compute. If another sequence
+ * is just computing the next page of a prompt, the prompt waits for that page. So n choices of one
+ * prompt, or many requests with one system prompt, compute the shared part once.
  *
  * Goals: the cost of past steps (rose_sched_observe) predicts the cost of the next one. With
  * itl_goal_ns set, prompt rows and admissions are limited so that a step with decodes stays within

@@ -1,8 +1,8 @@
 /* template/exec.c - statements: they write to t->out and set names in t->scope. Blocks of `for`,
  * macros, `with`, and block assignments have a scope of their own; `if` has none.
  *
- * `break` and `continue` come back through the calls as a tpl_flow, which ends each body on the way
- * to its loop. */
+ * `break` and `continue` are values that functions return (tpl_flow). A body that gets one stops
+ * and returns it to its caller, up to the nearest loop. */
 #include "template/template_internal.h"
 
 static void assign_space(rose_tpl *t, const tpl_node *target, tpl_value v)
@@ -37,13 +37,13 @@ void rose_tpl_assign(rose_tpl *t, const tpl_node *target, tpl_value v)
 }
 
 /* The text that a block writes, in a scope of its own. */
-static tpl_value text_of(rose_tpl *t, const tpl_list *body)
+static tpl_value text_of(rose_tpl *t, const tpl_list *body, tpl_flow *flow)
 {
     tpl_buf out = {.t = t}, *before = t->out;
     tpl_scope *scope = t->scope;
     t->out = &out;
     t->scope = rose_tpl_scope_new(t, scope);
-    rose_tpl_exec(t, body);
+    *flow = rose_tpl_exec(t, body);
     t->scope = scope;
     t->out = before;
     return rose_tpl_str(rose_tpl_buf_text(&out));
@@ -102,7 +102,7 @@ static void run_loop(rose_tpl *t, const tpl_node *n, tpl_loop *loop)
     t->scope = outer;
 }
 
-static void exec_for(rose_tpl *t, const tpl_node *n)
+static tpl_flow exec_for(rose_tpl *t, const tpl_node *n)
 {
     tpl_loop *loop = rose_tpl_take(t, sizeof *loop);
     tpl_value *items = rose_tpl_items(t, rose_tpl_eval(t, n->b), &loop->n_raw);
@@ -115,11 +115,12 @@ static void exec_for(rose_tpl *t, const tpl_node *n)
     else
         loop->n = loop->next = loop->n_raw;
     run_loop(t, n, loop);
-    if (loop->n > 0 || n->list2.n == 0) return;
+    if (loop->n > 0 || n->list2.n == 0) return FLOW_NEXT;
     tpl_scope *outer = t->scope;
     t->scope = rose_tpl_scope_new(t, outer);
-    rose_tpl_exec(t, &n->list2);
+    const tpl_flow flow = rose_tpl_exec(t, &n->list2);
     t->scope = outer;
+    return flow;
 }
 
 /* ---- other statements ---- */
@@ -166,17 +167,33 @@ static tpl_flow exec_with(rose_tpl *t, const tpl_node *n)
     return flow;
 }
 
-static void exec_set(rose_tpl *t, const tpl_node *n)
+/* The filtered text of a filter block or a block assignment. If the body ends early, jinja2 drops
+ * its text. */
+static tpl_flow filtered(rose_tpl *t, const tpl_node *n, tpl_value *v)
 {
-    tpl_value v = n->type == N_SET ? rose_tpl_eval(t, n->b)
-                                   : rose_tpl_apply_filters(t, n->b, text_of(t, &n->list));
+    tpl_flow flow;
+    *v = text_of(t, &n->list, &flow);
+    if (flow == FLOW_NEXT) *v = rose_tpl_apply_filters(t, n->b, *v);
+    return flow;
+}
+
+static tpl_flow exec_set(rose_tpl *t, const tpl_node *n)
+{
+    tpl_flow flow = FLOW_NEXT;
+    tpl_value v;
+    if (n->type == N_SET)
+        v = rose_tpl_eval(t, n->b);
+    else if ((flow = filtered(t, n, &v)) != FLOW_NEXT)
+        return flow;
     t->line = n->line;
     rose_tpl_assign(t, n->a, v);
+    return flow;
 }
 
 static tpl_flow exec_node(rose_tpl *t, const tpl_node *n)
 {
     tpl_value v;
+    tpl_flow flow;
     switch (n->type) {
     case N_DATA:
         rose_tpl_put_text(t->out, n->text);
@@ -185,14 +202,12 @@ static tpl_flow exec_node(rose_tpl *t, const tpl_node *n)
         rose_tpl_put_text(t->out, rose_tpl_to_text(t, rose_tpl_eval(t, n->a)));
         break;
     case N_FOR:
-        exec_for(t, n);
-        break;
+        return exec_for(t, n);
     case N_IF:
         return exec_if(t, n);
     case N_SET:
     case N_SETBLOCK:
-        exec_set(t, n);
-        break;
+        return exec_set(t, n);
     case N_MACRO:
         rose_tpl_scope_set(t, t->scope, n->text, macro_value(t, n));
         break;
@@ -200,13 +215,13 @@ static tpl_flow exec_node(rose_tpl *t, const tpl_node *n)
         exec_call_block(t, n);
         break;
     case N_FILTERBLOCK:
-        v = rose_tpl_apply_filters(t, n->b, text_of(t, &n->list));
-        rose_tpl_put_text(t->out, rose_tpl_to_text(t, v));
-        break;
+        flow = filtered(t, n, &v);
+        if (flow == FLOW_NEXT) rose_tpl_put_text(t->out, rose_tpl_to_text(t, v));
+        return flow;
     case N_WITH:
         return exec_with(t, n);
     case N_BLOCK:
-        rose_tpl_put_text(t->out, text_of(t, &n->list).u.str);
+        rose_tpl_put_text(t->out, text_of(t, &n->list, &flow).u.str);
         break;
     case N_BREAK:
         return FLOW_BREAK;

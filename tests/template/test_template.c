@@ -182,6 +182,18 @@ static const char *const loop_cases[][2] = {
     {"{% for i in range(4) if 6 // (3 - i) > 0 %}{{ i }}{% if i == 2 %}{% break %}{% endif"
      " %}{% endfor %}",
      "012"},
+    {"{% for i in range(3) %}{{ i }}{% for k in [] %}{% else %}{% if i == 1 %}{% break %}{% endif "
+     "%}e{% endfor %}."
+     "{% endfor %}",
+     "0e.1"},
+    {"{% for i in range(3) %}{{ i }}{% filter upper %}a{% if i == 1 %}{% continue %}{% endif %}b{% "
+     "endfilter %}."
+     "{% endfor %}",
+     "0AB.12AB."},
+    {"{% set x = 'o' %}{% for i in range(3) %}{% set x %}a{% if i == 1 %}{% break %}{% endif %}b{% "
+     "endset %}{{ x }}{{ i }}"
+     "{% endfor %}{{ x }}",
+     "ab0o"},
     {"{% for i in range(3) if ns.n > 0 %}{{ i }}{% else %}none{% endfor %}", "none"},
     {"{% set k = 1 %}{% for i in range(4) if i < k %}{% set k = 9 %}{{ i }}{{ k }}{% endfo"
      "r %}{{ k }}",

@@ -44,7 +44,8 @@ typedef struct __align__(16) decode_ml
 }
 decode_ml;
 
-/* The block's shared memory: the rings, and what follows them. */
+/* Pointers into the shared memory of a block, in this order: the rings of its warps (copied pieces
+ * of K and V), then the buffers below. */
 typedef struct decode_space {
     uint8_t *rings;
     uint8_t *q;    /* [8 or 16 rows][HD] of T, as a page has tokens of K */

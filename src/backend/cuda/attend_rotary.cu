@@ -231,7 +231,8 @@ ROSE_DEVICE void store_pieces(float x[C][8], const rose_cuda_rotary &a, const ro
 /* Blocks that an SM holds: 6, 4 or 2 with 2, 4 or 8 pieces, as registers allow. */
 template <int C> constexpr int PIECE_BLOCKS = C > 2 ? 8 / (C / 2) : 6;
 
-/* A block has 8 rows and `per` heads for each warp; `parts` blocks have the same rows. */
+/* A block computes 8 rows, and each of its warps `per` heads of them. `parts` blocks share the same
+ * 8 rows and divide the heads. */
 template <typename T, int C>
 static __global__ void __launch_bounds__(ROTARY_WARPS * 32, PIECE_BLOCKS<C>)
     pieces_kernel(const rose_cuda_rotary a, const uint32_t per, const uint32_t parts)

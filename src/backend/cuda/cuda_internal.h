@@ -103,7 +103,7 @@ typedef struct rose_cuda_header {
     uint64_t tables, end;
 } rose_cuda_header;
 
-enum { ROSE_CUDA_FEW_ROWS = 16 /* most rows of a sequence that may be single items */ };
+enum { ROSE_CUDA_FEW_ROWS = 16 /* a sequence with more rows in a step has tiles */ };
 
 /* The numbers of rows, outputs, attention items and table entries of a step. */
 typedef struct rose_cuda_shape {

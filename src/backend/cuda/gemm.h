@@ -109,7 +109,7 @@ struct rose_gemm_kernel {
     uint16_t max_rows;                 /* 0: any */
     uint32_t max_k;                    /* k_pad; 0: any */
     uint32_t ends;                     /* bits 1 << rose_gemm_end */
-    rose_gemm_fn *run[ROSE_N_FORMATS]; /* by format of the matrix; NULL: does not take it */
+    rose_gemm_fn *run[ROSE_N_FORMATS]; /* one for each format of a matrix; NULL: refused */
 };
 
 extern const rose_gemm_kernel rose_gemm_kernels[];

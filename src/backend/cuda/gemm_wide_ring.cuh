@@ -87,7 +87,8 @@ ROSE_DEVICE wide_k skip_empty(const rose_cuda_matrix &m, wide_k k, uint32_t end)
 
 /* ---- the ring ---- */
 
-/* Shared addresses: the stages, their barriers, that of what SPLIT sends, and the zeros. */
+/* Addresses in shared memory: the stages; their barriers `full` and `empty`; `sent`, the barrier of
+ * the sums that other blocks of SPLIT send; rows of zeros. */
 typedef struct wide_memory {
     uint32_t stages, full, empty, sent, zeros;
 } wide_memory;
