@@ -1,0 +1,107 @@
+/* spec/spec.h - guesses of the ids that come next in a text (speculative decoding). A step checks a
+ * guess: it computes the guessed rows as it would a prompt, samples every position with that
+ * position's own random number, and keeps the ids up to and with the first that differs. So a guess
+ * changes how many steps a text takes, and never a token of it.
+ *
+ * Guesses come from what follows the same ids elsewhere. SUFFIX: in the prompt and the output of
+ * the request, and in past outputs of the server (SuffixDecoding, Oliaro et al., arXiv 2411.04975;
+ * vLLM's `suffix`). NGRAM: in the request alone, with vLLM's `ngram` rule. Both find the places in
+ * a chain of positions that share a hash of their last ids, as LZ77 compressors do, in place of a
+ * suffix tree: O(1) a token, a few words of memory a token, and nothing is allocated after create.
+ *
+ * Each id of a guess has a chance: how often guesses like it were right. The engine computes only
+ * the ids whose chance is worth a row.
+ *
+ * Threads: rose_spec_text_create by any thread, several at once; the rest by the engine thread.
+ * All results follow from the calls alone: no clock, no randomness. */
+#ifndef ROSE_SPEC_SPEC_H
+#define ROSE_SPEC_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { ROSE_SPEC_MAX = 15 }; /* ids of a guess: a step has up to 16 rows of a sequence */
+
+typedef enum rose_spec_method { ROSE_SPEC_NONE, ROSE_SPEC_SUFFIX, ROSE_SPEC_NGRAM } rose_spec_method;
+
+/* Where a guess comes from. The chance of its ids is learnt for each source apart. */
+typedef enum rose_spec_source {
+    ROSE_SPEC_FROM_TEXT,       /* prompt and output of the request */
+    ROSE_SPEC_FROM_PAST,       /* past outputs */
+    ROSE_SPEC_FROM_GRAMMAR,    /* the next bytes that a guide forces */
+    ROSE_SPEC_FROM_PREDICTION, /* text that the client expects */
+    ROSE_SPEC_FROM_OTHER,      /* rose_spec_opts.other */
+    ROSE_SPEC_SOURCES
+} rose_spec_source;
+
+typedef struct rose_spec_guess {
+    uint32_t n; /* 0 .. ROSE_SPEC_MAX */
+    rose_spec_source source;
+    uint32_t ids[ROSE_SPEC_MAX];
+    float score[ROSE_SPEC_MAX];  /* what the source says of the chance that ids[0..i] are all right */
+    float chance[ROSE_SPEC_MAX]; /* that chance, by what was seen so far; does not rise with i */
+} rose_spec_guess;
+
+typedef struct rose_spec_opts {
+    rose_spec_method method;
+    uint32_t n_tokens;             /* most ids of a guess, 1 .. ROSE_SPEC_MAX */
+    uint32_t ngram_min, ngram_max; /* NGRAM: ids that must be the same, 1 <= min <= max <= 64 */
+    uint32_t depth;                /* SUFFIX: most ids that are compared, 1 .. 64 */
+    float factor;                  /* SUFFIX: a match of m ids gives a guess of at most factor * m */
+    float min_prob;                /* SUFFIX: a guess ends before its score falls below this */
+    uint32_t past_tokens;          /* SUFFIX: past outputs that are kept, 0 = none; the oldest go */
+    /* Another source, which is asked first, or NULL (tests, benchmarks). Writes up to cap ids that
+     * may follow text[0..n), any numbers, and returns how many. */
+    uint32_t (*other)(void *user, const uint32_t *text, uint32_t n, uint32_t n_prompt, uint32_t cap,
+                      uint32_t *ids);
+    void *user;
+} rose_spec_opts;
+
+/* Sets SUFFIX: 15 tokens, depth 24, factor 1, min_prob 0.1, ngram 5 to 5 (vLLM's default), 1 Mi
+ * past tokens. */
+void rose_spec_opts_default(rose_spec_opts *o);
+
+typedef struct rose_spec rose_spec;           /* what all texts share */
+typedef struct rose_spec_text rose_spec_text; /* the ids of a request */
+
+/* Errors: INVAL (an option is out of range, by name), NOMEM. */
+rose_status rose_spec_create(rose_spec **out, const rose_spec_opts *o, rose_err *err);
+void rose_spec_destroy(rose_spec *s); /* accepts NULL; after all texts */
+
+/* A text that begins with a prompt and grows by up to max_tokens ids. Texts share past outputs only
+ * with texts of the same salt. prediction: NULL, or ids that the output may consist of, copied.
+ * NULL: out of memory. */
+rose_spec_text *rose_spec_text_create(const rose_spec *s, const uint32_t *prompt, uint32_t n_prompt,
+                                      uint32_t max_tokens, const uint64_t salt[2],
+                                      const uint32_t *prediction, uint32_t n_prediction);
+void rose_spec_text_destroy(rose_spec_text *t); /* accepts NULL; any thread */
+
+/* The text goes on with these ids. */
+void rose_spec_add(rose_spec *s, rose_spec_text *t, const uint32_t *ids, uint32_t n);
+/* The text has ended: its output becomes a past output. Once. */
+void rose_spec_end(rose_spec *s, rose_spec_text *t);
+
+/* Guesses what follows: at most cap ids. Changes nothing but *g. */
+void rose_spec_guess_next(const rose_spec *s, const rose_spec_text *t, uint32_t cap,
+                          rose_spec_guess *g);
+/* The same for ids that the caller has from `source`: sets source, score and chance of g->ids. */
+void rose_spec_rate(const rose_spec *s, const rose_spec_text *t, rose_spec_source source,
+                    rose_spec_guess *g);
+/* Of the guess, the first n_tried ids were computed, and the first n_right of those were right. */
+void rose_spec_learn(rose_spec *s, rose_spec_text *t, const rose_spec_guess *g, uint32_t n_tried,
+                     uint32_t n_right);
+
+/* Since creation. Any thread may read while the engine thread works. */
+typedef struct rose_spec_stats {
+    uint64_t n_guesses, n_tried, n_right;    /* guesses with n_tried > 0; ids */
+    uint64_t right_at[ROSE_SPEC_MAX];        /* of these, by place in the guess */
+    uint64_t tried_of[ROSE_SPEC_SOURCES];    /* ids, by source */
+    uint64_t right_of[ROSE_SPEC_SOURCES];
+    uint64_t bytes; /* memory of the past outputs and of all texts that live */
+} rose_spec_stats;
+rose_spec_stats rose_spec_get_stats(const rose_spec *s);
+
+#endif
