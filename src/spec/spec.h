@@ -25,7 +25,11 @@
 
 enum { ROSE_SPEC_MAX = 15 }; /* ids of a guess: a step has up to 16 rows of a sequence */
 
-typedef enum rose_spec_method { ROSE_SPEC_NONE, ROSE_SPEC_SUFFIX, ROSE_SPEC_NGRAM } rose_spec_method;
+typedef enum rose_spec_method {
+    ROSE_SPEC_NONE,
+    ROSE_SPEC_SUFFIX,
+    ROSE_SPEC_NGRAM
+} rose_spec_method;
 
 /* Where a guess comes from. The chance of its ids is learnt for each source apart. */
 typedef enum rose_spec_source {
@@ -41,7 +45,8 @@ typedef struct rose_spec_guess {
     uint32_t n; /* 0 .. ROSE_SPEC_MAX */
     rose_spec_source source;
     uint32_t ids[ROSE_SPEC_MAX];
-    float score[ROSE_SPEC_MAX];  /* what the source says of the chance that ids[0..i] are all right */
+    float
+        score[ROSE_SPEC_MAX]; /* what the source says of the chance that ids[0..i] are all right */
     float chance[ROSE_SPEC_MAX]; /* that chance, by what was seen so far; does not rise with i */
 } rose_spec_guess;
 
@@ -50,9 +55,9 @@ typedef struct rose_spec_opts {
     uint32_t n_tokens;             /* most ids of a guess, 1 .. ROSE_SPEC_MAX */
     uint32_t ngram_min, ngram_max; /* NGRAM: ids that must be the same, 1 <= min <= max <= 64 */
     uint32_t depth;                /* SUFFIX: most ids that are compared, 1 .. 64 */
-    float factor;                  /* SUFFIX: a match of m ids gives a guess of at most factor * m */
-    float min_prob;                /* SUFFIX: a guess ends before its score falls below this */
-    uint32_t past_tokens;          /* SUFFIX: past outputs that are kept, 0 = none; the oldest go */
+    float factor;         /* SUFFIX: a match of m ids gives a guess of at most factor * m */
+    float min_prob;       /* SUFFIX: a guess ends before its score falls below this */
+    uint32_t past_tokens; /* SUFFIX: past outputs that are kept, 0 = none; the oldest go */
     /* Another source, which is asked first, or NULL (tests, benchmarks). Writes up to cap ids that
      * may follow text[0..n), any numbers, and returns how many. */
     uint32_t (*other)(void *user, const uint32_t *text, uint32_t n, uint32_t n_prompt, uint32_t cap,
@@ -96,9 +101,9 @@ void rose_spec_learn(rose_spec *s, rose_spec_text *t, const rose_spec_guess *g, 
 
 /* Since creation. Any thread may read while the engine thread works. */
 typedef struct rose_spec_stats {
-    uint64_t n_guesses, n_tried, n_right;    /* guesses with n_tried > 0; ids */
-    uint64_t right_at[ROSE_SPEC_MAX];        /* of these, by place in the guess */
-    uint64_t tried_of[ROSE_SPEC_SOURCES];    /* ids, by source */
+    uint64_t n_guesses, n_tried, n_right; /* guesses with n_tried > 0; ids */
+    uint64_t right_at[ROSE_SPEC_MAX];     /* of these, by place in the guess */
+    uint64_t tried_of[ROSE_SPEC_SOURCES]; /* ids, by source */
     uint64_t right_of[ROSE_SPEC_SOURCES];
     uint64_t bytes; /* memory of the past outputs and of all texts that live */
 } rose_spec_stats;
