@@ -87,7 +87,7 @@ isa_flags     = $(if $(FLAGS_$(isa_of)),$(FLAGS_$(isa_of)) $(SAN_ISA))
 # clang 14 takes four minutes of CPU time for this file if it optimises code with ASAN.
 $B/obj/backend/cpu/matmul_avx512bf16.o: CFLAGS += $(if $(filter checked,$(VARIANT)),-O0)
 
-ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched engine api hub lib
+ROOMS   := base http batch tokenizer grammar template model chat backend backend/cpu kv sched spec engine api hub lib
 SRC     := $(sort $(foreach r,$(ROOMS),$(wildcard src/$r/*.c)))
 CLI_SRC := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:src/%.c=$B/obj/%.o) $(CUDA_OBJ)
@@ -118,7 +118,7 @@ say      = $(if $(V),,@$(if $(filter $@,$(MISSING)),$(eval COUNT += x))echo \
            "$(if $(filter $@,$(MISSING)),[$(words $(COUNT))/$(words $(MISSING))] )$1")
 
 # The C library: everything but the server and the program.
-LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched engine lib
+LIB_ROOMS := base tokenizer grammar template model chat backend backend/cpu kv sched spec engine lib
 LIB_OBJ   := $(sort $(foreach r,$(LIB_ROOMS),$(patsubst src/%.c,$B/obj/%.o,$(wildcard src/$r/*.c)))) $(CUDA_OBJ)
 LIB_DEPS  := $(CUDA_LIBS) -lpcre2-8 -lutf8proc -lyaml -lm -pthread
 
