@@ -28,6 +28,11 @@ static rose_status check_opts(const rose_sched_opts *o, rose_err *err)
     if (o->max_step_tokens < o->max_seqs || o->max_step_tokens > LIMIT_ROWS)
         return rose_fail(err, ROSE_E_INVAL, "max_step_tokens is %u: %u (max_seqs) to %d possible",
                          o->max_step_tokens, o->max_seqs, LIMIT_ROWS);
+    if (o->busy_step_tokens != 0 &&
+        (o->busy_step_tokens < o->max_seqs || o->busy_step_tokens > o->max_step_tokens))
+        return rose_fail(err, ROSE_E_INVAL,
+                         "busy_step_tokens is %u: 0, or %u (max_seqs) to %u (max_step_tokens)",
+                         o->busy_step_tokens, o->max_seqs, o->max_step_tokens);
     if (o->max_model_len < 2 || o->max_model_len > LIMIT_LEN)
         return rose_fail(err, ROSE_E_INVAL, "max_model_len is %u: 2 to %d are possible",
                          o->max_model_len, LIMIT_LEN);
@@ -61,6 +66,8 @@ static void resolve_opts(rose_sched_opts *o)
     if (o->prefill_max_batch == 0) o->prefill_max_batch = UINT32_MAX;
     if (o->prefill_max_tokens == 0) o->prefill_max_tokens = UINT32_MAX;
     if (o->prefill_chunk_size == 0 || !o->chunked_prefill) o->prefill_chunk_size = UINT32_MAX;
+    /* without chunking a prompt of max_step_tokens must fit into any step */
+    if (o->busy_step_tokens == 0 || !o->chunked_prefill) o->busy_step_tokens = o->max_step_tokens;
     if (o->lookahead == 0) o->lookahead = 64;
     if (o->force_fifo_every == 0) o->force_fifo_every = 8;
 }
@@ -474,7 +481,7 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
 
 uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p)
 {
-    uint32_t left = s->o.max_step_tokens - p->n_tokens;
+    uint32_t left = s->step_rows - p->n_tokens;
     if (p->n_prefill_seqs >= s->o.prefill_max_batch) return 0;
     if (!s->o.chunked_prefill && p->n_prefill_seqs == 0) return left; /* however long it is */
     uint32_t most = s->o.prefill_max_tokens;
@@ -541,7 +548,7 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
  * enough rows, it continues where the last step stopped. */
 static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
 {
-    uint32_t left = s->o.max_step_tokens - p->n_tokens;
+    uint32_t left = s->step_rows - p->n_tokens;
     uint32_t k = left < n ? s->decode_start % n : 0;
     for (uint32_t n_seen = 0; n_seen < n && left > 0; n_seen++) {
         uint32_t i = s->decode[k];

@@ -36,8 +36,9 @@
  *
  * Goals: the cost of past steps (rose_sched_observe) predicts the cost of the next one. With
  * itl_goal_ns set, prompt rows and admissions are limited so that a step with decodes stays within
- * the goal. The function rose_sched_late names waiting sequences that cannot have their first token
- * by their due time. The clock is the caller's.
+ * the goal. With busy_step_tokens set, a step may have more rows while no sequence decodes, or as
+ * far as the goal allows. The function rose_sched_late names waiting sequences that cannot have
+ * their first token by their due time. The clock is the caller's.
  *
  * Threads: owned by the engine thread. Memory: allocates in _create only. */
 #ifndef ROSE_SCHED_SCHED_H
@@ -63,6 +64,10 @@ typedef struct rose_sched_opts {
     rose_sched_keeps_fn *keeps_from;
     uint32_t max_seqs;           /* running sequences, 1 .. 4096 */
     uint32_t max_step_tokens;    /* rows of a step, >= max_seqs */
+    uint32_t busy_step_tokens;   /* 0 = max_step_tokens always. Else a step has more rows than this
+                                    only as far as its predicted time stays within itl_goal_ns if
+                                    sequences decode, 60 ms if none does; max_seqs ..
+                                    max_step_tokens, not used without chunked_prefill */
     uint32_t max_model_len;      /* tokens of a sequence, prompt and output, 2 .. 2^28 */
     uint32_t max_queued;         /* waiting sequences, 1 .. 65536 */
     uint32_t page_tokens;        /* tokens in a page, 1 .. 2^16 */

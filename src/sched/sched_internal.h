@@ -85,6 +85,8 @@ struct rose_sched {
     rose_sched_pending pending;
     rose_sched_stats stats;
     rose_sched_cost cost;
+    uint32_t most_rows;   /* of the steps observed so far, the most */
+    uint32_t step_rows;   /* of this step; busy_step_tokens .. max_step_tokens */
     uint32_t goal_rows;   /* of prompts in this step */
     uint32_t goal_active; /* sequences that have begun */
     uint32_t late_at;     /* whose time due was looked at last */
@@ -139,7 +141,8 @@ void rose_sched_admit(rose_sched *s, rose_sched_plan *p);
 
 /* ---- slo.c ---- */
 
-void rose_sched_steer(rose_sched *s); /* Sets goal_rows and goal_active for the next plan. */
+void rose_sched_steer(
+    rose_sched *s); /* Sets step_rows, goal_rows and goal_active for the next plan. */
 void rose_sched_note_begin(rose_sched *s, const rose_seq *q);
 void rose_sched_note_end(rose_sched *s, const rose_seq *q); /* of one that had begun */
 

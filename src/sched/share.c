@@ -118,7 +118,7 @@ void rose_sched_pending_begin(rose_sched *s)
     for (uint32_t i = s->prefill_first; i != ROSE_SCHED_NONE; i = s->seqs[i].next) {
         const rose_seq *q = &s->seqs[i];
         /* nobody waits for the pages of a sequence that waits itself */
-        if (!rose_sched_must_wait(s, q, q->n_known - q->n_done, s->o.max_step_tokens))
+        if (!rose_sched_must_wait(s, q, q->n_known - q->n_done, s->step_rows))
             rose_sched_pending_add(s, i);
     }
 }

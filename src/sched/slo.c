@@ -5,8 +5,11 @@
 #include "sched/sched_internal.h"
 
 enum {
-    MIN_ROWS = 4 /* the least prompt rows of any step, so that prompts advance whatever the
-                  * latency goal */
+    MIN_ROWS = 4, /* the least prompt rows of any step, so that prompts advance whatever the
+                   * latency goal */
+    /* The goal of a step without decodes beyond busy_step_tokens. Whoever arrives meanwhile waits
+     * for its end. */
+    IDLE_GOAL_NS = 60000000
 };
 static const double MEAN_GAIN = 1.0 / 32;
 
@@ -21,6 +24,7 @@ static void mean_add(double *mean, uint64_t *n, double x)
 void rose_sched_observe(rose_sched *s, uint32_t n_decode, uint32_t n_prefill, uint64_t ns)
 {
     rose_sched_cost_observe(&s->cost, n_decode, n_prefill, ns);
+    if (s->most_rows < n_decode + n_prefill) s->most_rows = n_decode + n_prefill;
 }
 
 void rose_sched_note_begin(rose_sched *s, const rose_seq *q)
@@ -38,10 +42,24 @@ void rose_sched_note_end(rose_sched *s, const rose_seq *q)
 
 /* ---- goals between tokens ---- */
 
+/* Returns how many rows the next step may have. It has at most twice as many as any step before:
+ * short prompts say little about the cost of long ones. */
+static uint32_t rows_of_next(const rose_sched *s)
+{
+    const uint32_t least = s->o.busy_step_tokens, most = s->o.max_step_tokens;
+    const uint64_t goal = s->n_decode > 0 ? s->o.itl_goal_ns : IDLE_GOAL_NS;
+    if (least == most || goal == 0) return least;
+    uint32_t rows = s->n_decode + rose_sched_cost_prefill(&s->cost, s->n_decode, goal, most);
+    if (rows / 2 > s->most_rows) rows = 2 * s->most_rows;
+    if (rows < least) return least;
+    return rows < most ? rows : most;
+}
+
 void rose_sched_steer(rose_sched *s)
 {
     uint64_t goal = s->o.itl_goal_ns;
-    uint32_t n = s->n_decode < s->o.max_step_tokens ? s->n_decode : s->o.max_step_tokens;
+    s->step_rows = rows_of_next(s);
+    uint32_t n = s->n_decode < s->step_rows ? s->n_decode : s->step_rows;
     s->goal_rows = UINT32_MAX;
     s->goal_active = s->o.max_active;
     if (goal == 0) return;
@@ -66,8 +84,8 @@ static double rows_of(const rose_sched *s, const rose_seq *q, double miss)
 /* Returns how many prompt rows a step can have beside the current decodes. */
 static uint32_t rows_of_step(const rose_sched *s)
 {
-    uint32_t n = s->n_decode < s->o.max_step_tokens ? s->n_decode : s->o.max_step_tokens;
-    uint32_t rows = s->o.max_step_tokens - n;
+    uint32_t n = s->n_decode < s->step_rows ? s->n_decode : s->step_rows;
+    uint32_t rows = s->step_rows - n;
     if (rows > s->o.prefill_max_tokens) rows = s->o.prefill_max_tokens;
     if (n > 0 && rows > s->goal_rows) rows = s->goal_rows;
     return rows > 0 ? rows : 1;

@@ -93,6 +93,7 @@ typedef struct sim {
     uint64_t longest_wait, last_admitted;
     sim_clock clock;
     uint64_t now_ns, n_late, n_in_time, n_observed, n_tight;
+    uint64_t n_long[2]; /* steps beyond busy_step_tokens, without and with decodes */
 } sim;
 
 static inline void sim_ids(void *user, uint32_t seq, uint32_t pos, uint32_t n, uint32_t *out)
@@ -261,6 +262,18 @@ static inline void sim_late(sim *m)
     }
 }
 
+/* A step beyond busy_step_tokens is within 60 ms, or with decodes within the goal, once the costs
+ * are known. */
+static inline void sim_long_step(sim *m, const rose_sched_plan *p, uint64_t ns)
+{
+    const bool decodes = p->n_prefill_tokens < p->n_tokens;
+    const uint64_t goal = decodes ? m->o.itl_goal_ns : 60000000;
+    if (m->o.busy_step_tokens == 0 || p->n_tokens <= m->o.busy_step_tokens) return;
+    m->n_long[decodes]++;
+    assert_true(goal > 0);
+    if (m->n_observed > 1000) assert_true((double)ns <= (double)goal * 1.01);
+}
+
 /* After it: the clock goes on, the scheduler is told; and if it knew its costs, the goal was kept
  * as far as prompts and admission could keep it. */
 static inline void sim_tick(sim *m, const rose_sched_plan *p)
@@ -271,7 +284,9 @@ static inline void sim_tick(sim *m, const rose_sched_plan *p)
     uint64_t ns = k->a_ns + k->b_ns * n_decode + k->c_ns * p->n_prefill_tokens;
     m->now_ns += ns;
     rose_sched_observe(m->s, n_decode, p->n_prefill_tokens, ns);
-    if (++m->n_observed < 1000 || m->o.itl_goal_ns == 0 || n_decode == 0) return;
+    m->n_observed++;
+    sim_long_step(m, p, ns);
+    if (m->n_observed < 1000 || m->o.itl_goal_ns == 0 || n_decode == 0) return;
     if (m->o.chunked_prefill && p->n_prefill_tokens > 4) {
         assert_true((double)ns <= (double)m->o.itl_goal_ns * 1.01);
         m->n_tight += (double)ns >= (double)m->o.itl_goal_ns * 0.8;

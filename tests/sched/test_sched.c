@@ -101,7 +101,7 @@ static void expect_plan(rose_sched *s, const char *want)
 static void test_options(void **state)
 {
     (void)state;
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 17; i++) {
         rose_sched_opts o = base_opts;
         rose_kv_pages *pages = i == 11 ? NULL : add_pool(&o, 10, 0), *last = NULL;
         rose_sched *s = (rose_sched *)(void *)1;
@@ -118,6 +118,8 @@ static void test_options(void **state)
         if (i == 9) o.lookahead = 4097;
         if (i == 10) o.prefix_cache = true; /* without ids */
         if (i == 12) o.n_pools = ROSE_KV_MAX_POOLS + 1;
+        if (i == 15) o.busy_step_tokens = o.max_seqs - 1;
+        if (i == 16) o.busy_step_tokens = o.max_step_tokens + 1;
         if (i == 13) last = add_pool(&o, 2, 9); /* a row at position 12 reads 4 .. 12 */
         if (i == 14) {                          /* a piece of 8 rows after a window of 5 */
             last = add_pool(&o, 2, 5);
@@ -831,6 +833,64 @@ static void test_itl_goal(void **state)
     drop(&f);
 }
 
+/* Rows of the next step of a long prompt, after one of `before` rows that took ns. */
+static uint32_t rows_after(rose_sched *s, uint32_t before, uint64_t ns)
+{
+    rose_sched_plan p;
+    if (before > 0) rose_sched_observe(s, 0, before, ns);
+    assert_true(rose_sched_next(s, &p));
+    assert_int_equal(p.n_items, 1);
+    return p.n_tokens;
+}
+
+/* busy_step_tokens: as many rows until costs are known; then, while nothing decodes, as many as 60
+ * ms take, but at most twice the longest step so far. */
+static void test_busy_rows(void **state)
+{
+    enum { MS = 1000000 };
+    (void)state;
+    rose_sched_opts o = base_opts;
+    o.max_step_tokens = 512;
+    o.busy_step_tokens = 16;
+    o.max_model_len = 4096;
+    fix f = make(&o, 2000);
+    rose_sched_plan p;
+    submit(f.s, 3000, 90);
+    assert_int_equal(rows_after(f.s, 0, 0), 16);
+    assert_int_equal(rows_after(f.s, 16, 16 * MS / 10), 32);
+    assert_int_equal(rows_after(f.s, 32, 32 * MS / 10), 64);
+    for (int i = 0; i < 300; i++) /* 0.1 ms a row */
+        rose_sched_observe(f.s, 0, 64, 64 * MS / 10);
+    assert_int_equal(rows_after(f.s, 64, 64 * MS / 10), 128);
+    assert_int_equal(rows_after(f.s, 128, 128 * MS / 10), 256);
+    assert_int_equal(rows_after(f.s, 256, 256 * MS / 10), 512);
+    for (int i = 0; i < 300; i++) /* 0.5 ms a row */
+        rose_sched_observe(f.s, 0, 512, 512 * MS / 2);
+    assert_in_range(rows_after(f.s, 512, 512 * MS / 2), 90, 120);
+    for (int i = 0; i < 300; i++) /* 60 ms are not enough for any */
+        rose_sched_observe(f.s, 0, 512, 51200 * (uint64_t)MS);
+    assert_int_equal(rows_after(f.s, 512, 51200 * (uint64_t)MS), 16);
+    for (int i = 0; i < 300; i++)
+        rose_sched_observe(f.s, 0, 512, MS);
+    while (rose_sched_next(f.s, &p) && p.n_outputs == 0)
+        continue;
+    submit(f.s, 900, 9); /* beside one that decodes */
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_tokens, 16);
+    rose_sched_finish(f.s, 0);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_tokens, 512);
+    drop(&f);
+    o.chunked_prefill = false; /* a prompt of 512 must fit into each step */
+    f = make(&o, 2000);
+    submit(f.s, 4, 9);
+    assert_true(rose_sched_next(f.s, &p));
+    submit(f.s, 500, 9);
+    assert_true(rose_sched_next(f.s, &p));
+    assert_int_equal(p.n_tokens, 501);
+    drop(&f);
+}
+
 /* A step of two decodes and the smallest piece is within the goal, one of three is not. */
 static void test_itl_goal_admission(void **state)
 {
@@ -964,6 +1024,7 @@ int main(void)
         cmocka_unit_test(test_prefill_limits),
         cmocka_unit_test(test_prompts_first),
         cmocka_unit_test(test_itl_goal),
+        cmocka_unit_test(test_busy_rows),
         cmocka_unit_test(test_itl_goal_admission),
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_guided),

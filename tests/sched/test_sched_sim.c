@@ -194,6 +194,41 @@ static void test_goals(void **state)
     }
 }
 
+/* Steps of changing length: as many rows as the clock allows while nothing decodes, or as the goal
+ * allows; else those of a busy step. */
+static void test_step_rows(void **state)
+{
+    static const struct {
+        sim_clock clock;
+        uint64_t itl_ns;
+        bool cache, first;
+    } rows[] = {{{1000000, 100000, 900000, 0}, 0, true, true},
+                {{1000000, 100000, 400000, 0}, 0, false, false},
+                {{1000000, 1, 1, 0}, 0, true, true},
+                {{1000000, 100000, 900000, 0}, 30000000, true, true},
+                {{1000000, 10000, 900000, 90000000}, 60000000, false, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        rose_sched_opts o = base_opts;
+        o.max_step_tokens = 128;
+        o.busy_step_tokens = 16;
+        o.max_model_len = 250;
+        o.itl_goal_ns = rows[i].itl_ns;
+        o.prefix_cache = rows[i].cache;
+        o.decode_first = rows[i].first;
+        sim m = sim_open(o, (sim_load){6, 2, 3, 120, 0}, 200, test_seed() + i * 2);
+        m.clock = rows[i].clock;
+        sim_start(&m);
+        sim_run(&m, 20000);
+        sim_print(&m, "rows of a step");
+        printf("    %llu long steps without decodes, %llu with decodes\n",
+               (unsigned long long)m.n_long[0], (unsigned long long)m.n_long[1]);
+        assert_true(m.n_long[0] > 20);
+        assert_true(o.itl_goal_ns > 0 ? m.n_long[1] > 20 : m.n_long[1] == 0);
+        sim_close(&m);
+    }
+}
+
 static void test_shapes(void **state)
 {
     (void)state;
@@ -217,10 +252,11 @@ static void test_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base),   cmocka_unit_test(test_no_cache),
-        cmocka_unit_test(test_chunks), cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_guided), cmocka_unit_test(test_goals),
-        cmocka_unit_test(test_shapes), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_base),      cmocka_unit_test(test_no_cache),
+        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_guided),    cmocka_unit_test(test_goals),
+        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_step_rows),
     };
     return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
 }
