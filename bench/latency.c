@@ -137,8 +137,8 @@ static int run(const char *model_dir, latency_opts *o, int argc, char **argv)
     rose_status st = seconds == NULL ? rose_fail(&err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
     if (o->engine.opts.backend.max_seqs < o->batch_size)
         o->engine.opts.backend.max_seqs = o->batch_size;
-    if (o->engine.opts.backend.max_step_tokens < o->batch_size)
-        o->engine.opts.backend.max_step_tokens = o->batch_size;
+    uint32_t *const tokens = &o->engine.opts.backend.max_step_tokens;
+    if (*tokens != 0 && *tokens < o->batch_size) *tokens = o->batch_size;
     if (st == ROSE_OK) st = rose_load_trace_generate(&lengths, &g, &err);
     if (st == ROSE_OK)
         st = rose_offline_engine_open(&e, model_dir, &o->engine, o->batch_size, o->input_len, &err);

@@ -30,6 +30,7 @@ rose_status rose_offline_engine_open(rose_offline_engine *e, const char *model_d
     *e = (rose_offline_engine){.isa = strcmp(isa, "auto") == 0 ? rose_isa_name(rose_isa_probe())
                                                                : isa};
     if (f->opts.max_queued < n) f->opts.max_queued = n;
+    f->opts.offline = true;
     rose_status st = rose_engine_flags_read(f, &eo, err);
     e->ids = malloc((size_t)max_in * sizeof *e->ids);
     if (st == ROSE_OK && e->ids == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");

@@ -79,7 +79,8 @@ typedef struct rose_lib_options {
                                     "amx" */
     uint32_t threads;            /* compute threads; default one per allowed CPU */
     uint32_t max_num_seqs;       /* at most this many sequences in a step; default 256 */
-    uint32_t max_batched_tokens; /* at most this many tokens in a step; default 2048 */
+    uint32_t max_batched_tokens; /* at most this many tokens in a step; default on cuda 8192, or
+                                    4096 or 2048 where memory is short, on cpu 2048 */
     uint32_t max_model_len;      /* longest context in tokens; the default is the model's context
                                   * length */
     uint32_t kv_pages;           /* pages of 16 tokens; default from the memory plan */

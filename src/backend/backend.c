@@ -19,6 +19,15 @@ const char *rose_plan_text(const rose_memory_plan *p)
     return rose_compute_name(p->dtype);
 }
 
+void rose_plan_steps_text(const rose_memory_plan *p, char out[ROSE_PLAN_STEPS_TEXT])
+{
+    const int n = snprintf(out, ROSE_PLAN_STEPS_TEXT, "steps of up to %u sequences and %u tokens",
+                           p->max_seqs, p->max_step_tokens);
+    if (p->busy_step_tokens > 0 && p->busy_step_tokens < p->max_step_tokens)
+        snprintf(out + n, ROSE_PLAN_STEPS_TEXT - (size_t)n, ", %u while sequences decode",
+                 p->busy_step_tokens);
+}
+
 void rose_plan_kv_text(const rose_memory_plan *p, char out[ROSE_PLAN_KV_TEXT])
 {
     int n = snprintf(out, ROSE_PLAN_KV_TEXT, "%u pages of %d tokens", p->pools[0].n_blocks,

@@ -113,6 +113,11 @@ typedef struct rose_cuda_opts {
                           * wait for ever */
 } rose_cuda_opts;
 
+/* The plan is for steps of 8192 tokens, or for 4096 or 2048 if their scratch memory would take more
+ * than a sixteenth of what the weights leave; the scheduler uses as many of them as make nobody
+ * wait (busy_step_tokens). */
+#define ROSE_STEP_AUTO UINT32_MAX
+
 typedef struct rose_backend_opts {
     rose_compute dtype; /* data type of weights and activations. AUTO on a CPU: BF16 for BF16
                          * files and with INT8, else F32; for files with quantized matrices F32
@@ -122,7 +127,9 @@ typedef struct rose_backend_opts {
                          * quantized matrices */
     rose_quantization quantization;
     uint32_t max_seqs;        /* at most this many sequences in one step, 1 .. 4096 */
-    uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs */
+    uint32_t max_step_tokens; /* at most this many tokens (rows) in one step, >= max_seqs; or
+                               * ROSE_STEP_AUTO; 0 = AUTO on CUDA, on a CPU 2048 (or max_seqs, if
+                               * that is more) */
     uint32_t max_model_len;   /* longest context in tokens; 0 = the model's max_positions */
     uint32_t kv_pages;        /* pages of the first pool, the others in proportion; 0 = from
                                * kv_bytes */
@@ -131,7 +138,7 @@ typedef struct rose_backend_opts {
     rose_cuda_opts cuda;
 } rose_backend_opts;
 
-/* Sets 256 seqs, 2048 tokens, graphs, dependent launch, one minute for a step, and auto for
+/* Sets 256 seqs, graphs, dependent launch, one minute for a step, and auto for
  * everything else. */
 void rose_backend_opts_default(rose_backend_opts *o);
 
@@ -151,12 +158,14 @@ typedef struct rose_memory_plan {
     bool int8_activations; /* CPU, dtype F32, files with quantized matrices: a GEMM first rounds its
                               input to int8 in blocks of 32; attention and KV are BF16 */
     uint32_t max_seqs, max_step_tokens, max_model_len;
-    uint32_t n_threads;    /* resolved */
-    rose_prefill prefill;  /* CUDA: resolved: FLASH or NAIVE */
-    uint32_t without;      /* CUDA: opts.cuda.without and the fusions that are off as bits, plus
-                            * bits for the optimisations that the GPU cannot run; `scratch` and
-                            * `graphs` depend on it */
-    uint64_t weights;      /* packed copies that the backend keeps */
+    uint32_t busy_step_tokens; /* ROSE_STEP_AUTO: tokens of a step for which no estimate of its time
+                                  is needed, 2048 or max_seqs; 0 = max_step_tokens was given */
+    uint32_t n_threads;        /* resolved */
+    rose_prefill prefill;      /* CUDA: resolved: FLASH or NAIVE */
+    uint32_t without;          /* CUDA: opts.cuda.without and the fusions that are off as bits, plus
+                                * bits for the optimisations that the GPU cannot run; `scratch` and
+                                * `graphs` depend on it */
+    uint64_t weights;          /* packed copies that the backend keeps */
     uint64_t weights_read; /* CPU: bytes of weights that a one-row step reads; CUDA: 0, unknown */
     uint32_t n_pools;      /* 1 .. ROSE_MAX_POOLS */
     rose_pool pools[ROSE_MAX_POOLS]; /* in the order of rose_arch_pools */
@@ -173,6 +182,9 @@ const char *rose_plan_text(const rose_memory_plan *p);
  * or without the layers if all keep whole contexts. */
 enum { ROSE_PLAN_KV_TEXT = 400 };
 void rose_plan_kv_text(const rose_memory_plan *p, char out[ROSE_PLAN_KV_TEXT]);
+/* Its steps: "steps of up to 256 sequences and 8192 tokens, 2048 while sequences decode". */
+enum { ROSE_PLAN_STEPS_TEXT = 120 };
+void rose_plan_steps_text(const rose_memory_plan *p, char out[ROSE_PLAN_STEPS_TEXT]);
 
 /* The sampling parameters: they say how the next id is chosen. The filters act in this order (as
  * in vLLM). Divide by temperature. Drop ids below min_p times the highest probability. Keep the

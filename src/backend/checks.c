@@ -5,7 +5,12 @@
 
 #define MAX_KV_PAGES ((uint64_t)INT32_MAX)
 
-enum { LEAST_CONTEXT = 256 }; /* tokens; a shorter context is of no use */
+enum {
+    LEAST_CONTEXT = 256, /* tokens; a shorter context is of no use */
+    BUSY_TOKENS = 2048,  /* of ROSE_STEP_AUTO: tokens of a step */
+    MOST_TOKENS = 8192,  /* with more, GEMMs get no faster */
+    SCRATCH_SHARE = 16
+};
 
 /* ---- the batch of a step ---- */
 
@@ -141,6 +146,33 @@ rose_status rose_backend_check_opts(const rose_backend_opts *o, const rose_arch 
     p->max_step_tokens = o->max_step_tokens;
     p->max_model_len = o->max_model_len > 0 ? o->max_model_len : a->max_positions;
     return ROSE_OK;
+}
+
+/* Tells whether the scratch memory is small beside what the weights leave. */
+static bool is_light(const rose_memory_plan *p)
+{
+    const uint64_t other = p->weights + p->graphs;
+    return p->available == 0 ||
+           (p->available > other && p->scratch <= (p->available - other) / SCRATCH_SHARE);
+}
+
+rose_status rose_backend_plan_steps(rose_plan_fn *plan, bool by_default, const rose_model *m,
+                                    const rose_backend_opts *o, rose_memory_plan *out,
+                                    rose_err *err)
+{
+    const uint32_t busy = o->max_seqs > BUSY_TOKENS ? o->max_seqs : BUSY_TOKENS;
+    rose_backend_opts with = *o;
+    rose_status st;
+    if (o->max_step_tokens == 0 && !by_default) with.max_step_tokens = busy;
+    if (with.max_step_tokens != 0 && with.max_step_tokens != ROSE_STEP_AUTO)
+        return plan(m, &with, out, err);
+    with.max_step_tokens = MOST_TOKENS;
+    while ((st = plan(m, &with, out, err)) != ROSE_OK || !is_light(out)) {
+        if (with.max_step_tokens / 2 < busy) break;
+        with.max_step_tokens /= 2;
+    }
+    if (st == ROSE_OK) out->busy_step_tokens = busy;
+    return st;
 }
 
 uint64_t rose_backend_context_pages(const rose_memory_plan *p)

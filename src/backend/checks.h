@@ -16,6 +16,14 @@ rose_status rose_backend_check_batch(const rose_batch *b, const rose_memory_plan
 rose_status rose_backend_check_opts(const rose_backend_opts *o, const rose_arch *a,
                                     rose_memory_plan *p, rose_err *err);
 
+/* Plans with plan() for the number of tokens that max_step_tokens stands for, which is a number
+ * from there on. by_default: 0 is ROSE_STEP_AUTO. Errors: those of plan(). */
+typedef rose_status rose_plan_fn(const rose_model *m, const rose_backend_opts *o,
+                                 rose_memory_plan *out, rose_err *err);
+rose_status rose_backend_plan_steps(rose_plan_fn *plan, bool by_default, const rose_model *m,
+                                    const rose_backend_opts *o, rose_memory_plan *out,
+                                    rose_err *err);
+
 /* Pages that hold one sequence of the longest context; max_model_len must be set. */
 uint64_t rose_backend_context_pages(const rose_memory_plan *p);
 

@@ -29,9 +29,13 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
         ROSE_ROW_BRIEF_HEADING("Scheduling"),
         ROSE_ROW_U32("max-num-seqs", &o->max_seqs, "N", 1, 4096,
                      "largest number of sequences in one step", .def = 256, .first = true),
-        ROSE_ROW_U32("max-num-batched-tokens", &o->max_step_tokens, "N", 1, 1u << 20,
-                     "largest number of tokens in one step, prefill and decode together",
-                     .def = 2048, .first = true),
+        ROSE_ROW_U32("max-num-batched-tokens", &o->max_step_tokens, "N|auto", 1, 1u << 20,
+                     "largest number of tokens in one step, prefill and decode together. auto is "
+                     "2048 while sequences decode, or more if --itl-slo-ms allows it; while none "
+                     "does, also as many as take 60 ms; 8192 in batch, bench and the library, "
+                     "where nobody waits for single tokens. It never exceeds 8192, or 4096 or 2048 "
+                     "where memory is short",
+                     .word = "auto", .unset = "auto on cuda, 2048 on cpu", .first = true),
 
         ROSE_ROW_BRIEF_HEADING("KV and prefix cache"),
         ROSE_ROW_BYTES("kv-cache-memory", &o->kv_bytes, 0, 0, "memory for the KV cache",

@@ -142,10 +142,12 @@ bool rose_opt_list_add(rose_opt_list *l, const char *text)
 static rose_status set_number(const rose_opt *o, const char *v, rose_err *err)
 {
     const uint64_t max = o->max != 0 ? o->max : o->kind == ROSE_OPT_U32 ? UINT32_MAX : UINT64_MAX;
-    uint64_t u;
-    if (!rose_opt_number(v, o->kind == ROSE_OPT_BYTES, &u) || u < o->min || u > max)
+    const bool word = o->word != NULL && strcmp(v, o->word) == 0;
+    uint64_t u = UINT32_MAX;
+    if (!word && (!rose_opt_number(v, o->kind == ROSE_OPT_BYTES, &u) || u < o->min || u > max))
         return rose_fail(
-            err, ROSE_E_INVAL, "expected a whole number%s from %" PRIu64 " to %" PRIu64,
+            err, ROSE_E_INVAL, "expected %s%sa whole number%s from %" PRIu64 " to %" PRIu64,
+            o->word != NULL ? o->word : "", o->word != NULL ? " or " : "",
             o->kind == ROSE_OPT_BYTES ? " of bytes (K, M, G allowed)" : "", o->min, max);
     if (o->kind == ROSE_OPT_U32)
         *(uint32_t *)o->dest = (uint32_t)u;
@@ -507,6 +509,8 @@ static rose_status add_changed(const rose_opt *o, rose_buf *out)
     }
     case ROSE_OPT_U32:
         if (*(const uint32_t *)o->dest == o->def) return ROSE_OK;
+        if (o->word != NULL && *(const uint32_t *)o->dest == UINT32_MAX)
+            return add_text(out, o->name, o->word);
         return rose_buf_addf(out, " --%s %" PRIu32, o->name, *(const uint32_t *)o->dest);
     case ROSE_OPT_U64:
     case ROSE_OPT_BYTES:

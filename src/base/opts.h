@@ -70,6 +70,7 @@ typedef struct rose_opt {
     uint64_t def; /* the default that rose_opts_default writes to dest: a number, a bool, an enum */
     const char *sdef;  /* the same for STRING and CHOICE */
     const char *unset; /* what --help prints as default in place of a 0 or NULL, e.g. "auto" */
+    const char *word;  /* U32: NULL, or a word that stands for UINT32_MAX, e.g. "auto" */
     const char *says;  /* if not NULL, what --help always prints as default: for a default that
                           depends on the machine */
 } rose_opt;

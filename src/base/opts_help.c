@@ -34,7 +34,10 @@ void rose_opt_default_text(const rose_opt *o, char *buf, size_t cap)
         break;
     case ROSE_OPT_U32:
         u = *(const uint32_t *)o->dest;
-        if (o->unset == NULL || u != 0) snprintf(buf, cap, "%" PRIu64, u);
+        if (o->word != NULL && u == UINT32_MAX)
+            snprintf(buf, cap, "%s", o->word);
+        else if (o->unset == NULL || u != 0)
+            snprintf(buf, cap, "%" PRIu64, u);
         break;
     case ROSE_OPT_U64:
         u = *(const uint64_t *)o->dest;

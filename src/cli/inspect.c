@@ -24,8 +24,7 @@ static void print_plan(const rose_memory_plan *p)
     rose_plan_kv_text(p, note);
     snprintf(note + strlen(note), 80, "; a full context is %u tokens", p->max_model_len);
     plan_row("KV pages", p->kv, note);
-    snprintf(note, sizeof note, "steps of up to %u sequences and %u tokens", p->max_seqs,
-             p->max_step_tokens);
+    rose_plan_steps_text(p, note);
     plan_row("scratch", p->scratch, note);
     if (p->graphs > 0) plan_row("graphs", p->graphs, "captured steps and kernels, at most");
     plan_row("total", p->total, "");
@@ -36,10 +35,12 @@ static void print_plan(const rose_memory_plan *p)
 static rose_json *plan_json(const rose_memory_plan *p)
 {
     return rose_json_pack(
-        "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
+        "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "dtype",
         rose_compute_name(p->dtype), "quantization", rose_quantization_name(p->quantization),
         "int8_activations", p->int8_activations ? 1 : 0, "threads", (int64_t)p->n_threads,
         "max_num_seqs", (int64_t)p->max_seqs, "max_num_batched_tokens", (int64_t)p->max_step_tokens,
+        "busy_num_batched_tokens",
+        (int64_t)(p->busy_step_tokens > 0 ? p->busy_step_tokens : p->max_step_tokens),
         "max_model_len", (int64_t)p->max_model_len, "weights_bytes", (int64_t)p->weights,
         "kv_page_bytes", (int64_t)p->pools[0].block_bytes, "kv_pages",
         (int64_t)p->pools[0].n_blocks, "kv_bytes", (int64_t)p->kv, "scratch_bytes",

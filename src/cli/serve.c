@@ -293,12 +293,13 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
              "that were free",
              mib(p->weights), mib(p->kv), mib(p->scratch), mib(p->graphs), mib(p->total),
              mib(p->available));
-    char kv[ROSE_PLAN_KV_TEXT];
+    char kv[ROSE_PLAN_KV_TEXT], steps[ROSE_PLAN_STEPS_TEXT];
     rose_plan_kv_text(p, kv);
+    rose_plan_steps_text(p, steps);
     rose_log(ROSE_LOG_INFO, "serve",
-             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, KV %.1f MiB: %s",
+             "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %s, KV %.1f MiB: %s",
              rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
-             p->n_threads, p->max_model_len, mib(p->kv), kv);
+             p->n_threads, p->max_model_len, steps, mib(p->kv), kv);
 }
 
 /* Tells whether the host is an address that only this machine reaches. */
@@ -521,6 +522,7 @@ int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *wo
     if (st == ROSE_OK) st = open_access(&s, f, &err);
     if (st == ROSE_OK) st = open_batches(&s, f, &err);
     if (st == ROSE_OK) st = rose_engine_flags_read(&f->engine, &o, &err);
+    o.offline = work != NULL; /* `batch` */
     if (st == ROSE_OK) st = open_events(&s, f, &o, &err);
     if (st == ROSE_OK) rose_cli_tune_dir(&o.backend);
     if (st == ROSE_OK) st = rose_model_open_as(&s.model, dir, f->engine.load_format, &err);

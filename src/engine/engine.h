@@ -25,6 +25,8 @@ typedef enum rose_engine_admission {
 typedef struct rose_engine_opts {
     rose_backend_opts
         backend;         /* max_seqs = --max-num-seqs, max_step_tokens = --max-num-batched-tokens */
+    bool offline;        /* nobody waits for single tokens: steps are always as long as planned,
+                            although max_step_tokens is ROSE_STEP_AUTO */
     uint32_t max_queued; /* at most this many requests that wait for admission, 1 .. 65536
                             (--max-num-queued-reqs); see rose_engine_reserve */
     bool chunked_prefill; /* off: a prompt is one piece, so it must fit into max_step_tokens */
@@ -56,9 +58,8 @@ typedef struct rose_engine_opts {
                             * engine is closed; needs prefix_cache */
 } rose_engine_opts;
 
-void rose_engine_opts_default(
-    rose_engine_opts *o); /* Sets the defaults: 256 sequences and 2048 tokens in a step, 1024
-                           * queued requests, chunked prefill. */
+void rose_engine_opts_default(rose_engine_opts *o); /* Sets the defaults: 256 sequences in a step,
+                                                     * 1024 queued requests, chunked prefill. */
 
 /* Plans the memory, loads the weights and starts the engine thread. The model may be closed
  * after open returns. Errors: as rose_backend_ops.plan and open, INVAL, FORMAT (a weight is NaN

@@ -98,7 +98,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
 {
     *o = f->opts;
     rose_backend_opts *b = &o->backend;
-    if (b->max_step_tokens < b->max_seqs)
+    if (b->max_step_tokens != 0 && b->max_step_tokens < b->max_seqs)
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",
                          b->max_step_tokens, b->max_seqs);

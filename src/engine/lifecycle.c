@@ -97,6 +97,7 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
         .keeps_from = rose_pool_keeps_from,
         .max_seqs = e->plan.max_seqs,
         .max_step_tokens = e->plan.max_step_tokens,
+        .busy_step_tokens = o->offline ? 0 : e->plan.busy_step_tokens,
         .max_model_len = e->plan.max_model_len,
         .max_queued = max_waiting,
         .page_tokens = ROSE_KV_PAGE_TOKENS,

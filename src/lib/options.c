@@ -96,6 +96,7 @@ rose_status rose_lib_read_options(const rose_lib_options *in, rose_engine_flags 
 {
     table t;
     rose_engine_flags_init(f);
+    f->opts.offline = true;
     make_table(&t, f);
     set_numbers(f, in);
     const char *const texts[][2] = {{"dtype", in->dtype},

@@ -68,6 +68,98 @@ static void test_plan_resolves_options(void **state)
     fx_model_free(m);
 }
 
+static void assert_steps(const rose_model *m, uint32_t max_seqs, uint32_t tokens, uint32_t most,
+                         uint32_t busy, const char *text)
+{
+    rose_backend_opts o = default_opts();
+    rose_memory_plan p;
+    rose_err err;
+    char got[ROSE_PLAN_STEPS_TEXT];
+    o.max_seqs = max_seqs;
+    o.max_step_tokens = tokens;
+    o.kv_pages = 7;
+    if (plan(m, &o, &p, &err) != ROSE_OK) fail_msg("%s", err.msg);
+    assert_int_equal(p.max_step_tokens, most);
+    assert_int_equal(p.busy_step_tokens, busy);
+    rose_plan_steps_text(&p, got);
+    assert_string_equal(got, text);
+}
+
+/* The tokens of a step: a number, the default, and auto, with fewer where memory is short. */
+static void test_plan_steps(void **state)
+{
+    (void)state;
+    rose_model *m = fx_model(&g_shape, 1);
+    assert_steps(m, 9, 0, 2048, 0, "steps of up to 9 sequences and 2048 tokens");
+    assert_steps(m, 4096, 0, 4096, 0, "steps of up to 4096 sequences and 4096 tokens");
+    assert_steps(m, 9, 10, 10, 0, "steps of up to 9 sequences and 10 tokens");
+    assert_steps(m, 9, ROSE_STEP_AUTO, 8192, 2048,
+                 "steps of up to 9 sequences and 8192 tokens, 2048 while sequences decode");
+    assert_steps(m, 3000, ROSE_STEP_AUTO, 8192, 3000,
+                 "steps of up to 3000 sequences and 8192 tokens, 3000 while sequences decode");
+    fx_model_free(m);
+}
+
+/* A backend whose scratch memory takes 1 byte a token, and which has room for `fits` tokens. */
+static struct {
+    uint64_t available, fits;
+    uint32_t n_calls;
+} g_room;
+
+static rose_status plan_room(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                             rose_err *err)
+{
+    (void)m;
+    g_room.n_calls++;
+    *out = (rose_memory_plan){0};
+    if (o->max_step_tokens > g_room.fits) return rose_fail(err, ROSE_E_NOMEM, "no room");
+    *out = (rose_memory_plan){.max_step_tokens = o->max_step_tokens,
+                              .weights = 1000,
+                              .graphs = 24,
+                              .scratch = o->max_step_tokens,
+                              .available = g_room.available};
+    return ROSE_OK;
+}
+
+/* auto where memory is short: scratch for a sixteenth of what the weights leave, at most. */
+static void test_plan_steps_in(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t left, fits; /* beside weights and graphs */
+        uint32_t seqs, most, busy;
+    } rows[] = {{UINT64_C(8192) * 16, 8192, 256, 8192, 2048}, /* just enough */
+                {UINT64_C(8192) * 16 - 1, 8192, 256, 4096, 2048},
+                {UINT64_C(4096) * 16, 8192, 256, 4096, 2048},
+                {UINT64_C(4096) * 16 - 1, 8192, 256, 2048, 2048},
+                {5000, 8192, 256, 2048, 2048}, /* never fewer, if they fit */
+                {5000, 4096, 3000, 4096, 3000},
+                {UINT64_C(1) << 40, 4095, 1, 2048, 2048},
+                {UINT64_C(1) << 40, 2047, 1, 0, 0},
+                {UINT64_C(1) << 40, 4095, 2049, 0, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rose_backend_opts o = default_opts();
+        rose_memory_plan p;
+        rose_err err = {{0}};
+        o.max_seqs = rows[i].seqs;
+        g_room.available = 1024 + rows[i].left;
+        g_room.fits = rows[i].fits;
+        for (int by_default = 0; by_default < 2; by_default++) {
+            o.max_step_tokens = by_default ? 0 : ROSE_STEP_AUTO;
+            const rose_status st =
+                rose_backend_plan_steps(plan_room, by_default > 0, NULL, &o, &p, &err);
+            assert_int_equal(st, rows[i].most > 0 ? ROSE_OK : ROSE_E_NOMEM);
+            assert_int_equal(p.max_step_tokens, rows[i].most);
+            assert_int_equal(p.busy_step_tokens, rows[i].busy);
+        }
+        o.max_step_tokens = (uint32_t)rows[i].fits; /* a number is taken as it is */
+        g_room.n_calls = 0;
+        assert_int_equal(rose_backend_plan_steps(plan_room, true, NULL, &o, &p, &err), ROSE_OK);
+        assert_int_equal(p.max_step_tokens, rows[i].fits);
+        assert_int_equal(g_room.n_calls + p.busy_step_tokens, 1);
+    }
+}
+
 static void test_kv_default_rule(void **state)
 {
     (void)state;
@@ -203,7 +295,7 @@ static void test_plan_refuses_options(void **state)
     REFUSED(max_seqs, 0, ROSE_E_INVAL, "max-num-seqs");
     REFUSED(max_seqs, 4097, ROSE_E_INVAL, "max-num-seqs");
     REFUSED(max_step_tokens, 255, ROSE_E_INVAL, "max-num-batched-tokens");
-    REFUSED(max_step_tokens, UINT32_MAX, ROSE_E_INVAL, "max-num-batched-tokens");
+    REFUSED(max_step_tokens, UINT32_MAX - 1, ROSE_E_INVAL, "max-num-batched-tokens");
     REFUSED(max_model_len, 1, ROSE_E_INVAL, "max-model-len");
     REFUSED(max_model_len, 101, ROSE_E_INVAL, "max-model-len");
     REFUSED(cpu.n_threads, 5000, ROSE_E_INVAL, "threads");
@@ -775,6 +867,8 @@ int main(void)
     print_message("seed %llu\n", (unsigned long long)fx_seed());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan_resolves_options),
+        cmocka_unit_test(test_plan_steps),
+        cmocka_unit_test(test_plan_steps_in),
         cmocka_unit_test(test_kv_default_rule),
         cmocka_unit_test(test_kv_windows),
         cmocka_unit_test(test_plan_refuses_options),

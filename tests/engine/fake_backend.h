@@ -52,7 +52,8 @@ typedef struct fake_backend {
     _Atomic uint32_t n_told;  /* readable */
     _Atomic uint64_t n_bad;   /* checks that failed */
     _Atomic uint64_t rows;
-    _Atomic uint32_t widest; /* most sequences in a step */
+    _Atomic uint32_t widest;  /* most sequences in a step */
+    _Atomic uint32_t longest; /* most rows */
     _Atomic int opened, closed;
     /* engine thread */
     rose_memory_plan plan;
@@ -124,6 +125,10 @@ static rose_status fake_plan(const rose_model *m, const rose_backend_opts *o, ro
                                   o->max_model_len ? o->max_model_len : m->arch.max_positions,
                               .n_threads = 1,
                               .n_pools = fake_n_pools};
+    if (o->max_step_tokens == ROSE_STEP_AUTO) {
+        out->max_step_tokens = 127;
+        out->busy_step_tokens = 16;
+    }
     for (uint32_t k = 0; k < fake_n_pools; k++) {
         out->pools[k] = fake_pools[k];
         out->pools[k].tokens = ROSE_KV_PAGE_TOKENS;
@@ -361,6 +366,7 @@ static rose_status fake_accept(const rose_batch *b, uint64_t step, bool lazy, ro
     batch_copy_take(&fake.copies[step % 2], b);
     atomic_fetch_add(&fake.rows, b->n_tokens);
     if (b->n_seqs > atomic_load(&fake.widest)) atomic_store(&fake.widest, b->n_seqs);
+    if (b->n_tokens > atomic_load(&fake.longest)) atomic_store(&fake.longest, b->n_tokens);
     return ROSE_OK;
 }
 

@@ -178,6 +178,31 @@ static const rose_backend_ops *test_device(void)
     return ops;
 }
 
+/* Steps of 24 rows, or of up to 128 while nothing decodes; and those of a goal between tokens. */
+static rose_status plan_auto(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                             rose_err *err)
+{
+    const rose_status st = test_device()->plan(m, o, out, err);
+    out->busy_step_tokens = 24;
+    return st;
+}
+
+static void compare_auto(const fixture *f)
+{
+    const rose_backend_ops *ops = g_ops;
+    rose_backend_ops with = *ops;
+    with.plan = plan_auto;
+    g_ops = &with;
+    rose_engine_opts o = cpu_opts();
+    compare(f, "steps of changing length", &o, false);
+    o.itl_slo_ms = 2;
+    compare(f, "steps of changing length, a goal, cancels", &o, true);
+    o.backend.kv_pages = 10;
+    o.decode_first = false;
+    compare(f, "steps of changing length, ten pages", &o, false);
+    g_ops = ops;
+}
+
 /* A backend that runs ahead by itself. */
 static void compare_overlap(const fixture *f)
 {
@@ -242,6 +267,7 @@ static void compare_all(const fx_shape *shape)
     o.prefix_cache = false;
     n += compare(&f, "ten pages, no cache", &o, false).preemptions;
     assert_true(n > MIN_PREEMPTIONS);
+    compare_auto(&f);
     if ((g_ops->caps & ROSE_CAP_AHEAD) != 0)
         compare_overlap(&f);
     else

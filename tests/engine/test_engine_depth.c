@@ -175,7 +175,7 @@ static void test_policies(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < 13; i++) {
         rose_engine_opts o = depth_opts();
         o.backend.kv_pages = 30;
         if (i == 0) o.prefix_cache = false;
@@ -188,6 +188,8 @@ static void test_policies(void **state)
         if (i == 7) o.priority_age_ms = 0;
         if (i == 9) o.itl_slo_ms = 1;
         if (i == 10) o.itl_slo_ms = 1, o.ttft_slo_ms = 3600000;
+        if (i >= 11) o.backend.max_step_tokens = ROSE_STEP_AUTO;
+        if (i == 12) o.itl_slo_ms = 30;
         if (i == 8) {
             o.chunked_prefill = false;
             o.backend.max_step_tokens = 127;
@@ -195,6 +197,44 @@ static void test_policies(void **state)
         rose_engine_stats st = run_all(&o, seed, true);
         if (i == 5) assert_true(atomic_load(&fake.widest) <= 3);
         if (i == 6) assert_true(st.kv_pages_cached <= 4);
+        if (i >= 11) assert_true(atomic_load(&fake.longest) > 16);
+    }
+}
+
+/* With ROSE_STEP_AUTO a prompt that comes while a sequence decodes runs in steps of 16 rows, unless
+ * nobody waits for single tokens. */
+static void test_auto_steps(void **state)
+{
+    (void)state;
+    uint64_t s = test_seed();
+    for (int offline = 0; offline < 2; offline++) {
+        rose_engine_opts o = depth_opts();
+        fake_reset();
+        atomic_store(&fake.gate, 3);
+        o.backend.max_step_tokens = ROSE_STEP_AUTO;
+        o.offline = offline > 0;
+        rose_engine *e = open_engine(&o);
+        rose_wakeq *sink = open_sink(2);
+        rec *x = calloc(2, sizeof *x);
+        for (int i = 0; i < 2; i++) {
+            rec_random(&x[i], &s, 1, 1);
+            x[i].n_prompt = i == 0 ? 4 : 100;
+            for (uint32_t k = 0; k < x[i].n_prompt; k++)
+                x[i].prompt[k] = rnd_in(&s, 0, FAKE_VOCAB - 1);
+            x[i].max_tokens = i == 0 ? 90 : 5;
+            x[i].ignore_eos = true;
+            rec_expect(&x[i]);
+            assert_int_equal(rec_submit(&x[i], e, sink, NULL), ROSE_OK);
+            while (atomic_load(&fake.n_steps) < 2)
+                usleep(100);
+        }
+        atomic_store(&fake.gate, 0);
+        consume(sink, 2);
+        rec_verify(&x[0]);
+        rec_verify(&x[1]);
+        assert_int_equal(atomic_load(&fake.longest), offline ? 101 : 16);
+        verify_idle(e);
+        close_all(e, sink, x);
     }
 }
 
@@ -414,11 +454,12 @@ int main(void)
 {
     rose_log_set_level(ROSE_LOG_WARN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_hundreds_of_preemptions),
-        cmocka_unit_test(test_policies),   cmocka_unit_test(test_cached_tokens),
-        cmocka_unit_test(test_choices),    cmocka_unit_test(test_queued_tokens),
-        cmocka_unit_test(test_late),       cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_windows),    cmocka_unit_test(test_fullest_pool),
+        cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_hundreds_of_preemptions),
+        cmocka_unit_test(test_auto_steps),    cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_cached_tokens), cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_queued_tokens), cmocka_unit_test(test_late),
+        cmocka_unit_test(test_priority),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_fullest_pool),
     };
     int failed = 0;
     for (test_mode = 0; test_mode < N_MODES; test_mode++)

@@ -100,6 +100,9 @@ static void test_switches(void **state)
     assert_false(with("--no-chunked-prefill", NULL).chunked_prefill);
     assert_int_equal(with("--ttft-slo-ms", "500").ttft_slo_ms, 500);
     assert_int_equal(with("--itl-slo-ms", "30").itl_slo_ms, 30);
+    assert_int_equal(with("--max-num-batched-tokens", "auto").backend.max_step_tokens,
+                     ROSE_STEP_AUTO);
+    assert_int_equal(with("--max-num-batched-tokens", "512").backend.max_step_tokens, 512);
     assert_false(with("--no-cuda-graph", NULL).backend.cuda.graph);
     assert_false(with("--no-pdl", NULL).backend.cuda.pdl);
     assert_true(with("--profiler-kernels", NULL).backend.cuda.profiler_kernels);
@@ -142,6 +145,9 @@ static void test_refused(void **state)
                                          {"--lookahead", "4097"},
                                          {"--force-fifo-every", "0"},
                                          {"--admission", "lifo"},
+                                         {"--max-num-batched-tokens", "automatic"},
+                                         {"--max-num-batched-tokens", "4294967295"},
+                                         {"--max-num-queued-reqs", "auto"},
                                          {"--priority-age-ms", "-1"},
                                          {"--max-active-requests", "4097"},
                                          {"--gpu-memory-utilization", "0"},
@@ -181,7 +187,7 @@ static void test_table_defaults(void **state)
     }
     assert_int_equal(want.engine_cpu, -1);
     assert_int_equal(want.backend.max_seqs, 256);
-    assert_int_equal(want.backend.max_step_tokens, 2048);
+    assert_int_equal(want.backend.max_step_tokens, 0); /* the device's */
     assert_int_equal(want.backend.cuda.timeout_ms, 60000);
     assert_int_equal(want.max_queued, 1024);
     assert_int_equal(want.lookahead, 64);
@@ -217,6 +223,7 @@ static void test_table_changed(void **state)
     assert_int_equal(text.len, 0);
     f.opts.backend.dtype = ROSE_COMPUTE_BF16;
     f.opts.backend.max_seqs = 7;
+    f.opts.backend.max_step_tokens = ROSE_STEP_AUTO;
     f.opts.backend.cuda.memory_utilization = 0.5f;
     f.opts.backend.kv_bytes = (uint64_t)5 << 30;
     f.opts.backend.cuda.without = "it's";
@@ -224,7 +231,8 @@ static void test_table_changed(void **state)
     f.opts.backend.cpu.prefault = true;
     assert_int_equal(rose_opts_changed(rows, n, &text), ROSE_OK);
     assert_string_equal(rose_buf_str(&text),
-                        " --dtype bfloat16 --max-num-seqs 7 --kv-cache-memory 5368709120"
+                        " --dtype bfloat16 --max-num-seqs 7"
+                        " --max-num-batched-tokens 'auto' --kv-cache-memory 5368709120"
                         " --gpu-memory-utilization 0.5 --prefault --cuda-without 'it'\\''s'"
                         " --no-prefix-cache");
     rose_buf_free(&text);

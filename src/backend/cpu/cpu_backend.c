@@ -215,8 +215,8 @@ static rose_status too_large(const rose_model *m, const rose_backend_opts *o, ro
         (double)p->scratch / mib, (double)p->available / mib, advice);
 }
 
-static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
-                            rose_err *err)
+static rose_status plan_steps(const rose_model *m, const rose_backend_opts *o,
+                              rose_memory_plan *out, rose_err *err)
 {
     rose_status st;
     rose_memory_plan p = {0};
@@ -251,6 +251,12 @@ static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, ros
         return st;
     *out = p;
     return ROSE_OK;
+}
+
+static rose_status cpu_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                            rose_err *err)
+{
+    return rose_backend_plan_steps(plan_steps, false, m, o, out, err);
 }
 
 /* ---- open and close ---- */

@@ -145,8 +145,8 @@ static rose_compute default_dtype(const rose_model *m)
     return m->arch.norm == ROSE_NORM_LAYER ? ROSE_COMPUTE_F16 : ROSE_COMPUTE_BF16;
 }
 
-rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
-                           rose_err *err)
+static rose_status plan_steps(const rose_model *m, const rose_backend_opts *o,
+                              rose_memory_plan *out, rose_err *err)
 {
     rose_status st;
     rose_bump weights = {.align = ROSE_CUDA_ALIGN};
@@ -182,4 +182,10 @@ rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose
     if (st == ROSE_OK && p.total > p.available) st = too_large(&p, err);
     if (st == ROSE_OK) *out = p;
     return st;
+}
+
+rose_status rose_cuda_plan(const rose_model *m, const rose_backend_opts *o, rose_memory_plan *out,
+                           rose_err *err)
+{
+    return rose_backend_plan_steps(plan_steps, true, m, o, out, err);
 }
