@@ -44,6 +44,17 @@ static void whole_prompts(rose_sched_opts *o)
     o->chunked_prefill = false;
 }
 
+static void long_steps(rose_sched_opts *o)
+{
+    if (o->max_step_tokens < 8192) o->max_step_tokens = 8192;
+}
+
+static void auto_steps(rose_sched_opts *o)
+{
+    o->busy_step_tokens = o->max_step_tokens;
+    long_steps(o);
+}
+
 static void no_prefix_cache(rose_sched_opts *o)
 {
     o->prefix_cache = false;
@@ -54,7 +65,9 @@ static const policy policies[] = {{"default", NULL},
                                   {"--no-decode-first", prompts_first},
                                   {"--prefill-max-tokens 256", small_pieces},
                                   {"--no-chunked-prefill", whole_prompts},
-                                  {"--no-prefix-cache", no_prefix_cache}};
+                                  {"--no-prefix-cache", no_prefix_cache},
+                                  {"steps of 8192", long_steps},
+                                  {"steps of auto", auto_steps}};
 /* with goals, one more policy is run, which steers by them */
 enum { N_POLICIES = sizeof policies / sizeof policies[0] };
 

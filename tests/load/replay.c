@@ -166,9 +166,8 @@ static void play(replay *r, const rose_replay_opts *o, rose_replay_result *out)
         }
         double us = o->step_us + o->row_us * p.n_tokens;
         r->now += us * 1e-6;
-        if (o->steer)
-            rose_sched_observe(r->s, p.n_tokens - p.n_prefill_tokens, p.n_prefill_tokens,
-                               (uint64_t)(us * 1e3));
+        rose_sched_observe(r->s, p.n_tokens - p.n_prefill_tokens, p.n_prefill_tokens,
+                           (uint64_t)(us * 1e3));
         out->n_steps++;
         out->duration_s = r->now;
         for (uint32_t i = 0; i < p.n_items; i++) {
