@@ -996,6 +996,9 @@ def test_bench_latency():
     v = sorted(j["latencies"])
     check("bench latency, vllm's keys", rc == 0 and len(v) == 5 and j["percentiles"]["50"] == v[2] and
           abs(j["avg_latency"] - sum(v) / 5) < 1e-9 and set(j["percentiles"]) == {"10", "25", "50", "75", "90", "99"}, j)
+    one, by = j["one_token_latency_ms"], j["tpot_by_difference_ms"]
+    check("bench latency, a token by difference", one["n"] == by["n"] == 5 and 0 < one["min"] <= one["p50"] and
+          abs(by["mean"] * 3 - (j["latency_ms"]["mean"] - one["mean"])) < 1e-6 and f"by difference {by['p50']:.3f} ms" in err, (one, by, err))
     machine, floor = j["machine"], j["floor"]
     arch = json.load(open(os.path.join(MODEL, "config.json")))
     d, layers = arch["n_embd"], arch["n_layer"]
@@ -1008,7 +1011,7 @@ def test_bench_latency():
           abs(floor["tpot_p50_over_floor"] * floor["tpot_ms"] / j["tpot_ms"]["p50"] - 1) < 1e-9, (machine, floor))
     rc, out, err = run("bench", "latency", MODEL, "--batch-size", "1", "--input-len", "8", "--output-len", "1", "--num-iters", "1",
                        "--num-iters-warmup", "0")
-    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and err.count("nan") == 0 and "TPOT p50 -" in err, (out, err))
+    check("one token has no TPOT to compare", rc == 0 and json.loads(out)["floor"]["tpot_p50_over_floor"] is None and err.count("nan") == 0 and "TPOT p50 -, by difference -" in err and json.loads(out)["tpot_by_difference_ms"]["n"] == 0, (out, err))
     one_line_error("latency over the context", run("bench", "latency", MODEL, "--input-len", "100000"), 1, "")
 
 
