@@ -21,7 +21,7 @@ enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 };
 enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while after a pass */
 
 typedef struct options {
-    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list, *model;
+    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list, *model, *load_format;
     rose_arch arch; /* of the model, if there is one */
     uint32_t repeats, rest_ms, max_rows, threads, width, vocab;
     bool json;
@@ -66,7 +66,7 @@ static rose_status read_arch(options *o, bool cuda, rose_err *err)
 {
     rose_model *m;
     if (o->model == NULL) return ROSE_OK;
-    rose_status st = rose_model_open(&m, o->model, err);
+    rose_status st = rose_model_open_as(&m, o->model, o->load_format, err);
     if (st != ROSE_OK) return st;
     o->arch = m->arch;
     rose_model_close(m);
@@ -100,6 +100,7 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
         ROSE_ROW_STRING("model", &o->model, "FOLDER",
                         "the products of this model, in place of --width and --vocab"),
+        rose_engine_flags_row("load-format", ROSE_OPT_CHOICE, &o->load_format),
         ROSE_ROW_U32("width", &o->width, "N", 64, 8192,
                      "values of a row, a multiple of 64 (GPT-2's models: 768, 1024, 1280, 1600)"),
         ROSE_ROW_U32("vocab", &o->vocab, "N", 64, 1 << 18, "outputs of the head, a multiple of 64"),
@@ -308,6 +309,7 @@ int rose_bench_kernels(int argc, char **argv)
                  .dtype = "auto",
                  .isa = "auto",
                  .matrix = "all",
+                 .load_format = "auto",
                  .width = WIDTH,
                  .vocab = VOCAB,
                  .repeats = 21,

@@ -1053,6 +1053,14 @@ def test_bench_kernels():
         j = json.loads(out)
         check("--width 64 --vocab 192: those products, and no floor", [(p["n_out"], p["n_in"]) for p in j["products"]] ==
               [(192, 64), (64, 64), (256, 64), (64, 256), (192, 64)] and "one_row" not in j, out)
+    with tempfile.TemporaryDirectory() as d:  # a config.json without weights
+        model = os.path.join(d, "m")
+        run("random-model", model, "--no-weights", "--arch", "llama", "--layers", "1", "--d-model", "64", "--heads", "2", "--d-ff", "192", "--vocab-size", "320")
+        rc, out, err = run("bench", "kernels", "--model", model, "--load-format", "dummy", "--rows", "1", "--repeats", "1", "--json")
+        check("bench kernels of a folder without weights", rc == 0 and [(p["n_out"], p["n_in"]) for p in json.loads(out)["products"]] ==
+              [(192, 64), (64, 64), (384, 64), (64, 192), (320, 64)], (rc, out, err))
+        one_line_error("bench kernels wants weight files otherwise", run("bench", "kernels", "--model", model, "--rows", "1"), 1, "safetensors")
+        one_line_error("tune opens a folder without weights", run("tune", model, "--load-format", "dummy", "--device", "cpu"), 1, "GPU kernels", "cpu")
     one_line_error("--width 100", run("bench", "kernels", "--width", "100"), 1, "--width 100", "multiple of 64")
     one_line_error("--vocab 50257", run("bench", "kernels", "--vocab", "50257"), 1, "--vocab 50257", "multiple of 64")
     one_line_error("--width 32", run("bench", "kernels", "--width", "32"), 2, "--width", "64")

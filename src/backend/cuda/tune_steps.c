@@ -3,9 +3,10 @@
  * tune.c times many launches of one kernel, one after the other. In a step other kernels run before
  * and after it, and choices that were 4 to 18 % faster alone made the steps of 2 to 16 sequences of
  * SmolLM2-135M 6 to 17 % longer (H100). So decode steps of each bucket are captured and timed with
- * and without the choices. Every sequence has a context of one token, so attention is short.
- * Buckets that no decode step reaches keep what was measured: there the kernels are long. Threads:
- * the engine thread. */
+ * and without the choices. Every sequence has a context of CONTEXT positions, or as many as the KV
+ * cache holds of it, so that attention takes the time and the cache that it takes in use. Buckets
+ * that no decode step reaches keep what was measured: there the kernels are long. Threads: the
+ * engine thread. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { MOST_CHOICES = 32, WARM = 3, STEPS = 21 };
+enum { MOST_CHOICES = 32, WARM = 3, STEPS = 21, CONTEXT = 256 };
 
 /* The decode steps of n sequences, and the choices of this bucket. */
 typedef struct trial {
@@ -23,7 +24,8 @@ typedef struct trial {
     const rose_gemm_kernel *measured[MOST_CHOICES];
     uint32_t n_lines, n;
     uint64_t until;            /* the time limit */
-    uint32_t *numbers, *zeros; /* [n]: 0, 1, ...; 0, 0, ... */
+    uint32_t n_blocks;         /* of the smallest pool */
+    uint32_t *numbers, *zeros; /* 0, 1, ...: the pages of all sequences; [n] 0, 0, ... */
     rose_batch_seq *seqs;      /* [n] of one row each */
     rose_batch_out *outs;      /* [n], greedy */
 } trial;
@@ -84,9 +86,25 @@ static void find_lines(trial *t, uint32_t bucket)
     }
 }
 
+/* Gives each of the n sequences its own pages, and a row at the last position of its context. */
+static void place_contexts(trial *t)
+{
+    const rose_memory_plan *p = &t->rank->c->plan;
+    uint32_t pages = t->n_blocks / t->n;
+    if (pages > CONTEXT / ROSE_KV_PAGE_TOKENS) pages = CONTEXT / ROSE_KV_PAGE_TOKENS;
+    uint32_t positions = pages * ROSE_KV_PAGE_TOKENS;
+    if (positions > p->max_model_len) positions = p->max_model_len;
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->seqs[i].pos = positions - 1;
+        for (uint32_t k = 0; k < p->n_pools; k++)
+            t->seqs[i].table[k] = t->numbers + (size_t)i * pages;
+    }
+}
+
 static rose_status try_bucket(trial *t, uint32_t bucket, rose_err *err)
 {
     uint32_t keep = 0;
+    place_contexts(t);
     find_lines(t, bucket);
     const rose_status st = rose_gemm_keep(t->n_lines, time_steps, t, &keep, err);
     if (st != ROSE_OK) return st;
@@ -95,8 +113,9 @@ static rose_status try_bucket(trial *t, uint32_t bucket, rose_err *err)
         const bool kept = (keep >> i & 1) != 0;
         l->kernel = kept ? t->measured[i] : l->guess;
         if (!kept) l->us = l->guess_us;
-        rose_log(ROSE_LOG_INFO, "cuda", "tune: steps of %u sequences: n %u, k %u: %s is %s", t->n,
-                 l->n, l->k, t->measured[i]->name, kept ? "kept" : "not kept");
+        rose_log(ROSE_LOG_INFO, "cuda", "tune: steps of %u sequences of %u: n %u, k %u: %s is %s",
+                 t->n, t->seqs[0].pos + 1, l->n, l->k, t->measured[i]->name,
+                 kept ? "kept" : "not kept");
     }
     return ROSE_OK;
 }
@@ -104,22 +123,21 @@ static rose_status try_bucket(trial *t, uint32_t bucket, rose_err *err)
 rose_status rose_cuda_tune_steps(rose_cuda_rank *rank, uint64_t until, rose_err *err)
 {
     const rose_memory_plan *p = &rank->c->plan;
-    uint32_t most = p->max_seqs;
-    if (most > rose_backend_least_blocks(p)) most = rose_backend_least_blocks(p);
+    trial t = {.rank = rank, .until = until, .n_blocks = rose_backend_least_blocks(p)};
+    uint32_t most = p->max_seqs < t.n_blocks ? p->max_seqs : t.n_blocks;
     if (most > p->max_step_tokens) most = p->max_step_tokens;
-    trial t = {.rank = rank, .until = until};
+    const size_t n_numbers = (size_t)most * (CONTEXT / ROSE_KV_PAGE_TOKENS);
     rose_status st = ROSE_OK;
-    t.numbers = calloc((size_t)most, sizeof *t.numbers);
+    t.numbers = calloc(n_numbers, sizeof *t.numbers);
     t.zeros = calloc((size_t)most, sizeof *t.zeros);
     t.seqs = calloc((size_t)most, sizeof *t.seqs);
     t.outs = calloc((size_t)most, sizeof *t.outs);
     if (t.numbers == NULL || t.zeros == NULL || t.seqs == NULL || t.outs == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "tuning: out of memory");
-    for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
+    for (uint32_t i = 0; i < n_numbers && st == ROSE_OK; i++)
         t.numbers[i] = i;
+    for (uint32_t i = 0; i < most && st == ROSE_OK; i++) {
         t.seqs[i] = (rose_batch_seq){.first = i, .n = 1};
-        for (uint32_t k = 0; k < p->n_pools; k++)
-            t.seqs[i].table[k] = &t.numbers[i];
         t.outs[i] = (rose_batch_out){.row = i, .params = {.top_p = 1}};
     }
     /* The last bucket may have more rows than the largest decode step. */
