@@ -19,17 +19,23 @@ typedef struct route {
     bool render; /* the reply has the ids of the prompt, and nothing is generated */
 } route;
 
-static void reply_out(rose_api_io *io, rose_http_req *r, int status, const char *headers,
-                      rose_api_out *o)
+static void reply_as(rose_api_io *io, rose_http_req *r, int status, const char *type,
+                     const char *headers, rose_api_out *o)
 {
     rose_api_error e;
     if (o->oom) {
         rose_api_fail_nomem(&e);
         rose_api_reply_error(io, r, &e);
     } else {
-        rose_api_reply(io, r, status, "application/json", headers, o->b.data, o->b.len);
+        rose_api_reply(io, r, status, type, headers, o->b.data, o->b.len);
     }
     rose_api_out_free(o);
+}
+
+static void reply_out(rose_api_io *io, rose_http_req *r, int status, const char *headers,
+                      rose_api_out *o)
+{
+    reply_as(io, r, status, "application/json", headers, o);
 }
 
 static void fail(rose_api_io *io, rose_http_req *r, int status, const char *code,
@@ -90,17 +96,9 @@ static void get_version(rose_api_io *io, rose_http_req *r)
 
 static void get_metrics(rose_api_io *io, rose_http_req *r)
 {
-    rose_api_error e;
     rose_api_out o = {0};
     rose_api_metrics_page(&o, io->api);
-    if (o.oom) {
-        rose_api_fail_nomem(&e);
-        rose_api_reply_error(io, r, &e);
-    } else {
-        rose_api_reply(io, r, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, o.b.data,
-                       o.b.len);
-    }
-    rose_api_out_free(&o);
+    reply_as(io, r, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, &o);
 }
 
 static void put_model(rose_api_out *o, const rose_api *a, const rose_engine *e, const char *id)
