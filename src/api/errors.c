@@ -39,6 +39,14 @@ bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted
     return rose_api_fail(e, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
+bool rose_api_fail_type(rose_api_error *e, const char *param, const char *name,
+                        const rose_json *type)
+{
+    return rose_api_fail(e, 400, "unsupported_field", param,
+                         "%s: the type '%.40s' is not supported by this server", name,
+                         rose_json_is_string(type) ? rose_json_text(type) : "null");
+}
+
 bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why)
 {
     return rose_api_fail(e, 400, "unsupported_field", name,
