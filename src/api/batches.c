@@ -7,6 +7,7 @@
 
 #include "api/api_internal.h"
 #include "api/doors.h"
+#include "base/utf8.h"
 #include "batch/store.h"
 
 enum { MAX_ID = 63, MIN_EXPIRY_S = 3600, MAX_EXPIRY_S = 30 * 24 * 3600, MAX_WINDOW_H = 30 * 24 };
@@ -427,13 +428,6 @@ static bool is_space(char c)
     return c == ' ' || c == '\t';
 }
 
-/* A character that a boundary may have (RFC 2046). */
-static bool may_bound(char c)
-{
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
-    return c != '\0' && strchr("'()+_,-./:=? ", c) != NULL;
-}
-
 /* Finds "; NAME=VALUE" or ; NAME="VALUE" in [p, end). False: it is not there. The value is not
  * unescaped: a quote within it is %22 in what browsers send, and \" in what others do. */
 static bool parameter(const char *p, const char *end, const char *name, const char **value,
@@ -476,10 +470,8 @@ rose_status rose_multipart_begin(rose_multipart *m, const char *type, const char
         return rose_fail(err, ROSE_E_FORMAT,
                          "the upload needs the header 'Content-Type: multipart/form-data; "
                          "boundary=...'");
-    bool sound = n > 0 && n <= ROSE_MULTIPART_BOUNDARY && value[n - 1] != ' ';
-    for (size_t i = 0; sound && i < n; i++)
-        sound = may_bound(value[i]);
-    if (!sound)
+    if (n == 0 || n > ROSE_MULTIPART_BOUNDARY || value[n - 1] == ' ' ||
+        strspn(value, ROSE_ALNUM "'()+_,-./:=? ") < n) /* RFC 2046 */
         return rose_fail(err, ROSE_E_FORMAT, "the boundary in Content-Type has 1 to %d characters",
                          ROSE_MULTIPART_BOUNDARY);
     *m = (rose_multipart){.p = body, .end = body + len};

@@ -136,13 +136,8 @@ void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *type, co
 
 bool rose_api_label_is_sound(const char *s)
 {
-    size_t n = 0;
-    for (; s[n] != '\0' && n <= ROSE_API_MAX_LABEL; n++) {
-        bool letter = (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= 'A' && s[n] <= 'Z');
-        bool other = (s[n] >= '0' && s[n] <= '9') || strchr("._:/+=@-", s[n]) != NULL;
-        if (!letter && !other) return false;
-    }
-    return n > 0 && n <= ROSE_API_MAX_LABEL;
+    const size_t n = strspn(s, ROSE_ALNUM "._:/+=@-");
+    return s[n] == '\0' && n > 0 && n <= ROSE_API_MAX_LABEL;
 }
 
 void rose_api_put_label(rose_api_out *o, const rose_http_req *r)

@@ -9,11 +9,11 @@
 
 #include "api/api_internal.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 static bool is_plain(unsigned char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("-_.[]", c) != NULL);
+    return c != '\0' && strchr(ROSE_ALNUM "-_.[]", c) != NULL;
 }
 
 /* Writes the name in safe characters, cut before the first character that does not fit. An empty
