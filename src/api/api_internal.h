@@ -878,6 +878,8 @@ static inline rose_engine *rose_api_engine(const rose_api *a)
 void rose_api_get_page(rose_api_io *io, rose_http_req *r);
 
 /* routes.c */
+/* Whether the value of Content-Type, or NULL, is that of JSON; if not, err says so. */
+bool rose_api_is_json_type(const char *type, rose_api_error *err);
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
 const char *rose_api_route_name(uint32_t index);
 /* The dialect in which the errors of a path are written. */

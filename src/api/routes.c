@@ -203,15 +203,16 @@ static void get_loads(answer *y)
     (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_query(y->r), &y->err);
 }
 
-/* Requires the content type JSON. A web page of another site cannot send this type without
- * permission, so a server on localhost is safe from pages in the browser. */
-static bool is_json(const rose_http_req *r)
+/* A web page of another site cannot send this type without permission, so a server on localhost is
+ * safe from pages in the browser. */
+bool rose_api_is_json_type(const char *type, rose_api_error *err)
 {
     static const char json[] = "application/json";
-    const char *type = rose_http_req_header(r, "Content-Type");
-    if (type == NULL || strncasecmp(type, json, sizeof json - 1) != 0) return false;
-    char next = type[sizeof json - 1];
-    return next == '\0' || next == ';' || next == ' ' || next == '\t';
+    const size_t n = sizeof json - 1;
+    return (type != NULL && strncasecmp(type, json, n) == 0 &&
+            strchr("; \t", type[n]) != NULL) || /* or the text's end */
+           rose_api_fail(err, 415, "unsupported_media_type", NULL,
+                         "the request needs the header 'Content-Type: application/json'");
 }
 
 /* Names the compression of a body that is sent compressed; else NULL. */
@@ -249,9 +250,9 @@ static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, ros
     if (kind == ROSE_API_STORE && !rose_api_store_may(a, r, err)) return false;
     if (kind == ROSE_API_PROFILE_START || kind == ROSE_API_PROFILE_STOP)
         return rose_api_profile_may(a, r, err) && prepare(io, err);
-    if (kind != ROSE_API_STORE && !is_json(r)) /* an upload is none */
-        return rose_api_fail(err, 415, "unsupported_media_type", NULL,
-                             "the request needs the header 'Content-Type: application/json'");
+    if (kind != ROSE_API_STORE && /* an upload has no JSON */
+        !rose_api_is_json_type(rose_http_req_header(r, "Content-Type"), err))
+        return false;
     const char *coding = coding_of(r);
     if (coding != NULL)
         return rose_api_fail(err, 415, "unsupported_media_type", NULL,
