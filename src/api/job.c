@@ -554,7 +554,7 @@ static void run_body(rose_api_job *j, rose_encoder *enc)
         if (!rose_api_generates(j))
             run_text(j, &r);
         else if (!j->declined && rose_api_tools_load(j, &r.p, &r.c, &r.text, &r.tag) &&
-                 rose_api_guide_load_structure(j, &r.p.structure))
+                 rose_api_guide_load(j, &r.p.structure))
             run_generation(j, &r);
     }
     if (j->dialect->renames != NULL) {

@@ -202,13 +202,6 @@ static const field *find_field(const char *name, rose_api_kind kind)
     return NULL;
 }
 
-static bool is_empty(const rose_json *v)
-{
-    return (rose_json_is_string(v) && rose_json_text_len(v) == 0) ||
-           (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-           (rose_json_is_object(v) && rose_json_size(v) == 0);
-}
-
 static bool is_text(const rose_json *v)
 {
     return rose_api_json_is(v, "text") ||
@@ -229,7 +222,7 @@ static bool is_off(const rose_json *v, uint8_t off)
     return ((off & OFF_FALSE) && rose_json_is_false(v)) ||
            ((off & OFF_TRUE) && rose_json_is_true(v)) || ((off & OFF_ZERO) && is_number(v, 0)) ||
            ((off & OFF_ONE) && is_number(v, 1)) || ((off & OFF_MINUS_ONE) && is_number(v, -1)) ||
-           ((off & OFF_EMPTY) && is_empty(v)) || ((off & OFF_TEXT) && is_text(v)) ||
+           ((off & OFF_EMPTY) && rose_api_json_is_empty(v)) || ((off & OFF_TEXT) && is_text(v)) ||
            ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
@@ -294,13 +287,6 @@ static bool take_model(const rose_json *v, const rose_api_schema_opts *o, rose_a
                          rose_json_text(v), o->model_id);
 }
 
-static bool take_hint(const char *name, rose_api_ignored *g, rose_api_error *err)
-{
-    if (g->strict) return rose_api_fail_unsupported(err, name, NULL);
-    rose_api_ignored_add(g, name);
-    return true;
-}
-
 static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
                        const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
@@ -326,7 +312,7 @@ static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
     case T_REFUSED:
         return is_off(v, f->off) || rose_api_fail_unsupported(err, f->name, NULL);
     case T_HINT:
-        return is_off(v, f->off) || take_hint(f->name, g, err);
+        return is_off(v, f->off) || rose_api_hint(g, f->name, err);
     case T_ANY:
         return true;
     }
@@ -381,7 +367,7 @@ static bool take_stream_option(rose_api_params *p, const char *key, const rose_j
     if (strcmp(key, "continuous_usage_stats") == 0)
         return take_flag(&p->continuous_usage, name, v, err);
     if (strcmp(key, "include_obfuscation") == 0)
-        return take_flag(&padded, name, v, err) && (!padded || take_hint(name, g, err));
+        return take_flag(&padded, name, v, err) && (!padded || rose_api_hint(g, name, err));
     return (rose_json_is_null(v) && !g->strict) || rose_api_unknown_field(g, name, err);
 }
 
@@ -400,7 +386,7 @@ static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_a
     }
     if (!p->continuous_usage || p->include_usage) return true;
     p->continuous_usage = false; /* as in vLLM: alone it has no effect */
-    return take_hint("stream_options.continuous_usage_stats", g, err);
+    return rose_api_hint(g, "stream_options.continuous_usage_stats", err);
 }
 
 /* Refuses more candidates than replies, because they would have to be generated and ranked. */
@@ -470,7 +456,8 @@ static bool take_list(const rose_json **v, const char *name, rose_api_error *err
 
 static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, rose_api_error *err)
 {
-    if (p->chat_template != NULL && is_empty(p->chat_template)) p->chat_template = NULL;
+    if (p->chat_template != NULL && rose_api_json_is_empty(p->chat_template))
+        p->chat_template = NULL;
     if (p->chat_template == NULL) return true;
     if (!rose_json_is_string(p->chat_template))
         return rose_api_fail_wrong(err, "chat_template", "a string");
@@ -490,8 +477,8 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
     const bool templated = o->has_template || p->chat_template != NULL;
     if (p->chat_kwargs != NULL && !rose_json_is_object(p->chat_kwargs))
         return rose_api_fail_wrong(err, "chat_template_kwargs", "an object");
-    if (p->chat_kwargs != NULL && !templated && !is_empty(p->chat_kwargs) &&
-        !take_hint("chat_template_kwargs", g, err))
+    if (p->chat_kwargs != NULL && !templated && !rose_api_json_is_empty(p->chat_kwargs) &&
+        !rose_api_hint(g, "chat_template_kwargs", err))
         return false;
     if (p->documents != NULL && !templated)
         return rose_api_fail_unsupported(err, "documents", NULL);

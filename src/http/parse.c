@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/profile.h"
+#include "base/utf8.h"
 #include "http/http_internal.h"
 
 static int refuse_in_callback(rose_http_conn *c, int status, const char *why)
@@ -111,15 +112,10 @@ static bool value_is(const rose_http_conn *c, const http_header *h, const char *
            strncasecmp(c->head.data + h->value, value, h->value_len) == 0;
 }
 
+/* A name of n bytes in a head, whose CR ends the search at the latest. */
 static bool is_token(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)s[i];
-        bool alnum =
-            (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') || (ch >= 'a' && ch <= 'z');
-        if (!alnum && (ch == '\0' || strchr("!#$%&'*+-.^_`|~", ch) == NULL)) return false;
-    }
-    return n > 0;
+    return n > 0 && strspn(s, ROSE_ALNUM "!#$%&'*+-.^_`|~") >= n;
 }
 
 /* Checks the lines of a complete head: no control bytes, CR only before LF, no folded line. */

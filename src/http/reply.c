@@ -47,14 +47,7 @@ static const char *reason(int status)
     }
 }
 
-static void two_digits(char *s, int v)
-{
-    s[0] = (char)('0' + v / 10 % 10);
-    s[1] = (char)('0' + v % 10);
-}
-
-/* Returns "Sat, 21 Nov 2026 01:00:00 GMT", made once a second; strftime would depend on the
- * locale. */
+/* Returns "Sat, 21 Nov 2026 01:00:00 GMT", made once a second. */
 static const char *date_now(rose_http_io *io)
 {
     int64_t now = (int64_t)time(NULL);
@@ -62,15 +55,7 @@ static const char *date_now(rose_http_io *io)
     time_t t = (time_t)now;
     struct tm tm;
     gmtime_r(&t, &tm);
-    memcpy(io->date, "Sun, 00 Jan 0000 00:00:00 GMT", 30);
-    memcpy(io->date, &"SunMonTueWedThuFriSat"[3 * tm.tm_wday], 3);
-    memcpy(io->date + 8, &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * tm.tm_mon], 3);
-    two_digits(io->date + 5, tm.tm_mday);
-    two_digits(io->date + 12, (tm.tm_year + 1900) / 100);
-    two_digits(io->date + 14, (tm.tm_year + 1900) % 100);
-    two_digits(io->date + 17, tm.tm_hour);
-    two_digits(io->date + 20, tm.tm_min);
-    two_digits(io->date + 23, tm.tm_sec);
+    evutil_date_rfc1123(io->date, sizeof io->date, &tm);
     io->date_s = now;
     return io->date;
 }
