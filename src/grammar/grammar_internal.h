@@ -13,6 +13,7 @@
 #define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 
 #include <setjmp.h>
+#include <string.h>
 
 #include "base/json.h"
 #include "base/utf8.h"
@@ -269,7 +270,7 @@ gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
 size_t rose_gr_number(const char *s, size_t n, uint32_t *v, bool *fits);
 #define GR_COUNT_TOO_LARGE "a count beyond 4294967293 is not supported"
 
-/* ---- grammars as text: what ebnf.c and lark.c share (ebnf.c) ---- */
+/* ---- grammars as text: what ebnf.c, lark.c and regex.c share (ebnf.c) ---- */
 
 enum { GR_SYMBOL_BUCKETS = 1024 };
 typedef struct gr_symbol {
@@ -287,8 +288,36 @@ typedef struct gr_source {
     size_t n_symbols, cap_symbols;
     uint32_t *buckets; /* [GR_SYMBOL_BUCKETS] 0, or a symbol + 1; NULL until the first rule */
     bool lark;
-    gr_node ignore; /* lark.c: what may follow each token */
+    gr_node ignore;     /* lark.c: what may follow each token */
+    bool fold, dot_all; /* regex.c: the flags i and s */
 } gr_source;
+
+static inline bool gr_at_char(const gr_source *e, char c)
+{
+    return e->at < e->n && e->s[e->at] == c;
+}
+
+static inline bool gr_looking_at(const gr_source *e, const char *text)
+{
+    const size_t n = strlen(text);
+    return n <= e->n - e->at && memcmp(e->s + e->at, text, n) == 0;
+}
+
+static inline bool gr_take(gr_source *e, const char *text)
+{
+    if (!gr_looking_at(e, text)) return false;
+    e->at += strlen(text);
+    return true;
+}
+
+void rose_gr_source_skip(gr_source *e);         /* white space, line ends and comments */
+void rose_gr_source_skip_blanks(gr_source *e);  /* blanks; in EBNF also what `skip` skips */
+size_t rose_gr_source_name(const gr_source *e); /* the length of the name here; 0: none */
+/* A number, and the blanks around it. */
+uint32_t rose_gr_source_number(gr_source *e);
+gr_node rose_gr_source_bounded(gr_source *e, gr_node x, uint32_t min, uint32_t max);
+/* x with the operator that follows it: * + ? {2} {2,} {2,5} and in Lark {,5}. */
+gr_node rose_gr_source_operator(gr_source *e, gr_node x);
 
 /* Fails the build with the line and column of e->at. */
 _Noreturn void rose_gr_source_refuse(const gr_source *e, rose_status st, const char *why);
