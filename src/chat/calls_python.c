@@ -101,15 +101,8 @@ static void py_key(rose_calls *p, char c)
 /* The bytes of p->word without white space around them. */
 static const char *trimmed(const rose_calls *p, size_t *n)
 {
-    const char *s = p->word.data;
     *n = p->word.len;
-    while (*n > 0 && rose_calls_space(s[*n - 1]))
-        --*n;
-    while (*n > 0 && rose_calls_space(*s)) {
-        s++;
-        --*n;
-    }
-    return s;
+    return rose_calls_trimmed(p->word.data, n);
 }
 
 /* The value is complete: p->word has its text, or what follows a string that was passed on. */

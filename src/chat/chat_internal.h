@@ -217,6 +217,16 @@ static inline bool rose_calls_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+/* s[0..*n) without white space around it; *n becomes its length. */
+static inline const char *rose_calls_trimmed(const char *s, size_t *n)
+{
+    while (*n > 0 && rose_calls_space(s[*n - 1]))
+        --*n;
+    for (; *n > 0 && rose_calls_space(*s); --*n)
+        s++;
+    return s;
+}
+
 /* calls.c */
 void rose_calls_step(rose_calls *p, char c); /* one byte after the reasoning */
 void rose_calls_emit(rose_calls *p, rose_part_kind kind, const char *bytes, size_t n);
@@ -232,6 +242,10 @@ void rose_calls_done(rose_calls *p); /* a call or a list of calls is complete */
 bool rose_calls_known(const rose_calls *p, const rose_json **schema);
 /* How much of text[0..n) the mark is: 1 all of it, 0 a beginning of it, -1 neither. */
 int rose_calls_match(const char *mark, const char *text, size_t n);
+/* The best of these for any of the marks, a list that NULL ends; *which is set if it is not -1. */
+int rose_calls_best(const char *const *marks, const char *text, size_t n, int *which);
+/* The bytes that are held from `from` on are taken again, after `before` has run. */
+void rose_calls_take_again(rose_calls *p, size_t from, void (*before)(rose_calls *p));
 
 /* calls_json.c */
 void rose_calls_json_begin(rose_calls *p, rose_calls_state state, bool marked);
