@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "grammar/grammar_internal.h"
 
@@ -197,7 +198,7 @@ struct rose_grammar {
     gr_program p;
     size_t program_bytes;
     gr_states s;
-    rose_matcher *matchers; /* all that live, so that their states survive a clean-up */
+    LIST_HEAD(, rose_matcher) matchers; /* all that live, so that their states survive a clean-up */
     /* scratch */
     gr_item *work, *found;
     uint32_t n_work, cap_work, n_found, cap_found;
@@ -220,9 +221,9 @@ static inline size_t rose_gr_live_bytes(const rose_grammar *g)
 
 struct rose_matcher {
     rose_grammar *g;
-    rose_matcher *prev, *next; /* in g->matchers */
-    rose_matcher *next_gone;   /* in g->gone */
-    uint32_t state, moved;     /* moved: used by rose_gr_clean */
+    LIST_ENTRY(rose_matcher) link; /* in g->matchers */
+    rose_matcher *next_gone;       /* in g->gone */
+    uint32_t state, moved;         /* moved: used by rose_gr_clean */
     bool ended;
 };
 

@@ -22,9 +22,7 @@ void rose_gr_free_gone(rose_grammar *g)
     rose_matcher *m = atomic_exchange_explicit(&g->gone, NULL, memory_order_acquire);
     while (m != NULL) {
         rose_matcher *next = m->next_gone;
-        if (m->prev != NULL) m->prev->next = m->next;
-        if (m->next != NULL) m->next->prev = m->prev;
-        if (g->matchers == m) g->matchers = m->next;
+        LIST_REMOVE(m, link);
         free(m);
         m = next;
     }
@@ -35,13 +33,6 @@ static void lock(rose_grammar *g)
     pthread_mutex_lock(&g->lock);
     g->steps = 0;
     rose_gr_free_gone(g);
-}
-
-static void link_matcher(rose_grammar *g, rose_matcher *m)
-{
-    m->next = g->matchers;
-    if (m->next != NULL) m->next->prev = m;
-    g->matchers = m;
 }
 
 static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matcher *from,
@@ -55,7 +46,7 @@ static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matche
     m->g = g;
     m->state = from != NULL ? from->state : g->s.start;
     m->ended = from != NULL && from->ended;
-    link_matcher(g, m);
+    LIST_INSERT_HEAD(&g->matchers, m, link);
     rose_gr_unlock(g);
     return ROSE_OK;
 }
@@ -72,8 +63,9 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
 
 /* The caller may be a thread that must not wait for another thread's mask. So if the lock is taken,
  * the next holder of the lock frees the matcher. */
-void rose_matcher_destroy(rose_matcher *m)
+void rose_matcher_destroy(void *matcher)
 {
+    rose_matcher *m = matcher;
     if (m == NULL) return;
     rose_grammar *g = m->g;
     rose_matcher *first = atomic_load_explicit(&g->gone, memory_order_relaxed);
@@ -122,8 +114,9 @@ static rose_status accept_eos(rose_matcher *m, uint32_t id, rose_err *err)
     return ROSE_OK;
 }
 
-rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
+rose_status rose_matcher_accept(void *matcher, uint32_t id, rose_err *err)
 {
+    rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     rose_status st;
     lock(g);
@@ -160,8 +153,9 @@ static rose_status find_mask(rose_matcher *m, uint32_t *at)
     return st != ROSE_OK ? st : rose_gr_mask(m->g, m->state, at);
 }
 
-rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
+rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err)
 {
+    rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     rose_status st = ROSE_OK;
     uint32_t at;
@@ -237,21 +231,4 @@ bool rose_matcher_accepting(const rose_matcher *m)
 bool rose_matcher_ended(const rose_matcher *m)
 {
     return m->ended;
-}
-
-/* ---- functions of a void * ---- */
-
-rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err)
-{
-    return rose_matcher_accept(m, id, err);
-}
-
-rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err)
-{
-    return rose_matcher_mask(m, words, err);
-}
-
-void rose_matcher_guide_destroy(void *m)
-{
-    rose_matcher_destroy(m);
 }

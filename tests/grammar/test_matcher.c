@@ -653,8 +653,8 @@ static rose_grammar *get(rose_grammar_cache *c, const char *regex)
 {
     rose_grammar *g;
     rose_err err = {""};
-    if (rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex), &err) !=
-        ROSE_OK)
+    if (rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex), NULL,
+                               &err) != ROSE_OK)
         fail_msg("%s", err.msg);
     return g;
 }
@@ -670,10 +670,10 @@ static void cache(void **state)
     a = get(c, "a+");
     b = get(c, "a+");
     assert_ptr_equal(a, b);
-    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, true, "x", 1, &err),
-                     ROSE_OK);
+    assert_int_equal(
+        rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, true, "x", 1, NULL, &err), ROSE_OK);
     rose_grammar_unref(g);
-    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, &err),
+    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_REGEX, false, "(", 1, NULL, &err),
                      ROSE_E_INVAL);
     assert_null(g);
     assert_int_equal(rose_grammar_cache_find(&g, c, ROSE_GRAMMAR_REGEX, false, "a*", 2, &err),
@@ -721,29 +721,32 @@ static void cache_errors(void **state)
     static const char large[] = "(?=.*[a-f]{3}x)[0-9a-z]{30}(abc|abd|x[0-9])+";
     (void)state;
     assert_int_equal(rose_grammar_cache_create(&c, v, NULL, 10 << 20, &err), ROSE_OK);
-    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, &err), ROSE_E_INVAL);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, NULL, &err),
+                     ROSE_E_INVAL);
     assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "a**", 3, &again), ROSE_E_INVAL);
     assert_string_equal(err.msg, again.msg);
-    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, &again), ROSE_E_INVAL);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, "a**", 3, NULL, &again),
+                     ROSE_E_INVAL);
     assert_null(g);
     rose_grammar_cache_read(c, &s);
     assert_int_equal(s.misses, 1);
     assert_int_equal(s.hits, 2);
     assert_int_equal(s.grammars, 0);
     const size_t n = sizeof large - 1;
-    assert_int_equal(rose_grammar_cache_get_within(&g, c, regex, false, large, n, &little, &err),
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, large, n, &little, &err),
                      ROSE_E_UNSUPPORTED);
     assert_true(work > 100);
     assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, large, n, &err), ROSE_E_EMPTY);
-    assert_int_equal(rose_grammar_cache_get_within(&g, c, regex, false, large, n, &stopping, &err),
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, large, n, &stopping, &err),
                      ROSE_E_CLOSED);
     assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, large, n, &err), ROSE_E_EMPTY);
-    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, large, n, &err), ROSE_OK);
+    assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, large, n, NULL, &err), ROSE_OK);
     rose_grammar_unref(g);
     for (int i = 0; i < 300; i++) { /* a flood of errors leaves the grammar there */
         snprintf(text, sizeof text, "(%d", i);
-        assert_int_equal(rose_grammar_cache_get(&g, c, regex, false, text, strlen(text), &err),
-                         ROSE_E_INVAL);
+        assert_int_equal(
+            rose_grammar_cache_get(&g, c, regex, false, text, strlen(text), NULL, &err),
+            ROSE_E_INVAL);
     }
     assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "(299", 4, &err), ROSE_E_INVAL);
     assert_int_equal(rose_grammar_cache_find(&g, c, regex, false, "(1", 2, &err), ROSE_E_EMPTY);
@@ -770,14 +773,15 @@ static void large_grammar(void **state)
     rose_grammar_unref(get(c, "a+"));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(
-            rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, 0, &err), ROSE_OK);
+            rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_JSON_OBJECT, false, NULL, 0, NULL, &err),
+            ROSE_OK);
         rose_grammar_unref(g);
     }
     for (int i = 0; i < WORDS; i++)
         len += (size_t)sprintf(text + len, "%c\"%dw%d\"", i == 0 ? '[' : ',', i, i * 7919);
     text[len++] = ']';
-    assert_int_equal(rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_CHOICE, false, text, len, &err),
-                     ROSE_OK);
+    assert_int_equal(
+        rose_grammar_cache_get(&g, c, ROSE_GRAMMAR_CHOICE, false, text, len, NULL, &err), ROSE_OK);
     assert_true(rose_grammar_bytes(g) > BOUND);
     rose_grammar_unref(g);
     rose_grammar_unref(get(c, "a+"));
@@ -803,7 +807,7 @@ static void *work(void *arg)
         rose_matcher *m;
         uint32_t mask[TEXT_WORDS], id = 'a';
         snprintf(regex, sizeof regex, "a{%u}", (i + w->number) % 7 + 1);
-        if (rose_grammar_cache_get(&g, w->c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex),
+        if (rose_grammar_cache_get(&g, w->c, ROSE_GRAMMAR_REGEX, false, regex, strlen(regex), NULL,
                                    NULL) != ROSE_OK)
             break;
         if (rose_matcher_create(&m, g, NULL) == ROSE_OK) {
@@ -862,7 +866,7 @@ static void destroyed_meanwhile(void **state)
     assert_true(v->n_ids <= 32 * 64);
     assert_int_equal(rose_matcher_mask(a, words, NULL), ROSE_OK);
     assert_null(atomic_load(&g->gone));
-    assert_ptr_equal(g->matchers, a);
+    assert_ptr_equal(LIST_FIRST(&g->matchers), a);
     b = start(g);
     pthread_mutex_lock(&g->lock);
     rose_matcher_destroy(b); /* the grammar frees it */
