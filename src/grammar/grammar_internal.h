@@ -164,6 +164,8 @@ void *rose_gr_grown(gr_build *b, void *old, size_t n, size_t *cap, size_t size);
 void rose_gr_work(gr_build *b, uint64_t n); /* counts steps against max_work */
 void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
 void rose_gr_leave(gr_build *b);
+/* Appends made, which it takes; NULL stands for a failed allocation. */
+void rose_gr_json_add(gr_build *b, rose_json *list, rose_json *made);
 rose_json *rose_gr_keep(gr_build *b, rose_json *made); /* owned by b from now on; NULL: no memory */
 void rose_gr_chunks_free(struct gr_chunk *c);
 /* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end, and steps count

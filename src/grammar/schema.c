@@ -293,13 +293,11 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
     unsigned types = rose_gr_schema_types(schema);
     rose_json_each_item (list, i, x) {
         rose_json *all = rose_json_pack("[O]", x);
-        if (all == NULL || rose_json_append_new(made, rose_json_pack("{s:o}", "allOf", all)) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, made, rose_json_pack("{s:o}", "allOf", all));
         rose_json_each_item (list, k, y) {
             rose_gr_work(b, 4);
             if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
-            if (rose_json_append_new(all, rose_json_pack("{s:O}", "not", y)) != 0)
-                rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+            rose_gr_json_add(b, all, rose_json_pack("{s:O}", "not", y));
         }
     }
     add_group(b, c, (struct gr_group){.list = made, .keyword = "oneOf"});
@@ -339,13 +337,11 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
     }
     *known = list = rose_gr_keep(b, rose_json_array());
     x = yes != NULL ? rose_json_pack("{s:[O,O]}", "allOf", cond, yes) : rose_json_incref(cond);
-    if (x == NULL || rose_json_append_new(list, x) != 0)
-        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+    rose_gr_json_add(b, list, x);
     rose_json *negated = rose_gr_negated(b, cond), *one;
     rose_json_each_item (negated, i, one) {
         x = no != NULL ? rose_json_pack("{s:[O,O]}", "allOf", one, no) : rose_json_incref(one);
-        if (x == NULL || rose_json_append_new(list, x) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, list, x);
     }
     add_group(b, c, (struct gr_group){.list = list, .keyword = "if"});
 }

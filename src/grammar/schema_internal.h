@@ -54,7 +54,15 @@ gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c); /* by_ref is false in 
 void rose_gr_schema_begin(gr_build *b, rose_json *schema);
 void rose_gr_schema_finish(gr_build *b);
 unsigned rose_gr_schema_types(const rose_json *schema); /* of its `type` alone */
-unsigned rose_gr_type_bits(const char *name);           /* 0: no type has this name */
+/* The first of these keywords that the schema has; NULL: none. NULL ends the list. */
+static inline const char *rose_gr_first_key(const rose_json *schema, const char *const *keys)
+{
+    while (*keys != NULL && rose_json_get(schema, *keys) == NULL)
+        keys++;
+    return *keys;
+}
+extern const char *const rose_gr_object_keys[]; /* all that demand something of objects */
+unsigned rose_gr_type_bits(const char *name);   /* 0: no type has this name */
 /* Refuses keywords that are malformed, in this schema and in all schemas within. */
 void rose_gr_schema_check(gr_build *b, rose_json *schema);
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
