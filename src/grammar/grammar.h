@@ -124,7 +124,6 @@ void rose_matcher_destroy(void *matcher); /* accepts NULL; waits for no other th
 /* True after a call for this grammar that took more than about 3 ms, and until some calls were
  * quick again. */
 bool rose_matcher_is_slow(void *matcher);
-void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
  * rose_matcher_mask. After an error the matcher is unchanged. An eos id ends the text: after it
@@ -141,15 +140,8 @@ rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err);
  * uses the grammar. Otherwise false, and the matcher is unchanged. It takes 1 to 2 us. */
 bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
-/* If exactly one id may come next, true and *id is that id. It computes the mask if need be; false
- * after an error, which rose_matcher_mask then reports. */
-bool rose_matcher_forced(rose_matcher *m, uint32_t *id);
-
 /* True if the text may end here. */
 bool rose_matcher_accepting(const rose_matcher *m);
-
-/* True if an eos id was accepted. */
-bool rose_matcher_ended(const rose_matcher *m);
 
 /* A matcher as a guide, so that engine and grammar do not include each other; because of it these
  * functions take a void *. ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h). */

@@ -165,14 +165,14 @@ typedef struct gr_item {
 typedef struct gr_state {
     uint32_t first, n; /* items */
     uint32_t hash, chain;
-    uint32_t *next;          /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
-    uint32_t *mask;          /* NULL: not known yet */
-    uint32_t n_allowed, one; /* with mask: its bits; one of the ids */
-    uint32_t plain;          /* the state with plain counters; GR_NONE: not known yet */
+    uint32_t *next; /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
+    uint32_t *mask; /* NULL: not known yet */
+    uint32_t plain; /* the state with plain counters; GR_NONE: not known yet */
     gr_item wild_item;
     uint32_t wild_left; /* WILD_COUNT: characters that are left */
     uint8_t wild;
     bool accepting;
+    bool any; /* with mask: it allows an id */
 } gr_state;
 enum { GR_DEAD = 0 }; /* the state without items */
 

@@ -87,14 +87,6 @@ bool rose_matcher_is_slow(void *matcher)
     return atomic_load_explicit(&m->g->slow, memory_order_relaxed);
 }
 
-void rose_matcher_reset(rose_matcher *m)
-{
-    lock(m->g);
-    m->state = m->g->s.start;
-    m->ended = false;
-    rose_gr_unlock(m->g);
-}
-
 /* The state after the bytes of a token; GR_DEAD: not allowed; GR_NONE: g->st says why. */
 static uint32_t follow_token(rose_grammar *g, uint32_t state, uint32_t id)
 {
@@ -146,13 +138,6 @@ static void mask_of_eos(const rose_vocab_trie *v, uint32_t *words)
         rose_gr_set_bit(words, v->eos[i]);
 }
 
-/* With the lock: the state that has the mask. */
-static rose_status find_mask(rose_matcher *m, uint32_t *at)
-{
-    rose_status st = rose_gr_clean(m->g);
-    return st != ROSE_OK ? st : rose_gr_mask(m->g, m->state, at);
-}
-
 rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err)
 {
     rose_matcher *m = matcher;
@@ -162,9 +147,10 @@ rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err)
     lock(g);
     if (m->ended) {
         mask_of_eos(g->vocab, words);
-    } else if ((st = find_mask(m, &at)) != ROSE_OK) {
+    } else if ((st = rose_gr_clean(g)) != ROSE_OK ||
+               (st = rose_gr_mask(g, m->state, &at)) != ROSE_OK) {
         say(g, st, err);
-    } else if (g->s.v[at].n_allowed == 0) {
+    } else if (!g->s.v[at].any) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "grammar: no token of the vocabulary can continue the text");
     } else {
@@ -194,7 +180,7 @@ bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
     if (pthread_mutex_trylock(&g->lock) != 0) return false;
     const uint32_t to = m->ended ? GR_NONE : known_after(g, m->state, id);
     const uint32_t at = to != GR_NONE ? g->s.v[to].plain : GR_NONE;
-    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].n_allowed > 0;
+    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].any;
     if (known) {
         m->state = to;
         memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
@@ -203,32 +189,10 @@ bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
     return known;
 }
 
-bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
-{
-    rose_grammar *g = m->g;
-    bool forced = false;
-    uint32_t at;
-    lock(g);
-    if (m->ended) {
-        forced = g->vocab->n_eos == 1;
-        if (forced) *id = g->vocab->eos[0];
-    } else if (find_mask(m, &at) == ROSE_OK && g->s.v[at].n_allowed == 1) {
-        forced = true;
-        *id = g->s.v[at].one;
-    }
-    rose_gr_unlock(g);
-    return forced;
-}
-
 bool rose_matcher_accepting(const rose_matcher *m)
 {
     lock(m->g);
     bool accepting = m->ended || m->g->s.v[m->state].accepting;
     rose_gr_unlock(m->g);
     return accepting;
-}
-
-bool rose_matcher_ended(const rose_matcher *m)
-{
-    return m->ended;
 }
