@@ -87,8 +87,9 @@ static rose_status read_all(int fd, rose_buf *out, size_t n)
     return ROSE_OK;
 }
 
-rose_status rose_store_write(int dir, const char *name, const void *bytes, size_t len,
-                             rose_err *err)
+/* Writes a whole file in folder `dir` and syncs it: all of it, or nothing. Needs no lock. */
+static rose_status write_file(int dir, const char *name, const void *bytes, size_t len,
+                              rose_err *err)
 {
     char temp[STORE_ID + 32];
     rose_status st = ROSE_OK;
@@ -169,7 +170,7 @@ rose_status rose_store_save(const store_folder *f, const char *id, rose_json *v,
     char name[STORE_ID + 8];
     rose_status st = rose_store_put(&b, v, err);
     snprintf(name, sizeof name, "%s.json", id);
-    if (st == ROSE_OK) st = rose_store_write(f->fd, name, b.data, b.len, err);
+    if (st == ROSE_OK) st = write_file(f->fd, name, b.data, b.len, err);
     rose_buf_free(&b);
     return st;
 }
@@ -354,7 +355,7 @@ static rose_status read_secret(rose_batch_store *s, rose_err *err)
     if (fd < 0 && errno == ENOENT) {
         while (getrandom(s->secret, sizeof s->secret, 0) != (ssize_t)sizeof s->secret) {
         }
-        return rose_store_write(s->dir_fd, "secret", s->secret, sizeof s->secret, err);
+        return write_file(s->dir_fd, "secret", s->secret, sizeof s->secret, err);
     }
     const bool ok = fd >= 0 && read(fd, s->secret, sizeof s->secret) == (ssize_t)sizeof s->secret;
     if (fd >= 0) close(fd);
@@ -644,7 +645,7 @@ rose_status rose_batch_file_create(rose_batch_store *s, const char *owner, const
     }
     char id[STORE_ID];
     memcpy(id, f->r.id, sizeof id);
-    st = rose_store_write(s->files.fd, id, bytes, len, err);
+    st = write_file(s->files.fd, id, bytes, len, err);
     pthread_mutex_lock(&s->lock);
     rose_json *v = show_file(&f->r);
     if (st == ROSE_OK && v == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");

@@ -74,9 +74,6 @@ struct rose_batch_store {
 int64_t rose_store_now(const rose_batch_store *s);              /* any thread, without the lock */
 void rose_store_new_id(char out[STORE_ID], const char *prefix); /* likewise */
 
-/* Writes a whole file in folder `dir` and syncs it: all of it, or nothing. Needs no lock. */
-rose_status rose_store_write(int dir, const char *name, const void *bytes, size_t len,
-                             rose_err *err);
 /* Copies a string and its NUL; false: v is none, or it does not fit. */
 bool rose_store_take_text(char *out, size_t cap, const rose_json *v);
 

@@ -156,8 +156,9 @@ static const rose_json *param_schema(rose_calls *p, type_walk *w)
     return rose_json_get(rose_json_get(root, "properties"), key);
 }
 
-/* A parameter that the request does not describe is a string. */
-void rose_calls_find_types(rose_calls *p)
+/* Finds the types of the parameter `param` of the function `name`. A parameter that the request
+ * does not describe is a string. */
+static void find_types(rose_calls *p)
 {
     type_walk w = {0};
     const rose_json *schema = param_schema(p, &w);
@@ -190,7 +191,7 @@ void rose_calls_say_call(rose_calls *p)
 
 void rose_calls_say_param(rose_calls *p)
 {
-    rose_calls_find_types(p);
+    find_types(p);
     rose_calls_say_call(p);
     if (p->n_params++ > 0) rose_calls_put(p, ", ");
     rose_calls_put_string(p, p->param.data, p->param.len);

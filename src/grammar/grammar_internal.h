@@ -229,7 +229,6 @@ typedef struct gr_chars { /* code points, sorted disjoint ranges [lo, hi] */
 void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi); /* unsorted yet */
 void rose_gr_chars_normal(gr_chars *c); /* sorts, joins, drops surrogates */
 void rose_gr_chars_invert(gr_build *b, gr_chars *c);
-bool rose_gr_chars_has(const gr_chars *c, uint32_t cp);
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
 /* Decodes one character of s[0..n), n > 0; invalid UTF-8 fails the build. */
 uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
@@ -260,7 +259,6 @@ gr_node rose_gr_any_string(gr_build *b);
 gr_node rose_gr_any_number(gr_build *b);
 gr_node rose_gr_integer(gr_build *b);
 gr_node rose_gr_any_object(gr_build *b);
-gr_node rose_gr_any_array(gr_build *b);
 gr_node rose_gr_any_value(gr_build *b);
 gr_node rose_gr_space(gr_build *b); /* up to max_space characters */
 gr_node rose_gr_members(gr_build *b, const char *open, gr_node member, const char *close,

@@ -143,11 +143,6 @@ int rose_gr_schema_draft(const gr_build *b)
     return b->schema->draft;
 }
 
-bool rose_gr_schema_legacy(const gr_build *b)
-{
-    return b->schema->draft < 2019;
-}
-
 /* One part of a JSON pointer in a URI: %xx, ~0 and ~1 are undone, in this order. */
 static size_t unescape(const char *from, size_t n, char *to)
 {
@@ -254,7 +249,8 @@ rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema)
 {
     const char *ref;
     for (int i = 0; (ref = rose_json_text(rose_json_get(schema, "$ref"))) != NULL; i++) {
-        if (!rose_gr_schema_legacy(b) && rose_json_size(schema) > 1) return schema;
+        /* Before 2019-09 nothing beside a $ref counts. */
+        if (b->schema->draft >= 2019 && rose_json_size(schema) > 1) return schema;
         if (i == 64) rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
         schema = resolve(b, schema, ref);
     }

@@ -71,7 +71,6 @@ bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned t
 rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema); /* follows $ref */
 rose_json *rose_gr_negated(gr_build *b,
                            rose_json *schema); /* a list of schemas, one of which holds */
-bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */
 int rose_gr_schema_draft(const gr_build *b);   /* 4, 6, 7, 2019, 2020 */
 _Noreturn void rose_gr_schema_refuse(gr_build *b, rose_json *at, const char *keyword,
                                      rose_status st, const char *why);

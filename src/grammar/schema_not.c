@@ -219,28 +219,22 @@ static bool property_apart(gr_build *b, rose_json *x, rose_json *y, const rose_j
     return false;
 }
 
-static double at_least(const rose_json *s, bool *strict)
+/* The bound of the numbers of s, the least or the largest; *strict: it is not one of them. */
+static double bound(const rose_json *s, bool least, bool *strict)
 {
-    const rose_json *x = rose_json_get(s, "exclusiveMinimum"), *m = rose_json_get(s, "minimum");
+    const rose_json *x = rose_json_get(s, least ? "exclusiveMinimum" : "exclusiveMaximum");
+    const rose_json *m = rose_json_get(s, least ? "minimum" : "maximum");
     *strict = rose_json_is_true(x) || rose_json_is_number(x);
     return rose_json_is_number(x)   ? rose_json_number_value(x)
            : rose_json_is_number(m) ? rose_json_number_value(m)
-                                    : -1e308;
-}
-
-static double at_most(const rose_json *s, bool *strict)
-{
-    const rose_json *x = rose_json_get(s, "exclusiveMaximum"), *m = rose_json_get(s, "maximum");
-    *strict = rose_json_is_true(x) || rose_json_is_number(x);
-    return rose_json_is_number(x)   ? rose_json_number_value(x)
-           : rose_json_is_number(m) ? rose_json_number_value(m)
+           : least                  ? -1e308
                                     : 1e308;
 }
 
 static bool numbers_apart(const rose_json *x, const rose_json *y)
 {
     bool lo, hi;
-    double low = at_least(y, &lo), high = at_most(x, &hi);
+    double low = bound(y, true, &lo), high = bound(x, false, &hi);
     return high < low || ((lo || hi) && !(high > low));
 }
 

@@ -15,21 +15,22 @@ typedef struct stops {
 
 static gr_node format_node(gr_build *b, rose_json *f, const stops *s);
 
-static _Noreturn void refuse(gr_build *b, rose_status st, const rose_json *f, const char *why)
+static const char *type_of(const rose_json *f)
 {
     const char *type = rose_json_text(rose_json_get(f, "type"));
-    rose_gr_fail(b, st, "the format \"%s\": %s", type != NULL ? type : "(without a type)", why);
+    return type != NULL ? type : "(without a type)";
+}
+
+static _Noreturn void refuse(gr_build *b, rose_status st, const rose_json *f, const char *why)
+{
+    rose_gr_fail(b, st, "the format \"%s\": %s", type_of(f), why);
 }
 
 static rose_json *member(gr_build *b, rose_json *f, const char *name)
 {
     rose_json *x = rose_json_get(f, name);
     if (x == NULL)
-        rose_gr_fail(b, ROSE_E_INVAL, "the format \"%s\" lacks \"%s\"",
-                     rose_json_is_string(rose_json_get(f, "type"))
-                         ? rose_json_text(rose_json_get(f, "type"))
-                         : "(without a type)",
-                     name);
+        rose_gr_fail(b, ROSE_E_INVAL, "the format \"%s\" lacks \"%s\"", type_of(f), name);
     return x;
 }
 
