@@ -81,8 +81,7 @@ static rose_status compile(rose_api_job *j, const source *s, bool *too_costly, r
     rose_status st = get_cache(j->api, &c, err);
     if (st != ROSE_OK) return st;
     const rose_prof_span span = rose_prof_begin("api.grammar");
-    st = rose_grammar_cache_get_within(&j->grammar, c, s->kind, s->order, s->text, s->len, &own,
-                                       err);
+    st = rose_grammar_cache_get(&j->grammar, c, s->kind, s->order, s->text, s->len, &own, err);
     rose_prof_end_with(&span, "bytes", s->len);
     *too_costly = most > 0 && st == ROSE_E_UNSUPPORTED && work > most;
     return st;

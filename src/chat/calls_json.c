@@ -346,8 +346,7 @@ static void between(rose_calls *p, char c)
 
 static bool in_word(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
+    return rose_calls_name_char(c) || c == '-' || c == '.';
 }
 
 /* After [TOOL_CALLS]. */

@@ -11,11 +11,6 @@ void rose_calls_py_begin(rose_calls *p)
     p->name.len = p->word.len = 0;
 }
 
-static bool in_name(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 static void add_word(rose_calls *p, char c)
 {
     if (rose_buf_add(&p->word, &c, 1) != ROSE_OK) p->oom = true;
@@ -25,7 +20,7 @@ static void py_call(rose_calls *p, char c)
 {
     if (rose_calls_space(c)) {
         rose_calls_hold(p, c);
-    } else if (!in_name(c)) {
+    } else if (!rose_calls_name_char(c)) {
         rose_calls_fail(p, c);
     } else {
         p->state = CALLS_PY_NAME;
@@ -36,7 +31,7 @@ static void py_call(rose_calls *p, char c)
 
 static void py_name(rose_calls *p, char c)
 {
-    if ((in_name(c) || c == '.' || c == '-') && p->name.len < CALLS_MAX_NAME) {
+    if ((rose_calls_name_char(c) || c == '.' || c == '-') && p->name.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
         if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
     } else if (c == '(' && rose_calls_known(p, NULL)) {
@@ -64,7 +59,7 @@ static void py_arg(rose_calls *p, char c)
         rose_calls_hold(p, c);
     } else if (c == ')') {
         py_end(p);
-    } else if (in_name(c)) {
+    } else if (rose_calls_name_char(c)) {
         p->state = CALLS_PY_KEY;
         p->param.len = 0;
         rose_calls_py_step(p, c);
@@ -89,7 +84,7 @@ static void py_equals(rose_calls *p, char c)
 
 static void py_key(rose_calls *p, char c)
 {
-    if (in_name(c) && p->param.len < CALLS_MAX_NAME) {
+    if (rose_calls_name_char(c) && p->param.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
         if (rose_buf_add(&p->param, &c, 1) != ROSE_OK) p->oom = true;
         return;
@@ -101,15 +96,8 @@ static void py_key(rose_calls *p, char c)
 /* The bytes of p->word without white space around them. */
 static const char *trimmed(const rose_calls *p, size_t *n)
 {
-    const char *s = p->word.data;
     *n = p->word.len;
-    while (*n > 0 && rose_calls_space(s[*n - 1]))
-        --*n;
-    while (*n > 0 && rose_calls_space(*s)) {
-        s++;
-        --*n;
-    }
-    return s;
+    return rose_calls_trimmed(p->word.data, n);
 }
 
 /* The value is complete: p->word has its text, or what follows a string that was passed on. */

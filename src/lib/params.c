@@ -242,7 +242,7 @@ rose_status rose_lib_guide(rose_lib *rose, const rose_lib_params *p, rose_guide 
     rose_status st = get_cache(rose, &cache, err);
     if (st == ROSE_OK)
         st = rose_grammar_cache_get(&grammar, cache, kinds[p->structure], p->structure_ordered != 0,
-                                    text, strlen(text), err);
+                                    text, strlen(text), NULL, err);
     if (st == ROSE_OK) st = rose_matcher_create(&m, grammar, err);
     rose_grammar_unref(grammar); /* the matcher has a reference of its own */
     if (st == ROSE_OK) *out = (rose_guide){.ops = &guide_ops, .state = m};

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 
-#define MAX_CONFIG_BYTES (16u << 20)
+#define MAX_CONFIG_BYTES (64u << 20)
 
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
                               rose_err *err)

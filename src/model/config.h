@@ -1,6 +1,6 @@
 /* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields.
  * Each field is checked for type and range; messages name the file, the field, what was found
- * and what was expected. Internal to src/model. */
+ * and what was expected. For src/model, and for src/chat the files that name a chat template. */
 #ifndef ROSE_MODEL_CONFIG_H
 #define ROSE_MODEL_CONFIG_H
 
