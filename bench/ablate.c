@@ -11,12 +11,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/bench.h"
-#include "bench/engine_args.h"
 #include "bench/results.h"
 #include "bench/server.h"
-#include "bench/stop.h"
 #include "bench/switches.h"
-#include "bench/verdict.h"
 #include "bench/workload.h"
 
 typedef struct ablate_opts {

@@ -1,5 +1,5 @@
-/* bench/html.c - see html.h. */
-#include "bench/html.h"
+/* bench/html.c - see report_internal.h. */
+#include "bench/report_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -17,7 +17,6 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "bench/stop.h"
 #include "bench/watch.h"
 
 enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };

@@ -8,7 +8,6 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "bench/summary.h"
 
 static rose_json *ms_or_null(double s)
 {

@@ -17,7 +17,6 @@
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/online_internal.h"
-#include "bench/stop.h"
 
 enum {
     MAX_POINTS = 64,

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "bench/online_internal.h"
-#include "bench/summary.h"
 #include "bench/watch.h"
 
 static rose_json *real_or_null(double x)
