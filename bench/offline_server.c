@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
+#include "base/fds.h"
 #include "bench/offline_internal.h"
 #include "bench/profile_call.h"
 #include "bench/results.h"
@@ -72,10 +72,7 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
                             rose_offline_run *out, rose_err *err)
 {
     rose_buf all = {0}, body = {0};
-    uint32_t max_in = 1;
-    for (uint32_t i = 0; i < w->n; i++)
-        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
-    uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
+    uint32_t *ids = malloc(rose_offline_longest(w) * sizeof *ids);
     rose_load_item *items = calloc(w->n, sizeof *items);
     rose_reply *replies = calloc(w->n, sizeof *replies);
     rose_status st = ids == NULL || items == NULL || replies == NULL ? ROSE_E_NOMEM : ROSE_OK;
@@ -107,22 +104,13 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     return st;
 }
 
-/* Each prompt needs a connection of its own, so this raises the limit of open files. */
-static void allow_files(void)
-{
-    struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) != 0) return;
-    l.rlim_cur = l.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &l);
-}
-
 rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
                                 const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
                                 uint32_t repeats, rose_offline_result *r, rose_err *err)
 {
     rose_server server = {0};
     rose_offline_run ignored;
-    allow_files();
+    rose_fds_raise(UINT32_MAX); /* each prompt needs a connection of its own */
     rose_status st = rose_server_start(&server, spec, sf, model_dir, NULL, NULL, err);
     if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
@@ -142,29 +130,27 @@ rose_status rose_offline_server(const rose_offline_work *w, const rose_server_sp
     return st;
 }
 
-rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
-                                        const char *dir, rose_json *row, rose_err *err)
+rose_status rose_offline_server_profile(const rose_offline *r, const rose_offline_work *w,
+                                        const rose_server_spec *spec, const char *dir,
+                                        rose_json *row, rose_err *err)
 {
     const bool ours = spec->driver >= 0;
     rose_server server = {0};
     rose_buf flags = {0};
     rose_offline_run ignored;
     rose_status st = ROSE_OK;
-    allow_files();
+    rose_fds_raise(UINT32_MAX);
     if (strchr(dir, '\'') != NULL)
         return rose_fail(err, ROSE_E_INVAL, "%s: a quote in the path of a profile", dir);
     if (ours && rose_buf_addf(&flags, "--profiler-kernels --profiler-dir '%s'", dir) != ROSE_OK)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        st = rose_server_start(&server, spec, s->server, s->model_dir, flags.data, dir, err);
-    rose_json_set_new(row, "cmd", rose_results_stringn(server.command.data, server.command.len));
-    rose_json_set_new(row, "log_path", rose_results_string(server.log));
-    rose_json_set_new(row, "version", rose_json_string(server.version));
-    if (st == ROSE_OK)
-        st = run_once(&s->work, &server, rose_offline_seed(&s->work, true, 0), &ignored, err);
+        st = rose_server_start(&server, spec, &r->o->server, r->model_dir, flags.data, dir, err);
+    rose_profile_note_server(row, &server);
+    if (st == ROSE_OK) st = run_once(w, &server, rose_offline_seed(w, true, 0), &ignored, err);
     if (st == ROSE_OK) st = rose_profile_call(row, &server.url, "/start_profile", "start", err);
     if (st == ROSE_OK) {
-        st = run_once(&s->work, &server, rose_offline_seed(&s->work, false, 0), &ignored, err);
+        st = run_once(w, &server, rose_offline_seed(w, false, 0), &ignored, err);
         const rose_status stopped = rose_profile_call(row, &server.url, "/stop_profile", "stop",
                                                       st == ROSE_OK ? err : NULL);
         if (st == ROSE_OK) st = stopped;

@@ -84,6 +84,14 @@ rose_status rose_offline_nano_vllm(rose_load_trace *out, rose_err *err)
     return ROSE_OK;
 }
 
+uint32_t rose_offline_longest(const rose_offline_work *w)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < w->n; i++)
+        most = w->rows[i].n_in > most ? w->rows[i].n_in : most;
+    return most;
+}
+
 void rose_offline_prompt(const rose_offline_work *w, uint64_t seed, uint32_t i, uint32_t *ids)
 {
     for (uint32_t j = 0; j < w->rows[i].n_in; j++)

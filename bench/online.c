@@ -121,7 +121,6 @@ static rose_json *meta_json(const rose_online *r, int argc, char **argv)
                                              [ROSE_PROMPT_SHARED] = "shared-prefix",
                                              [ROSE_PROMPT_TRACE] = "trace-prefixes"};
     const rose_online_opts *o = r->o;
-    rose_json *meta = rose_results_meta(argc, argv);
     rose_json *more = rose_json_pack(
         "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, "
         "s:s, s:o, s:s?, s:s, s:{}}",
@@ -140,29 +139,22 @@ static rose_json *meta_json(const rose_online *r, int argc, char **argv)
     rose_backend_gpu_name(gpu, sizeof gpu);
     for (uint32_t i = 0; i < r->n_scales; i++)
         rose_json_append_new(scales, rose_json_real(r->scales[i]));
-    if (more != NULL) {
-        rose_json_set_new(more, "scales", scales);
-        rose_json_set_new(more, "ramp_up_strategy", rose_json_string(o->ramp));
-        if (strcmp(o->ramp, "none") != 0) {
-            rose_json_set_new(more, "ramp_up_start_rps", rose_json_real((double)o->ramp_start));
-            rose_json_set_new(more, "ramp_up_end_rps", rose_json_real((double)o->ramp_end));
-        }
-        rose_json_set_new(more, "prompt_overhead_tokens", rose_json_integer(o->prompt_overhead));
-        rose_json_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
-        rose_json_set_new(more, "dtype", rose_json_null()); /* null until a server reports it */
-        rose_json_set_new(more, "start_offset_s", rose_json_real(ROSE_START_OFFSET_S));
-        rose_json_set_new(more, "timeout_ready_s", rose_json_integer(o->server.ready_timeout_s));
-        rose_json_set_new(more, "max_inflight_requests", rose_json_null()); /* null: no limit */
-        rose_json_set_new(more, "trace_bad_lines", rose_json_integer(r->trace.n_bad));
-        rose_json_set_new(more, "cold_prefix", rose_json_boolean(o->cold_prefix));
-        add_generator(more, o);
+    rose_json_set_new(more, "scales", scales);
+    rose_json_set_new(more, "ramp_up_strategy", rose_json_string(o->ramp));
+    if (strcmp(o->ramp, "none") != 0) {
+        rose_json_set_new(more, "ramp_up_start_rps", rose_json_real((double)o->ramp_start));
+        rose_json_set_new(more, "ramp_up_end_rps", rose_json_real((double)o->ramp_end));
     }
-    if (more == NULL || rose_json_update(meta, more) != 0) {
-        rose_json_decref(meta);
-        meta = NULL;
-    }
-    rose_json_decref(more);
-    return meta;
+    rose_json_set_new(more, "prompt_overhead_tokens", rose_json_integer(o->prompt_overhead));
+    rose_json_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
+    rose_json_set_new(more, "dtype", rose_json_null()); /* null until a server reports it */
+    rose_json_set_new(more, "start_offset_s", rose_json_real(ROSE_START_OFFSET_S));
+    rose_json_set_new(more, "timeout_ready_s", rose_json_integer(o->server.ready_timeout_s));
+    rose_json_set_new(more, "max_inflight_requests", rose_json_null()); /* null: no limit */
+    rose_json_set_new(more, "trace_bad_lines", rose_json_integer(r->trace.n_bad));
+    rose_json_set_new(more, "cold_prefix", rose_json_boolean(o->cold_prefix));
+    add_generator(more, o);
+    return rose_results_meta_more(argc, argv, more);
 }
 
 /* ---- one backend ---- */
@@ -391,8 +383,9 @@ static void run_backend(rose_online *r, const rose_server_spec *spec)
     rose_err err = {{0}}, write_err = {{0}};
     double warm_s = 0;
     const uint64_t start = rose_now_ns();
-    char began[32], ended[32];
-    rose_results_time(began);
+    char began[32];
+    const struct tm tm = rose_results_now();
+    strftime(began, sizeof began, ROSE_RESULTS_ISO, &tm);
     rose_status st =
         rose_server_start(&server, spec, &r->o->server, r->model_dir, NULL, r->results.dir, &err);
     target t = {.label = spec->label, .server = &server};
@@ -410,13 +403,11 @@ static void run_backend(rose_online *r, const rose_server_spec *spec)
     rose_json *timing = rose_json_get(t.entry, "timing");
     rose_json_set_new(timing, "server_ready_s", rose_json_real(server.ready_s));
     rose_json_set_new(timing, "warmup_s", rose_json_real(warm_s));
-    rose_json_set_new(timing, "runs_s", rose_json_real((double)(rose_now_ns() - warm_end) * 1e-9));
+    rose_results_set_wall(timing, "runs_s", warm_end);
     rose_server_stop(&server);
-    rose_results_time(ended);
     rose_json_set_new(timing, "backend_start_time", rose_json_string(began));
-    rose_json_set_new(timing, "backend_end_time", rose_json_string(ended));
-    rose_json_set_new(timing, "backend_wall_s",
-                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_results_set_time(timing, "backend_end_time");
+    rose_results_set_wall(timing, "backend_wall_s", start);
     if (st != ROSE_OK) {
         r->n_failed++;
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
@@ -465,12 +456,8 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     const uint64_t start = rose_now_ns();
     for (uint32_t i = 0; i < r.n_specs && !*o->server.stop && !o->profile_only; i++)
         run_backend(&r, &r.specs[i]);
-    char ended[32];
-    rose_results_time(ended);
-    rose_json_set_new(rose_json_get(r.results.root, "meta"), "run_end_time",
-                      rose_json_string(ended));
-    rose_json_set_new(rose_json_get(r.results.root, "meta"), "wall_s",
-                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_results_set_time(rose_json_get(r.results.root, "meta"), "run_end_time");
+    rose_results_set_wall(rose_json_get(r.results.root, "meta"), "wall_s", start);
     if (rose_online_write(&r.results, &err) != ROSE_OK)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
     else

@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "bench/online_internal.h"
 
 enum { MAX_SECONDS = 1 << 20 };
@@ -149,13 +147,11 @@ static rose_json *header(const rose_online_names *names, const rose_online_opts 
                          const rose_run *run, const rose_run_stats *s)
 {
     char date[32];
-    const time_t now = (time_t)rose_unix_time();
-    struct tm tm;
     uint64_t in = 0;
     for (uint32_t i = 0; i < run->n; i++)
         in += success(&run->replies[i]) ? run->trace->rows[i].n_in : 0;
     const double d = s->duration_s > 0 ? s->duration_s : (double)INFINITY;
-    gmtime_r(&now, &tm);
+    const struct tm tm = rose_results_now();
     strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
     return rose_json_pack(
         "{s:s, s:s, s:s, s:o, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",

@@ -125,16 +125,13 @@ static rose_status run_attempt(void *ctx, char *dir, rose_json *row, rose_err *e
     bool started = false;
     a->dir = dir;
     a->row = row;
-    rose_status st = rose_profile_dirs(dir, err);
+    rose_status st = rose_results_make_dirs(dir, err);
     if (st == ROSE_OK) st = extra_args(a, &extra, err);
     if (st == ROSE_OK && a->nsys) st = wrap(a, &f, &command, err);
     if (st == ROSE_OK) {
         st = rose_server_start(&server, a->spec, &f, a->r->model_dir, extra.data, a->dir, err);
         started = true;
-        rose_json_set_new(a->row, "cmd",
-                          rose_results_stringn(server.command.data, server.command.len));
-        rose_json_set_new(a->row, "log_path", rose_results_string(server.log));
-        rose_json_set_new(a->row, "version", rose_json_string(server.version));
+        rose_profile_note_server(a->row, &server);
     }
     if (st == ROSE_OK) st = drive(a, &server, err);
     if (started && a->nsys) rose_proc_stop(&server.proc, NSYS_GRACE_MS);
@@ -167,18 +164,13 @@ static rose_json *nsys_version(const char *dir)
 static rose_json *manifest_of(const rose_online *r, int argc, char **argv)
 {
     const rose_online_opts *o = r->o;
-    char began[32];
-    rose_json *meta = rose_results_meta(argc, argv);
-    rose_json *more = rose_json_pack(
-        "{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile, "profile_only",
-        o->profile_only, "profile_n", (int)o->profile_n, "profile_scale", (double)o->profile_scale,
-        "warmup_requests", (int)o->warmup_requests, "backends", rose_results_string(o->backends),
-        "profile_nsys_args", NSYS_ARGS, "tool_versions");
-    if (more != NULL) rose_json_update(meta, more);
-    rose_json_decref(more);
-    rose_results_time(began);
-    rose_json_set_new(meta, "profile_start_time", rose_json_string(began));
-    return rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
+    return rose_profile_manifest_begin(
+        argc, argv,
+        rose_json_pack("{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile,
+                       "profile_only", o->profile_only, "profile_n", (int)o->profile_n,
+                       "profile_scale", (double)o->profile_scale, "warmup_requests",
+                       (int)o->warmup_requests, "backends", rose_results_string(o->backends),
+                       "profile_nsys_args", NSYS_ARGS, "tool_versions"));
 }
 
 static bool wanted(const rose_online *r, bool nsys)

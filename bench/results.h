@@ -4,9 +4,13 @@
 #define ROSE_BENCH_RESULTS_H
 
 #include <stdio.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "base/opts.h"
+
+/* Creates a folder and the folders above it. path is changed during the call. Errors: IO. */
+rose_status rose_results_make_dirs(char *path, rose_err *err);
 
 /* Creates the folder DIR/PREFIX_YYYYmmdd_HHMMSS (UTC) and writes its path to path. It adds "_2" and
  * so on if the folder exists, and creates DIR if needed. */
@@ -18,12 +22,18 @@ rose_status rose_results_dir(const char *dir, const char *prefix, char *path, si
 rose_status rose_results_write(const rose_json *root, const char *dir, const char *name,
                                rose_err *err);
 
-/* Writes the present time as "2026-11-21T05:00:00Z". */
-void rose_results_time(char out[32]);
+struct tm rose_results_now(void); /* the present time, UTC */
+#define ROSE_RESULTS_ISO "%Y-%m-%dT%H:%M:%SZ"
+
+/* Set o[key] to the present time, or to the seconds since start_ns. */
+void rose_results_set_time(rose_json *o, const char *key);
+void rose_results_set_wall(rose_json *o, const char *key, uint64_t start_ns);
 
 /* Makes the `meta` of a result: version, commit, command line, device, CPUs, instruction set,
  * memory, kernel, time. argv[0] is the benchmark's name. */
 rose_json *rose_results_meta(int argc, char **argv);
+/* The same with the members of `more`, which is freed. NULL: out of memory, or more is NULL. */
+rose_json *rose_results_meta_more(int argc, char **argv, rose_json *more);
 
 /* Reads DIR/name. Errors: FORMAT or NOTFOUND, with the name of the file. */
 rose_status rose_results_read(rose_json **out, const char *dir, const char *name, rose_err *err);
