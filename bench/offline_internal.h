@@ -14,7 +14,7 @@
 /* The work: prompts of random token ids, all present at the start. The end-of-sequence token is
  * ignored. */
 typedef struct rose_offline_work {
-    const rose_load_trace_row *rows; /* [n] lengths; borrowed */
+    rose_load_trace_row *rows; /* [n] lengths; borrowed */
     uint32_t n;
     uint32_t vocab; /* size of the vocabulary; ids are smaller */
     uint64_t seed;

@@ -1,8 +1,8 @@
 /* bench/offline_work.c - makes the prompts and lengths of an offline benchmark. */
 #include <stdlib.h>
 
-#include "base/philox.h"
 #include "bench/offline_internal.h"
+#include "bench/prompts.h"
 
 enum { MT_N = 624, MT_M = 397, NANO_SEQS = 256, NANO_MIN = 100, NANO_MAX = 1024, NANO_IDS = 10001 };
 
@@ -95,7 +95,7 @@ uint32_t rose_offline_longest(const rose_offline_work *w)
 void rose_offline_prompt(const rose_offline_work *w, uint64_t seed, uint32_t i, uint32_t *ids)
 {
     for (uint32_t j = 0; j < w->rows[i].n_in; j++)
-        ids[j] = (uint32_t)(rose_philox_uniform(seed, j, i + 1) * (float)w->vocab) % w->vocab;
+        ids[j] = rose_prompt_random_id(seed, i, j, w->vocab);
 }
 
 uint64_t rose_offline_seed(const rose_offline_work *w, bool warm_up, uint32_t run)
