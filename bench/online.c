@@ -237,8 +237,6 @@ static rose_status measure(rose_online *r, const target *t, const rose_run_spec 
                              .mode = mode,
                              .label = t->label,
                              .stop = r->o->server.stop};
-    const rose_online_names names = {
-        .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
     const uint64_t start = rose_now_ns();
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
     if (st == ROSE_OK) add_wall(t, spec, (double)(rose_now_ns() - start) * 1e-9);
@@ -248,7 +246,7 @@ static rose_status measure(rose_online *r, const target *t, const rose_run_spec 
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
         if (st == ROSE_OK && o->vllm_results && !spec->search)
-            st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
+            st = rose_online_export_vllm(r, t->label, t->model, &run, &s, err);
         if (out != NULL)
             *out = (point){.met = rose_goodput_met(&r->limits, &s),
                            .offered_rps = s.offered_rps,

@@ -94,12 +94,8 @@ uint32_t rose_online_profile(const rose_online *r, int argc, char **argv);
 
 /* Writes one run as `vllm bench serve --save-result --save-detailed` does, to
  * dir/vllm/LABEL-LOAD.json. generated_texts is left out, because this client does not keep the
- * texts. */
-typedef struct rose_online_names {
-    const char *dir, *label, *model, *tokenizer; /* model: the name that the server gives it */
-} rose_online_names;
-rose_status rose_online_export_vllm(const rose_online_names *names, const rose_online_opts *o,
-                                    const rose_goodput_limits *limits, const rose_run *run,
-                                    const rose_run_stats *s, rose_err *err);
+ * texts. model: the name that the server gives it. */
+rose_status rose_online_export_vllm(const rose_online *r, const char *label, const char *model,
+                                    const rose_run *run, const rose_run_stats *s, rose_err *err);
 
 #endif

@@ -14,8 +14,9 @@ typedef struct rose_html {
     rose_status st; /* NOMEM after the first allocation that failed */
 } rose_html;
 
-/* Adds markup unchanged; only for literals and numbers. */
-void rose_html_raw(rose_html *h, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Adds markup unchanged, as printf; only for literals and numbers. Evaluates h several times. */
+#define rose_html_raw(h, ...)                                                                      \
+    ((h)->st = (h)->st == ROSE_OK ? rose_buf_addf(&(h)->out, __VA_ARGS__) : (h)->st)
 
 /* Adds text from any source. The characters & < > " ' are escaped. Control characters other than
  * newline and tab, and bytes that are not UTF-8, become U+FFFD. NULL adds nothing. */

@@ -70,7 +70,7 @@ rose_summary rose_summarise(double *v, size_t n)
     return s;
 }
 
-static rose_json *number(double x)
+rose_json *rose_number_json(double x)
 {
     return isfinite(x) ? rose_json_real(x) : rose_json_null();
 }
@@ -78,10 +78,11 @@ static rose_json *number(double x)
 rose_json *rose_summary_json(const rose_summary *s, double factor)
 {
     return rose_json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean", number(s->mean * factor), "p50",
-        number(s->p50 * factor), "p90", number(s->p90 * factor), "p95", number(s->p95 * factor),
-        "p99", number(s->p99 * factor), "max", number(s->max * factor), "std",
-        number(s->sd * factor), "min", number(s->min * factor), "n", (int64_t)s->n);
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean", rose_number_json(s->mean * factor),
+        "p50", rose_number_json(s->p50 * factor), "p90", rose_number_json(s->p90 * factor), "p95",
+        rose_number_json(s->p95 * factor), "p99", rose_number_json(s->p99 * factor), "max",
+        rose_number_json(s->max * factor), "std", rose_number_json(s->sd * factor), "min",
+        rose_number_json(s->min * factor), "n", (int64_t)s->n);
 }
 
 int rose_summary_digits(double x)

@@ -35,6 +35,8 @@ double rose_percentile(const double *sorted, size_t n, double p);
 
 rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
+rose_json *rose_number_json(double x); /* null for NaN and infinity */
+
 /* Makes a JSON object {mean, p50, p90, p95, p99, max, std, min, n} of a summary. Each value is
  * multiplied by factor; NaN becomes null. */
 rose_json *rose_summary_json(const rose_summary *s, double factor);

@@ -255,14 +255,14 @@ static void test_vllm_keys(void **state)
     const rose_run run = {
         .spec = {.scale = 1}, .trace = &t, .replies = replies, .n = 3, .start_ns = S};
     const rose_online_opts o = {.burstiness = 0.5f};
-    const rose_goodput_limits limits = {.ttft = 2};
+    rose_online online = {.o = &o, .model_dir = "folder", .limits = {.ttft = 2}};
     char dir[] = "/tmp/rose-vllm-XXXXXX", path[128];
     rose_run_stats s;
     rose_json *j;
     assert_non_null(mkdtemp(dir));
-    const rose_online_names names = {dir, "x", "model", "folder"};
+    snprintf(online.results.dir, sizeof online.results.dir, "%s", dir);
     assert_int_equal(rose_run_stats_make(&run, &s), ROSE_OK);
-    assert_int_equal(rose_online_export_vllm(&names, &o, &limits, &run, &s, NULL), ROSE_OK);
+    assert_int_equal(rose_online_export_vllm(&online, "x", "model", &run, &s, NULL), ROSE_OK);
     snprintf(path, sizeof path, "%s/vllm", dir);
     assert_int_equal(rose_results_read(&j, path, "x-scale1.json", NULL), ROSE_OK);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
