@@ -310,8 +310,7 @@ static char *script_of(int n, double ttft_p99)
     }
     rose_json_set_new(root, "summaries", rows);
     FILE *gp = open_memstream(&text, &len);
-    assert_true(rose_plot_latency(gp, root, false));
-    rose_plot_cdfs(gp, root);
+    assert_true(rose_plot_online(gp, root));
     fclose(gp);
     rose_json_decref(root);
     return text;
@@ -363,8 +362,7 @@ static void test_plot_rates(void **state)
         "\"ttft_ms\":{\"p50\":4,\"p90\":5,\"p99\":6}}]}",
         0, NULL);
     assert_non_null(root);
-    assert_true(rose_plot_latency(gp, root, false));
-    rose_plot_cdfs(gp, root);
+    assert_true(rose_plot_online(gp, root));
     fclose(gp);
     assert_non_null(strstr(text, "$sttft_0 << EOD\n2 4 5 6\n8.125 1 2 3\nEOD\n"));
     assert_non_null(strstr(text, "set xlabel 'offered load (requests/s)'\n"));
@@ -419,9 +417,8 @@ static char *script_of_search(void)
     }
     rose_json *root = rose_json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
     FILE *gp = open_memstream(&text, &len);
-    assert_true(rose_plot_latency(gp, root, false));
+    assert_true(rose_plot_online(gp, root));
     assert_int_equal(rose_json_count(rose_json_get(root, "summaries")), 6); /* unchanged */
-    rose_plot_cdfs(gp, root);
     fclose(gp);
     rose_json_decref(root);
     return text;
