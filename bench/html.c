@@ -1,31 +1,9 @@
-/* bench/html.c - see html.h. */
-#include "bench/html.h"
+/* bench/html.c - see report_internal.h. */
+#include "bench/report_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
-
-void rose_html_raw(rose_html *h, const char *fmt, ...)
-{
-    va_list ap;
-    char text[1024];
-    va_start(ap, fmt);
-    const int n = vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (h->st == ROSE_OK &&
-        n >= (int)sizeof text) { /* encode the bytes a second time, now into the page itself */
-        h->st = rose_buf_reserve(&h->out, (size_t)n + 1);
-        if (h->st != ROSE_OK) return;
-        va_start(ap, fmt);
-        vsnprintf(h->out.data + h->out.len, (size_t)n + 1, fmt, ap);
-        va_end(ap);
-        h->out.len += (size_t)n;
-    } else if (h->st == ROSE_OK && n > 0) {
-        h->st = rose_buf_add(&h->out, text, (size_t)n);
-    }
-}
 
 static const char *entity(char c)
 {

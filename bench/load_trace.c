@@ -279,41 +279,31 @@ static rose_status read_json_object(reader *r, const rose_json *o)
     return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
+/* Finds the format of JSON lines: Qwen-Bailian's have a chat_id and times in seconds, Mooncake's
+ * have times in milliseconds. The first line that is a request decides. A broken line before it is
+ * left out as any other broken line. */
+static rose_status settle_json(reader *r, const rose_json *o)
+{
+    if (rose_json_get(o, "timestamp") == NULL || rose_json_get(o, "input_length") == NULL ||
+        rose_json_get(o, "output_length") == NULL)
+        return refuse(r, "no timestamp, input_length and output_length");
+    const bool qwen = rose_json_get(o, "chat_id") != NULL || rose_json_get(o, "turn") != NULL;
+    r->t->format = qwen ? "qwen" : "mooncake";
+    r->unit = qwen ? 1 : 1e-3;
+    r->t->block_tokens = qwen ? 16 : 512;
+    return ROSE_OK;
+}
+
 static rose_status read_json_row(reader *r, const char *line, size_t len)
 {
     rose_json_error e;
     rose_json *o;
     rose_status st = rose_json_parse(&o, line, len, 0, &e);
-    if (st == ROSE_E_NOMEM) return st;
-    if (st != ROSE_OK) {
-        snprintf(r->why, sizeof r->why, "%.100s", e.text);
-        return ROSE_E_FORMAT;
-    }
-    st = read_json_object(r, o);
+    if (st != ROSE_OK) return st == ROSE_E_NOMEM ? st : refuse(r, e.text);
+    if (r->t->format == NULL) st = settle_json(r, o);
+    if (st == ROSE_OK) st = read_json_object(r, o);
     rose_json_decref(o);
     return st;
-}
-
-/* Finds the format of JSON lines: Qwen-Bailian's have a chat_id and times in seconds, Mooncake's
- * have times in milliseconds. The first line that is a request decides. A broken line before it is
- * left out as any other broken line. */
-static rose_status settle_json(reader *r, const char *line, size_t len)
-{
-    rose_json_error e;
-    rose_json *o;
-    rose_status st = rose_json_parse(&o, line, len, 0, &e);
-    if (st == ROSE_E_NOMEM) return st;
-    if (st != ROSE_OK) return refuse(r, e.text);
-    bool known = rose_json_get(o, "timestamp") != NULL &&
-                 rose_json_get(o, "input_length") != NULL &&
-                 rose_json_get(o, "output_length") != NULL;
-    bool qwen = rose_json_get(o, "chat_id") != NULL || rose_json_get(o, "turn") != NULL;
-    rose_json_decref(o);
-    if (!known) return refuse(r, "no timestamp, input_length and output_length");
-    r->t->format = qwen ? "qwen" : "mooncake";
-    r->unit = qwen ? 1 : 1e-3;
-    r->t->block_tokens = qwen ? 16 : 512;
-    return ROSE_OK;
 }
 
 static void report_bad(reader *r)
@@ -371,17 +361,13 @@ static bool json_follows(const reader *r)
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
     if (r->t->format == NULL) {
-        if (line[0] == '{') {
-            rose_status st = settle_json(r, line, len);
-            if (st != ROSE_OK) return st;
-        } else {
-            copy->len = 0;
-            if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
-                return ROSE_E_NOMEM;
-            if (read_header(r, copy->data)) return ROSE_OK;
-            r->t->format = NULL;
-            return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
-        }
+        if (line[0] == '{') return read_json_row(r, line, len);
+        copy->len = 0;
+        if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
+            return ROSE_E_NOMEM;
+        if (read_header(r, copy->data)) return ROSE_OK;
+        r->t->format = NULL;
+        return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
     }
     if (r->t->block_tokens != 0) return read_json_row(r, line, len);
     if (memchr(line, '\0', len) != NULL) return refuse(r, "a NUL byte");

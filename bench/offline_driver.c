@@ -44,20 +44,17 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
                                   const rose_offline_driver *d, uint32_t warmup, uint32_t repeats,
                                   rose_err *err)
 {
-    uint32_t max_in = 1;
     const size_t len = strlen(d->model);
     if (!rose_utf8_is_valid(d->model, len))
         return rose_fail(
             err, ROSE_E_INVAL,
             "%s: a script gets the path of its model as JSON, and this path is not UTF-8",
             d->model);
-    for (uint32_t i = 0; i < w->n; i++)
-        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
     rose_json *head = rose_json_pack(
         "{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", d->model, "temperature",
         (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k, "send_seed",
         w->send_seed, "max_batch_size", (int)d->max_batch_size, "warmup", (int)warmup);
-    uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
+    uint32_t *ids = malloc(rose_offline_longest(w) * sizeof *ids);
     FILE *f = fopen(path, "w");
     bool ok = f != NULL && ids != NULL && head != NULL && fputs("{\"options\":", f) >= 0 &&
               rose_json_dumpf(head, f, 0) == 0 && fputs(",\"runs\":[", f) >= 0;

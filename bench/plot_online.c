@@ -7,12 +7,6 @@
 #include "bench/plot_internal.h"
 #include "bench/stats.h"
 
-typedef struct backends {
-    char label[ROSE_PLOT_MAX_BACKENDS][80];
-    const rose_json *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
-    int n;
-} backends;
-
 static bool is_point(const rose_json *row, bool concurrency)
 {
     const int64_t c = rose_json_int(rose_json_get(row, "concurrency"));
@@ -56,21 +50,16 @@ static double x_of(const rose_json *row, axis x)
     return rose_json_number_value(rose_json_get(row, keys[x]));
 }
 
-static void collect(const rose_json *online, bool concurrency, backends *b)
+static rose_plot_backends collect(const rose_json *online, bool concurrency)
 {
     size_t i;
     const rose_json *row;
-    b->n = 0;
+    rose_plot_backends b = {.n = 0};
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         const rose_json *key = rose_json_get(row, "backend");
-        bool known = !is_point(row, concurrency) || !rose_json_is_string(key);
-        for (int k = 0; k < b->n && !known; k++)
-            known = rose_json_equal(b->key[k], key);
-        if (known || b->n == ROSE_PLOT_MAX_BACKENDS) continue;
-        b->key[b->n] = key;
-        rose_plot_label(key, b->label[b->n], sizeof b->label[b->n]);
-        b->n++;
+        if (is_point(row, concurrency) && rose_json_is_string(key)) rose_plot_add_backend(&b, key);
     }
+    return b;
 }
 
 static void print_value(FILE *gp, const rose_json *v)
@@ -93,8 +82,8 @@ static int by_load(const void *a, const void *b)
 }
 
 /* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
-static void write_points(FILE *gp, const rose_json *online, axis x, const backends *b, int k,
-                         const char *metric, const char *block)
+static void write_points(FILE *gp, const rose_json *online, axis x, const rose_plot_backends *b,
+                         int k, const char *metric, const char *block)
 {
     const rose_json *list = rose_json_get(online, "summaries"), *row;
     size_t i, n = 0;
@@ -190,11 +179,23 @@ static void write_nothing(FILE *gp, const char *title)
         title);
 }
 
+/* What the pictures of latency over one kind of load need. */
+typedef struct latency {
+    const rose_json *online;
+    axis x;
+    rose_plot_backends b;
+    range r[ROSE_PLOT_N_METRICS];
+    const char *prefix; /* of the names of the gnuplot blocks */
+} latency;
+
 /* Draws the curves of all backends for one metric. which: 0 draws the band, the line and the
  * hollow points; 90 or 99 draws only that percentile. */
-static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
-                       int which, bool wide, const char *legend)
+static void write_plot(FILE *gp, const latency *l, int metric, int which, const char *legend)
 {
+    const rose_plot_metric *m = &rose_plot_metrics[metric];
+    const rose_plot_backends *b = &l->b;
+    const char *prefix = l->prefix;
+    const bool wide = l->r[metric].wide;
     fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title \"%s%s\"\n%s\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
@@ -218,6 +219,14 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
     fputs(wide ? "\nunset logscale y\n" : "\n", gp);
 }
 
+static void write_axis(FILE *gp, const latency *l)
+{
+    static const char *const axes[] = {"requests under way", "offered load (requests/s)",
+                                       "scale of the trace times (load grows to the right)"};
+    write_xtics(gp, l->online, l->x);
+    fprintf(gp, "set xlabel '%s'\n", axes[l->x]);
+}
+
 /* ---- four panels ---- */
 
 enum {
@@ -228,14 +237,14 @@ enum {
     KEY_GAP_PX = 46
 };
 
-static int key_px(const backends *b, int k)
+static int key_px(const rose_plot_backends *b, int k)
 {
     return (int)strlen(b->label[k]) * 8 + KEY_GAP_PX;
 }
 
 /* Returns how many backends, beginning with `from`, fit into one row of the key. *px is the width
  * of that row. */
-static int key_row(const backends *b, int from, int *px)
+static int key_row(const rose_plot_backends *b, int from, int *px)
 {
     int n = 0;
     for (*px = 0; from + n < b->n; n++) {
@@ -249,13 +258,14 @@ static int key_row(const backends *b, int from, int *px)
 /* Writes one key for all four panels, between title and panels, in as many rows as the names need;
  * the picture grows with it. gnuplot's own key would take its width from the first panel and
  * overlap the title. The key is made of labels 101 and up, which write_key_end removes. */
-static void write_panels_start(FILE *gp, const backends *b, const char *name, const char *title)
+static void write_panels_start(FILE *gp, const rose_plot_backends *b, const char *name,
+                               const char *title)
 {
     int rows = 0, px;
     for (int k = 0; k < b->n; k += key_row(b, k, &px))
         rows++;
     const int height = PANELS_HEIGHT_PX + KEY_ROW_PX * (rows - 1);
-    rose_plot_start(gp, name, PANELS_PX, height);
+    rose_plot_begin(gp, name, PANELS_PX, height);
     fprintf(gp,
             "set multiplot layout 2,2 title \"%s\" margins 0.07,0.98,%.4f,%.4f spacing 0.08,%.4f\n"
             "unset key\n",
@@ -274,26 +284,26 @@ static void write_panels_start(FILE *gp, const backends *b, const char *name, co
 }
 
 /* Removes the key after the first panel; otherwise every panel would draw it again. */
-static void write_key_end(FILE *gp, const backends *b)
+static void write_key_end(FILE *gp, const rose_plot_backends *b)
 {
     for (int k = 0; k < b->n; k++)
         fprintf(gp, "unset label %d\n", 101 + k);
 }
 
-static void write_overview(FILE *gp, const backends *b, const range *r, const char *prefix,
-                           const char *name, int which, const char *title)
+static void write_overview(FILE *gp, const latency *l, const char *name, int which,
+                           const char *title)
 {
-    rose_plot_each_format(gp);
-    write_panels_start(gp, b, name, title);
+    write_panels_start(gp, &l->b, name, title);
+    write_axis(gp, l);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (r[i].any)
-            write_plot(gp, b, &rose_plot_metrics[i], prefix, which, r[i].wide, "");
+        if (l->r[i].any)
+            write_plot(gp, l, i, which, "");
         else
             write_nothing(gp, rose_plot_metrics[i].title);
-        if (i == 0) write_key_end(gp, b);
+        if (i == 0) write_key_end(gp, &l->b);
     }
     fputs("unset multiplot\n", gp);
-    rose_plot_end_format(gp);
+    rose_plot_end(gp);
 }
 
 /* Returns a copy of the results without the runs of a goodput search, which measure one scale a
@@ -320,8 +330,6 @@ static rose_json *without_search(const rose_json *online)
 
 static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
 {
-    static const char *const axes[] = {"requests under way", "offered load (requests/s)",
-                                       "scale of the trace times (load grows to the right)"};
     static const struct {
         const char *file, *title;
         int which;
@@ -330,50 +338,37 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
         {"latency_p90_only", "Latency, p90", 90},
         {"latency_p99_only", "Latency, p99", 99},
     };
-    const axis x = axis_of(online, concurrency);
-    char place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 80];
-    const char *prefix = concurrency ? "c" : "s";
+    latency l = {.online = online,
+                 .x = axis_of(online, concurrency),
+                 .b = collect(online, concurrency),
+                 .prefix = concurrency ? "c" : "s"};
+    char place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 80], file[80];
     const char *name = concurrency ? "online_concurrency" : "online";
-    char file[80];
-    range r[ROSE_PLOT_N_METRICS];
-    backends b;
-    collect(online, concurrency, &b);
-    if (b.n == 0) return false;
+    if (l.b.n == 0) return false;
     rose_plot_place(online, place);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
+        l.r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
         char block[16];
-        snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
-        for (int k = 0; k < b.n; k++)
-            write_points(gp, online, x, &b, k, rose_plot_metrics[i].key, block);
+        snprintf(block, sizeof block, "%s%s", l.prefix, rose_plot_metrics[i].file);
+        for (int k = 0; k < l.b.n; k++)
+            write_points(gp, online, l.x, &l.b, k, rose_plot_metrics[i].key, block);
     }
-    write_xtics(gp, online, x);
-    fprintf(gp, "set xlabel '%s'\n", axes[x]);
     for (int i = 0; i < 3; i++) {
         snprintf(file, sizeof file, "%s_%s", name, overviews[i].file);
         snprintf(title, sizeof title, "%s\\n%s", overviews[i].title, place);
-        write_overview(gp, &b, r, prefix, file, overviews[i].which, title);
+        write_overview(gp, &l, file, overviews[i].which, title);
     }
     snprintf(title, sizeof title, ": p90 line, p50 to p90 band, hollow p99\\n%s", place);
     for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (!r[i].any) continue;
+        if (!l.r[i].any) continue;
         snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
-        rose_plot_each_format(gp);
-        rose_plot_start(gp, file, 760, 520);
+        rose_plot_begin(gp, file, 760, 520);
+        write_axis(gp, &l);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
-        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0, r[i].wide, title);
-        rose_plot_end_format(gp);
+        write_plot(gp, &l, i, 0, title);
+        rose_plot_end(gp);
     }
-    fputs("unset logscale x\nset xtics autofreq\nset autoscale x\n", gp);
     return true;
-}
-
-bool rose_plot_latency(FILE *gp, const rose_json *online, bool concurrency)
-{
-    rose_json *drawn = without_search(online);
-    const bool any = drawn != NULL && draw_latency(gp, drawn, concurrency);
-    rose_json_decref(drawn);
-    return any;
 }
 
 /* ---- distributions ---- */
@@ -418,7 +413,7 @@ static const rose_json *find_run(const rose_json *online, const rose_json *key,
 }
 
 static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *like,
-                           bool concurrency, const backends *b)
+                           bool concurrency, const rose_plot_backends *b)
 {
     char name[80], at[64], place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 100];
     bool any[ROSE_PLOT_N_METRICS] = {false};
@@ -439,7 +434,6 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
         }
     }
     snprintf(name, sizeof name, "online_cdf_%s_%g", concurrency ? "concurrency" : "scale", load);
-    rose_plot_each_format(gp);
     if (concurrency)
         snprintf(at, sizeof at, "%g requests under way", load);
     else if (rate > 0)
@@ -464,16 +458,14 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
         if (i == 0) write_key_end(gp, b);
     }
     fputs("unset multiplot\n", gp);
-    rose_plot_end_format(gp);
-    fputs("set autoscale x\nset autoscale y\n", gp);
+    rose_plot_end(gp);
 }
 
 static void write_cdfs(FILE *gp, const rose_json *online, bool concurrency)
 {
     size_t i, j;
     const rose_json *row, *other;
-    backends b;
-    collect(online, concurrency, &b);
+    const rose_plot_backends b = collect(online, concurrency);
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         bool seen = false;
         if (!is_point(row, concurrency)) continue;
@@ -486,10 +478,15 @@ static void write_cdfs(FILE *gp, const rose_json *online, bool concurrency)
     }
 }
 
-void rose_plot_cdfs(FILE *gp, const rose_json *online)
+bool rose_plot_online(FILE *gp, const rose_json *online)
 {
     rose_json *drawn = without_search(online);
-    write_cdfs(gp, drawn, false);
-    write_cdfs(gp, drawn, true);
+    bool any = drawn != NULL && draw_latency(gp, drawn, false);
+    any |= drawn != NULL && draw_latency(gp, drawn, true);
+    if (any) {
+        write_cdfs(gp, drawn, false);
+        write_cdfs(gp, drawn, true);
+    }
     rose_json_decref(drawn);
+    return any;
 }

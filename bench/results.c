@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -17,26 +16,33 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "base/version.h"
+#include "bench/stats.h"
 
 enum { MAX_SUFFIX = 1000, MAX_PATH = 4096, MAX_RESULTS = 1 << 30 };
+
+rose_status rose_results_make_dirs(char *path, rose_err *err)
+{
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        const char end = *p;
+        *p = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
+        *p = end;
+        if (end == '\0') return ROSE_OK;
+    }
+}
 
 rose_status rose_results_dir(const char *dir, const char *prefix, char *path, size_t cap,
                              rose_err *err)
 {
     char stamp[32], parent[MAX_PATH];
-    time_t now = (time_t)rose_unix_time();
-    struct tm tm;
-    gmtime_r(&now, &tm);
+    const struct tm tm = rose_results_now();
     strftime(stamp, sizeof stamp, "%Y%m%d_%H%M%S", &tm);
     if (snprintf(parent, sizeof parent, "%s/", dir) >= (int)sizeof parent)
         return rose_fail(err, ROSE_E_INVAL, "the path of the output folder is too long");
-    /* creates the parents as mkdir -p does; a failure shows below */
-    for (char *p = parent + 1; *p != '\0'; p++) {
-        if (*p != '/') continue;
-        *p = '\0';
-        mkdir(parent, 0777);
-        *p = '/';
-    }
+    const rose_status st = rose_results_make_dirs(parent, err);
+    if (st != ROSE_OK) return st;
     for (int i = 1; i < MAX_SUFFIX; i++) {
         char suffix[16] = "";
         if (i > 1) snprintf(suffix, sizeof suffix, "_%d", i);
@@ -103,12 +109,25 @@ static void cpu_name(char *out, size_t cap, const char *machine)
     if (f != NULL) fclose(f);
 }
 
-void rose_results_time(char out[32])
+struct tm rose_results_now(void)
 {
     const time_t now = (time_t)rose_unix_time();
     struct tm tm;
     gmtime_r(&now, &tm);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return tm;
+}
+
+void rose_results_set_time(rose_json *o, const char *key)
+{
+    char now[32];
+    const struct tm tm = rose_results_now();
+    strftime(now, sizeof now, ROSE_RESULTS_ISO, &tm);
+    rose_json_set_new(o, key, rose_json_string(now));
+}
+
+void rose_results_set_wall(rose_json *o, const char *key, uint64_t start_ns)
+{
+    rose_json_set_new(o, key, rose_json_real((double)(rose_now_ns() - start_ns) * 1e-9));
 }
 
 rose_json *rose_results_meta(int argc, char **argv)
@@ -119,7 +138,8 @@ rose_json *rose_results_meta(int argc, char **argv)
     uname(&u);
     snprintf(kernel, sizeof kernel, "%.64s %.64s", u.sysname, u.release);
     cpu_name(cpu, sizeof cpu, u.machine);
-    rose_results_time(when);
+    const struct tm tm = rose_results_now();
+    strftime(when, sizeof when, ROSE_RESULTS_ISO, &tm);
     const char *tool =
         strcmp(program_invocation_short_name, "load") == 0 ? "load" : "roseinfer bench";
     rose_status st = rose_buf_addf(&cmd, "%s", tool);
@@ -136,6 +156,17 @@ rose_json *rose_results_meta(int argc, char **argv)
                              u.machine, "versions", "roseinfer", rose_version(), "commit",
                              rose_commit());
     rose_buf_free(&cmd);
+    return meta;
+}
+
+rose_json *rose_results_meta_more(int argc, char **argv, rose_json *more)
+{
+    rose_json *meta = rose_results_meta(argc, argv);
+    if (more == NULL || rose_json_update(meta, more) != 0) {
+        rose_json_decref(meta);
+        meta = NULL;
+    }
+    rose_json_decref(more);
     return meta;
 }
 
@@ -182,4 +213,47 @@ int rose_results_emit(rose_json *root, const char *dir, const char *prefix)
     }
     rose_json_decref(root);
     return st == ROSE_OK ? 0 : rose_die(&err);
+}
+
+/* ---- Markdown ---- */
+
+static void print_columns(FILE *f, const char *columns)
+{
+    fprintf(f, "| %s |\n|", columns);
+    for (const char *p = columns; p != NULL; p = strchr(p + 1, '|'))
+        fputs("---|", f);
+    fputc('\n', f);
+}
+
+rose_status rose_summary_open(rose_summary_file *s, const rose_json *root, const char *dir,
+                              const char *name, const char *title, const char *about,
+                              const char *columns, rose_err *err)
+{
+    const rose_json *meta = rose_json_get(root, "meta");
+    const char *device = rose_json_text(rose_json_get(meta, "device"));
+    const char *command = rose_json_text(rose_json_get(meta, "command"));
+    s->f = NULL;
+    if (snprintf(s->path, sizeof s->path, "%s/%s", dir, name) >= (int)sizeof s->path)
+        return rose_fail(err, ROSE_E_INVAL, "the path of the summary is too long");
+    s->f = fopen(s->path, "w");
+    if (s->f == NULL)
+        return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", s->path, strerror(errno));
+    fprintf(s->f, "# %s\n\nDevice: %s. %s\n\n", title, device != NULL ? device : "?", about);
+    if (command != NULL) fprintf(s->f, "```\n%s\n```\n\n", command);
+    print_columns(s->f, columns);
+    return ROSE_OK;
+}
+
+void rose_summary_cell(FILE *f, const rose_json *v, double factor, int digits)
+{
+    const double x = rose_json_number_value(v) * factor;
+    if (rose_json_is_number(v))
+        fprintf(f, " %.*f |", digits < 0 ? rose_summary_digits(x) : digits, x);
+    else
+        fputs(" - |", f);
+}
+
+rose_status rose_summary_close(rose_summary_file *s, rose_err *err)
+{
+    return fclose(s->f) == 0 ? ROSE_OK : rose_fail(err, ROSE_E_IO, "cannot write %s", s->path);
 }

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "bench/engine_args.h"
 #include "bench/results.h"
 
 enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000 };
@@ -84,6 +83,17 @@ size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
 size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows)
 {
     return flags_rows(f, DRIVER_ROSEINFER + 1, rows);
+}
+
+rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err)
+{
+    static rose_engine_flags copy;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
+    copy = *f;
+    if (rose_opts_changed(rows, rose_engine_flags_rows(&copy, rows), out) == ROSE_OK &&
+        rose_buf_str(out) != NULL)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
 static int find_driver(const char *name, size_t len)

@@ -33,6 +33,10 @@ size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_
  * server. */
 size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
 
+/* Appends to *out every option of f that differs from its default, so that a program started
+ * with this text opens the same engine. *out is a string afterwards. Errors: NOMEM. */
+rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err);
+
 /* One entry of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python" or
  * "transformers", or "url=NAME=http://...". "vllm=NAME" gives it another label. */
 typedef struct rose_server_spec {

@@ -11,7 +11,6 @@
 #include "bench/bench.h"
 #include "bench/results.h"
 #include "bench/server.h"
-#include "bench/stop.h"
 #include "bench/workload.h"
 
 typedef struct stream_opts {
