@@ -17,26 +17,6 @@ static bool given(tpl_value v)
     return v.kind != TPL_MISSING;
 }
 
-static tpl_value upper(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_upper(in->t, text(in->t, in->v)));
-}
-
-static tpl_value lower(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_lower(in->t, text(in->t, in->v)));
-}
-
-static tpl_value title(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_title_filter(in->t, text(in->t, in->v)));
-}
-
-static tpl_value capitalize(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_capitalize(in->t, text(in->t, in->v)));
-}
-
 static tpl_value string(const tpl_in *in)
 {
     return rose_tpl_str(text(in->t, in->v));
@@ -334,7 +314,7 @@ static tpl_value length(const tpl_in *in)
 
 static const tpl_builtin filters[] = {
     {.name = "abs", .fn = absolute, .params = ""},
-    {.name = "capitalize", .fn = capitalize, .params = ""},
+    {.name = "capitalize", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_CAPITALIZE},
     {.name = "center", .fn = center, .params = "width"},
     {.name = "count", .fn = length, .params = ""},
     {.name = "d", .fn = use_default, .params = "default_value boolean"},
@@ -346,17 +326,17 @@ static const tpl_builtin filters[] = {
     {.name = "indent", .fn = indent, .params = "width first blank"},
     {.name = "int", .fn = to_int, .params = "default base"},
     {.name = "length", .fn = length, .params = ""},
-    {.name = "lower", .fn = lower, .params = ""},
+    {.name = "lower", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_LOWER},
     {.name = "replace", .fn = replace, .params = "old new count", .need = 2},
     {.name = "round", .fn = round_number, .params = "precision method"},
     {.name = "safe", .fn = string, .params = ""},
     {.name = "string", .fn = string, .params = ""},
-    {.name = "title", .fn = title, .params = ""},
+    {.name = "title", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_TITLE_WORDS},
     {.name = "tojson",
      .fn = rose_tpl_filter_tojson,
      .params = "ensure_ascii indent separators sort_keys"},
     {.name = "trim", .fn = trim, .params = "chars"},
-    {.name = "upper", .fn = upper, .params = ""},
+    {.name = "upper", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_UPPER},
     {.name = "wordcount", .fn = wordcount, .params = ""},
     {0}};
 

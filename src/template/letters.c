@@ -202,22 +202,7 @@ static const tpl_text *mapped(rose_tpl *t, const tpl_text *x, form first, form r
     return x->n == 0 ? x : rose_tpl_buf_text(&b);
 }
 
-const tpl_text *rose_tpl_upper(rose_tpl *t, const tpl_text *x)
-{
-    return mapped(t, x, UPPER, UPPER);
-}
-
-const tpl_text *rose_tpl_lower(rose_tpl *t, const tpl_text *x)
-{
-    return mapped(t, x, LOWER, LOWER);
-}
-
-const tpl_text *rose_tpl_capitalize(rose_tpl *t, const tpl_text *x)
-{
-    return mapped(t, x, TITLE, LOWER);
-}
-
-const tpl_text *rose_tpl_title(rose_tpl *t, const tpl_text *x)
+static const tpl_text *title(rose_tpl *t, const tpl_text *x)
 {
     tpl_buf b = {.t = t};
     bool inside = false;
@@ -235,7 +220,7 @@ static bool begins_word(uint32_t c)
 }
 
 /* jinja2's filter begins a word after white space and after - ( { [ <. */
-const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x)
+static const tpl_text *title_words(rose_tpl *t, const tpl_text *x)
 {
     tpl_buf b = {.t = t};
     size_t i = 0;
@@ -253,7 +238,30 @@ const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x)
     return x->n == 0 ? x : rose_tpl_buf_text(&b);
 }
 
-bool rose_tpl_all_case(rose_tpl *t, const tpl_text *x, bool upper)
+const tpl_text *rose_tpl_to_case(rose_tpl *t, const tpl_text *x, tpl_case to)
+{
+    switch (to) {
+    case TPL_UPPER:
+        return mapped(t, x, UPPER, UPPER);
+    case TPL_LOWER:
+        return mapped(t, x, LOWER, LOWER);
+    case TPL_CAPITALIZE:
+        return mapped(t, x, TITLE, LOWER);
+    case TPL_TITLE:
+        return title(t, x);
+    case TPL_TITLE_WORDS:
+        break;
+    }
+    return title_words(t, x);
+}
+
+tpl_value rose_tpl_filter_case(const tpl_in *in)
+{
+    const tpl_text *x = rose_tpl_to_text(in->t, in->v);
+    return rose_tpl_str(rose_tpl_to_case(in->t, x, (tpl_case)in->variant));
+}
+
+static bool all_case(rose_tpl *t, const tpl_text *x, bool upper)
 {
     bool any = false;
     rose_tpl_visit(t, x->n);
@@ -264,4 +272,10 @@ bool rose_tpl_all_case(rose_tpl *t, const tpl_text *x, bool upper)
         any = any || (upper ? utf8proc_isupper(c) : utf8proc_islower(c));
     }
     return any;
+}
+
+tpl_value rose_tpl_test_case(const tpl_in *in)
+{
+    const tpl_text *x = rose_tpl_to_text(in->t, in->v);
+    return rose_tpl_bool(all_case(in->t, x, in->variant == TPL_UPPER));
 }

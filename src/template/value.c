@@ -65,6 +65,14 @@ tpl_value rose_tpl_seq_new(rose_tpl *t, tpl_kind kind, size_t n, uint8_t mark)
     return rose_tpl_seq_of(t, kind, rose_tpl_array(t, n, sizeof(tpl_value)), n, mark);
 }
 
+tpl_value rose_tpl_pair(rose_tpl *t, const tpl_pair *p, uint8_t mark)
+{
+    tpl_value out = rose_tpl_seq_new(t, TPL_TUPLE, 2, mark);
+    out.u.seq->items[0] = p->key;
+    out.u.seq->items[1] = p->value;
+    return out;
+}
+
 /* ---- dictionaries: pairs in order, found by a linear search that counts as work ---- */
 
 tpl_value rose_tpl_dict_new(rose_tpl *t, uint8_t mark)
@@ -180,6 +188,11 @@ const char *rose_tpl_kind_name(tpl_value v)
         "float",     "str",       "list",      "tuple",       "range",   "dict view",
         "generator", "dict",      "Namespace", "LoopContext", "function"};
     return names[v.kind];
+}
+
+bool rose_tpl_given(tpl_value v)
+{
+    return v.kind != TPL_MISSING && v.kind != TPL_NONE;
 }
 
 bool rose_tpl_is_seq(tpl_value v)
