@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { JSON_DEPTH = 100 };
-
 tpl_value rose_tpl_none(void)
 {
     return (tpl_value){.kind = TPL_NONE};
@@ -122,11 +120,6 @@ const tpl_value *rose_tpl_dict_gets(rose_tpl *t, const tpl_dict *d, const char *
 
 /* ---- JSON ---- */
 
-static tpl_value text_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
-{
-    return rose_tpl_str(rose_tpl_text(t, rose_json_text(v), rose_json_text_len(v), mark));
-}
-
 static tpl_value object_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
     tpl_value out = rose_tpl_dict_new(t, mark);
@@ -158,7 +151,7 @@ tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
     tpl_value out = {.kind = TPL_NONE, .mark = mark};
     rose_tpl_enter(t);
     if (rose_json_is_string(v)) {
-        out = text_from_json(t, v, mark);
+        out = rose_tpl_str(rose_tpl_text(t, rose_json_text(v), rose_json_text_len(v), mark));
     } else if (rose_json_is_object(v)) {
         out = object_from_json(t, v, mark);
     } else if (rose_json_is_array(v)) {
