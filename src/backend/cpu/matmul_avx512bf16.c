@@ -165,14 +165,7 @@ ROSE_INLINE void matmul_pairs(const rose_matmul *a, bool i8, uint32_t p0, uint32
     }
 }
 
-void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_pairs(a, false, p0, p1);
-}
-
-void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_pairs(a, true, p0, p1);
-}
+ROSE_MATMUL(rose_matmul_bf16_avx512bf16, matmul_pairs(a, false, p0, p1))
+ROSE_MATMUL(rose_matmul_i8_avx512bf16, matmul_pairs(a, true, p0, p1))
 
 #endif

@@ -293,10 +293,7 @@ ROSE_INLINE void matmul_quant_f32(const rose_matmul *a, rose_format t, uint32_t 
                                             {1, 2, ROSE_QUANT_SOME, ROSE_QUANT_MOST}};             \
         matmul_quant_i8(a, t, &blocks, p0, p1);                                                    \
     }                                                                                              \
-    static void name##_f32(const rose_matmul *a, uint32_t p0, uint32_t p1)                         \
-    {                                                                                              \
-        matmul_quant_f32(a, t, p0, p1);                                                            \
-    }
+    static ROSE_MATMUL(name##_f32, matmul_quant_f32(a, t, p0, p1))
 
 /* All functions of a level and its table. */
 #define ROSE_QUANT_LEVEL(table)                                                                    \
