@@ -72,37 +72,36 @@ static void cuda_close(void *ctx)
     free_host(c);
 }
 
-static uint64_t round_up(uint64_t x)
-{
-    return (x + 255) / 256 * 256;
-}
-
-/* The memory that host and device share: one block of pinned memory with a part for each slot. */
-static rose_status allocate_slots(rose_cuda *c, rose_err *err)
+/* The parts of a slot in the memory that host and device share. */
+static void place_slot(rose_cuda_slot *to, rose_bump *b, const rose_cuda *c)
 {
     const rose_cuda_scratch *s = &c->ranks[0].scratch;
-    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(s->header_bytes);
-    const uint64_t rules = round_up(s->rules_bytes);
-    const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
-    const uint64_t entries =
-        round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
-    const uint64_t seqs = c->plan.max_seqs, sum = round_up(seqs * sizeof(rose_cuda_sum));
-    const uint64_t sums = round_up(seqs * c->arch.d_model * sizeof(float));
-    const uint64_t slot = header + rules + ids + entries + sum + sums;
+    const uint64_t tokens = c->plan.max_step_tokens, seqs = c->plan.max_seqs;
+    to->header = rose_bump_take(b, s->header_bytes);
+    to->rules = rose_bump_take(b, s->rules_bytes);
+    to->ids = rose_bump_take(b, (tokens + ROSE_CUDA_OUT_BLOCK) * sizeof *to->ids);
+    to->entries = rose_bump_take(b, tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof *to->entries);
+    to->sum = rose_bump_take(b, seqs * sizeof *to->sum);
+    to->sums = rose_bump_floats(b, seqs * c->arch.d_model);
+}
+
+/* One block of pinned memory with a part for each slot. */
+static rose_status allocate_slots(rose_cuda *c, rose_err *err)
+{
+    const uint64_t tokens = c->plan.max_step_tokens, seqs = c->plan.max_seqs;
+    rose_bump pinned = {.align = ROSE_CUDA_ALIGN};
 
     c->deliveries = calloc(tokens * ROSE_CUDA_SLOTS, sizeof *c->deliveries);
     c->sums_to = calloc(seqs * ROSE_CUDA_SLOTS, sizeof *c->sums_to);
     if (c->deliveries == NULL || c->sums_to == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
-    cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        place_slot(&c->slots[i], &pinned, c);
+    cudaError_t e = cudaHostAlloc((void **)&c->pinned, pinned.used, cudaHostAllocMapped);
+    pinned = (rose_bump){.base = c->pinned, .align = ROSE_CUDA_ALIGN};
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
         rose_cuda_slot *to = &c->slots[i];
-        to->header = c->pinned + i * slot;
-        to->rules = to->header + header;
-        to->ids = (void *)(to->rules + rules);
-        to->entries = (void *)(to->rules + rules + ids);
-        to->sum = (void *)(to->rules + rules + ids + entries);
-        to->sums = (void *)(to->rules + rules + ids + entries + sum);
+        place_slot(to, &pinned, c);
         to->deliveries = c->deliveries + i * tokens;
         to->sums_to = c->sums_to + i * seqs;
         e = cudaEventCreateWithFlags(&to->done, cudaEventDisableTiming);

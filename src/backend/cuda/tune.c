@@ -42,11 +42,6 @@ typedef struct tuning {
     uint64_t until; /* the time limit */
 } tuning;
 
-static uint32_t padded(uint32_t x, uint32_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
 /* Place copies of the matrix from byte `at` of the KV memory on, until they are three times the L2.
  * Their values do not matter. Without room the matrix itself serves. */
 static void place_copies(tuning *t, uint64_t at)
@@ -69,9 +64,9 @@ static void place_copies(tuning *t, uint64_t at)
 static bool place(tuning *t)
 {
     const rose_cuda_matrix *m = t->m;
-    const uint64_t rows = padded(t->io.rows, ROSE_CUDA_ROW_PAD);
+    const uint64_t rows = rose_align_up(t->io.rows, ROSE_CUDA_ROW_PAD);
     const uint64_t h = rows * m->k_pad * 2, out = rows * m->n_pad * sizeof(float);
-    const uint64_t keys = (rows * sizeof(unsigned long long) + 255) / 256 * 256;
+    const uint64_t keys = rose_align_up(rows * sizeof(unsigned long long), 256);
     uint8_t *base = t->rank->kv_base;
     if (h + out + keys > t->rank->c->plan.kv) return false;
     t->io.h = base;
