@@ -14,6 +14,23 @@ typedef __m512 vec16;
 typedef __m512i ivec16;
 typedef __m512d dvec8;
 
+/* A function of two vectors that is one instruction. */
+#define V_OP2(name, type, op)                                                                      \
+    ROSE_INLINE type name(type a, type b)                                                          \
+    {                                                                                              \
+        return op(a, b);                                                                           \
+    }
+
+V_OP2(v_add, vec16, _mm512_add_ps)
+V_OP2(v_sub, vec16, _mm512_sub_ps)
+V_OP2(v_mul, vec16, _mm512_mul_ps)
+V_OP2(v_div, vec16, _mm512_div_ps)
+V_OP2(v_max, vec16, _mm512_max_ps) /* a > b ? a : b; b where either is NaN */
+V_OP2(v_min, vec16, _mm512_min_ps) /* a < b ? a : b; b where either is NaN */
+V_OP2(v_int_add, ivec16, _mm512_add_epi32)
+V_OP2(v_int_sub, ivec16, _mm512_sub_epi32)
+V_OP2(v_int_and, ivec16, _mm512_and_si512)
+
 ROSE_INLINE vec16 v_zero(void)
 {
     return _mm512_setzero_ps();
@@ -56,41 +73,9 @@ ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
     return _mm512_mask_blend_ps(v_first(n), b, a);
 }
 
-ROSE_INLINE vec16 v_add(vec16 a, vec16 b)
-{
-    return _mm512_add_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_sub(vec16 a, vec16 b)
-{
-    return _mm512_sub_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_mul(vec16 a, vec16 b)
-{
-    return _mm512_mul_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_div(vec16 a, vec16 b)
-{
-    return _mm512_div_ps(a, b);
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
-}
-
-/* a > b ? a : b; b where either is NaN. */
-ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
-{
-    return _mm512_max_ps(a, b);
-}
-
-/* a < b ? a : b; b where either is NaN. */
-ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
-{
-    return _mm512_min_ps(a, b);
 }
 
 /* a < b ? x : y; y where either is NaN. */
@@ -151,21 +136,6 @@ ROSE_INLINE ivec16 v_int_load(const uint32_t *p)
 ROSE_INLINE void v_int_store(uint32_t *p, ivec16 x)
 {
     _mm512_storeu_si512(p, x);
-}
-
-ROSE_INLINE ivec16 v_int_add(ivec16 a, ivec16 b)
-{
-    return _mm512_add_epi32(a, b);
-}
-
-ROSE_INLINE ivec16 v_int_sub(ivec16 a, ivec16 b)
-{
-    return _mm512_sub_epi32(a, b);
-}
-
-ROSE_INLINE ivec16 v_int_and(ivec16 a, ivec16 b)
-{
-    return _mm512_and_si512(a, b);
 }
 
 ROSE_INLINE ivec16 v_int_half(ivec16 a) /* arithmetic a >> 1 */
