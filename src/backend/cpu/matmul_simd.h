@@ -143,6 +143,11 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_f
         finish_outputs(a, acc[r], m + r, n0);
 }
 
+#define BLOCK(rows)                                                                                \
+    case rows:                                                                                     \
+        if (max_block >= (rows)) matmul_block(a, panel, type, m, n0, rows);                        \
+        break
+
 /* Multiplies all rows with one panel, in blocks of at most max_block rows (a constant: what the
  * registers hold). */
 ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_format type,
@@ -153,34 +158,22 @@ ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_f
         uint32_t left = a->m_rows - m;
         uint32_t block = left < max_block ? left : max_block;
         switch (block) {
-        case 1:
-            matmul_block(a, panel, type, m, n0, 1);
-            break;
-        case 2:
-            matmul_block(a, panel, type, m, n0, 2);
-            break;
-        case 3:
-            matmul_block(a, panel, type, m, n0, 3);
-            break;
-        case 4:
-            if (max_block >= 4) matmul_block(a, panel, type, m, n0, 4);
-            break;
-        case 5:
-            if (max_block >= 5) matmul_block(a, panel, type, m, n0, 5);
-            break;
-        case 6:
-            if (max_block >= 6) matmul_block(a, panel, type, m, n0, 6);
-            break;
-        case 7:
-            if (max_block >= 7) matmul_block(a, panel, type, m, n0, 7);
-            break;
+            BLOCK(1);
+            BLOCK(2);
+            BLOCK(3);
+            BLOCK(4);
+            BLOCK(5);
+            BLOCK(6);
+            BLOCK(7);
+            BLOCK(8);
         default:
-            if (max_block >= 8) matmul_block(a, panel, type, m, n0, 8);
             break;
         }
         m += block;
     }
 }
+
+#undef BLOCK
 
 ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_format type, uint32_t p0, uint32_t p1,
                                uint32_t max_block)
