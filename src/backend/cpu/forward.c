@@ -345,15 +345,6 @@ static void gather(rose_cpu_worker *w, uint32_t first, uint32_t n)
     }
 }
 
-/* Tells whether an output of slots first .. first+n-1 needs logits. */
-static bool needs_logits(const rose_cpu_worker *w, uint32_t first, uint32_t n)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
-    for (uint32_t i = sc->slot_first[first]; i < sc->slot_first[first + n]; i++)
-        if (w->b->outs[i].sum == NULL) return true;
-    return false;
-}
-
 /* Adds the states of slots first .. first+n-1 to their sums. Each thread has a share of the width,
  * so that every sum is in order of the outputs. */
 static void add_states(rose_cpu_worker *w, const float *normed, uint32_t first, uint32_t n)
@@ -421,7 +412,7 @@ static void outputs(rose_cpu_worker *w)
         after_mixer(w, c->arch.n_layers - 1, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         add_states(w, normed, first, n);
-        if (needs_logits(w, first, n))
+        if (rose_batch_needs_logits(w->b, sc->slot_first[first], sc->slot_first[first + n]))
             matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         op_done(w);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of

@@ -432,11 +432,6 @@ static double report_best(sampler *s, const rose_output_rules *rules)
 
 /* ---- rules ---- */
 
-static bool changes_logits(const rose_output_rules *r)
-{
-    return r->mask != NULL || r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
-}
-
 static void penalise(const rose_output_rules *r, float *y)
 {
     for (uint32_t i = 0; i < r->n_seen; i++) {
@@ -496,8 +491,8 @@ uint32_t rose_sampler_run(const rose_cpu_kernels *k, const float *logits, uint32
     }
     if (id == ROSE_TOKEN_NONE) {
         /* pick leaves s.row alone */
-        if (changes_logits(rules)) change_logits(logits, vocab, rules, s.row);
-        id = rose_sampler_pick(k, changes_logits(rules) ? s.row : logits, vocab, p, position,
+        if (rose_rules_change(rules)) change_logits(logits, vocab, rules, s.row);
+        id = rose_sampler_pick(k, rose_rules_change(rules) ? s.row : logits, vocab, p, position,
                                scratch);
     }
     if (rules->report != NULL) {

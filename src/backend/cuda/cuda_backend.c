@@ -107,7 +107,7 @@ static rose_status allocate_slots(rose_cuda *c, rose_err *err)
         e = cudaEventCreateWithFlags(&to->done, cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&to->sent, cudaEventDisableTiming);
     }
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
+    return rose_cuda_status(err, e, "allocating pinned memory");
 }
 
 /* The second stream, and the event that orders the two streams. */
@@ -127,7 +127,7 @@ static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose
     if (e == cudaSuccess) e = cudaMalloc(&rank->weights_base, p->weights);
     if (e == cudaSuccess) e = cudaMalloc(&rank->kv_base, p->kv);
     if (e == cudaSuccess) e = cudaMalloc(&rank->scratch_base, p->scratch);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "allocating GPU memory");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "allocating GPU memory");
     rank->weights.layers = calloc(m->arch.n_layers, sizeof *rank->weights.layers);
     if (rank->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     weights.base = rank->weights_base;
@@ -138,8 +138,7 @@ static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose
         return rose_fail(err, ROSE_E_INVAL,
                          "the memory plan was made for another model or other options");
 
-    e = create_side(rank);
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "creating events");
+    return rose_cuda_status(err, create_side(rank), "creating events");
 }
 
 /* What the model and the options say about the steps. */
@@ -200,28 +199,21 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     describe(c, o);
     const uint64_t began = rose_now_ns();
-    cudaError_t e = prepare_kernels(&rank->device);
-    if (e != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "preparing the kernels");
-        goto done;
-    }
+    st = rose_cuda_status(err, prepare_kernels(&rank->device), "preparing the kernels");
+    if (st != ROSE_OK) goto done;
     const uint64_t prepared = rose_now_ns();
     if ((st = allocate_rank(rank, m, err)) != ROSE_OK) goto done;
     if ((st = allocate_slots(c, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(rank, m, err)) != ROSE_OK) goto done;
-    if ((e = fill_dense_table(rank)) != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "filling the page tables");
-        goto done;
-    }
+    st = rose_cuda_status(err, fill_dense_table(rank), "filling the page tables");
+    if (st != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
     if ((st = rose_cuda_tune(rank, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(rank, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(rank, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(rank)) != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "uploading the graphs");
-        goto done;
-    }
+    st = rose_cuda_status(err, rose_cuda_finish(rank), "uploading the graphs");
+    if (st != ROSE_OK) goto done;
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     rose_log(
@@ -437,7 +429,7 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     if (st != ROSE_OK) return st;
     cudaError_t e = take_slot(c, slot);
     if (e == cudaSuccess) e = enqueue(c, b, slot);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "step");
     slot->n_outputs = b->n_outputs;
     slot->ticket = *ticket = ++c->ticket;
     return ROSE_OK;
@@ -454,7 +446,7 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
                          "collect: ticket %llu is not a step in flight; the last step is %llu",
                          (unsigned long long)ticket, (unsigned long long)c->ticket);
     cudaError_t e = rose_cuda_wait(c, slot->done);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "step");
     c->collected = ticket;
     rose_cuda_rules_deliver(slot);
     rose_cuda_sums_deliver(c, slot);
