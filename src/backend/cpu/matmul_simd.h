@@ -184,4 +184,17 @@ ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_format type, uint32_t 
     }
 }
 
+#if defined(__AVX512F__)
+/* An int8 panel as bf16, for the levels that multiply pairs; integers up to 127 are exact. */
+static inline void widen_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
+{
+    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
+    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += 64) {
+        const ivec16 even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
+        prefetch_at(w, ROSE_PREFETCH_BYTES);
+        v_int_store((uint32_t *)(void *)out, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
+    }
+}
+#endif
+
 #endif

@@ -91,11 +91,6 @@ ROSE_INLINE vec16 v_blend(ivec16 mask, vec16 a, vec16 b) /* a where mask, else b
                    _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(mask.hi))};
 }
 
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return v_blend(v_first(n), a, b);
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     return (vec16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
@@ -105,11 +100,6 @@ ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     return (ivec16){_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
                     _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
-}
-
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
-{
-    return v_blend(v_less(a, b), x, y);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 y)

@@ -67,26 +67,25 @@ ROSE_INLINE void v_store_n(float *p, vec16 x, uint32_t n)
     _mm512_mask_storeu_ps(p, v_first(n), x);
 }
 
-/* Lanes below n from a, the others from b. */
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return _mm512_mask_blend_ps(v_first(n), b, a);
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
 
-/* a < b ? x : y; y where either is NaN. */
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
+ROSE_INLINE vec16 v_blend(__mmask16 mask, vec16 a, vec16 b) /* a where mask, else b */
 {
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+    return _mm512_mask_blend_ps(mask, b, a);
+}
+
+/* Not where either is NaN. */
+ROSE_INLINE __mmask16 v_less(vec16 a, vec16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 y)
 {
-    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+    return _mm512_mask_blend_epi32(v_less(a, b), y, x);
 }
 
 /* x, or +0 where x is NaN. */

@@ -102,11 +102,6 @@ ROSE_INLINE vec16 v_blend(ivec16 mask, vec16 a, vec16 b) /* a where mask, else b
     NEON_EACH(vec16, vbslq_f32(mask.q[i], a.q[i], b.q[i]));
 }
 
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return v_blend(v_first(n), a, b);
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     NEON_EACH(vec16, vfmaq_f32(c.q[i], a.q[i], b.q[i]));
@@ -126,11 +121,6 @@ ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
 ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     NEON_EACH(ivec16, vcltq_f32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
-{
-    return v_blend(v_less(a, b), x, y);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 z)
