@@ -584,6 +584,9 @@ void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
 
+#define ROSE_API_PROMPT_FORMS                                                                      \
+    "a string, a list of strings, a list of token ids, or a list of lists of token ids"
+
 /* prompt.c: makes lists of ids from the request; the caller owns prompts[0..n) */
 typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;

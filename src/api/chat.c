@@ -136,8 +136,7 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
         return rose_api_fail(err, 400, NULL, "continue_final_message",
                              "continue_final_message and add_generation_prompt exclude each other");
     if (!rose_json_is_array(messages) || rose_json_count(messages) == 0)
-        return rose_api_fail(err, 400, NULL, "messages",
-                             "field 'messages' must be a list of at least one message");
+        return rose_api_fail_wrong(err, "messages", "a list of at least one message");
     for (size_t i = 0; i < rose_json_count(messages); i++) {
         if (!render_message(out, rose_json_at(messages, i), i, g, err)) return false;
     }
