@@ -63,12 +63,12 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->kind = kind;
     j->dialect = d;
     j->created = rose_unix_time();
-    j->background = rose_http_req_is_own(r);
+    j->background = rose_http_req_info(r)->own;
     j->turn.client = rose_api_client_of(a, r);
     j->turn.text = (uintptr_t)j; /* no other job's, until a grammar is needed */
-    j->prof_id = rose_http_req_prof_id(r);
-    j->t_arrival = rose_http_req_arrival_ns(r);
-    j->t_complete = rose_http_req_complete_ns(r);
+    j->prof_id = rose_http_req_info(r)->prof_id;
+    j->t_arrival = rose_http_req_info(r)->arrival_ns;
+    j->t_complete = rose_http_req_info(r)->complete_ns;
     snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
              (unsigned long long)rose_mix64(atomic_fetch_add_explicit(
                  &a->next_id, 0x9E3779B97F4A7C15u, memory_order_relaxed)));

@@ -39,14 +39,14 @@ static uint32_t method_index(const char *method)
 
 void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status)
 {
-    uint32_t route = rose_api_route_index(rose_http_req_path(r));
-    uint32_t method = method_index(rose_http_req_method(r));
+    uint32_t route = rose_api_route_index(rose_http_req_info(r)->path);
+    uint32_t method = method_index(rose_http_req_info(r)->method);
     rose_count_add(&io->metrics->http[route][method][status_index(status)], 1);
 }
 
 void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r)
 {
-    uint64_t now = rose_now_ns(), start = rose_http_req_arrival_ns(r);
+    uint64_t now = rose_now_ns(), start = rose_http_req_info(r)->arrival_ns;
     rose_hist_add(&io->metrics->http_time, &rose_hist_latency, now > start ? now - start : 0);
 }
 

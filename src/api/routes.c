@@ -143,7 +143,7 @@ static bool path_equals(const char *text, const char *name)
 
 static void get_model(answer *y)
 {
-    const char *path = rose_http_req_path(y->r) + strlen("/v1/models/");
+    const char *path = rose_http_req_info(y->r)->path + strlen("/v1/models/");
     const char *id = y->a->model_id;
     for (uint32_t i = 0; id != NULL && !path_equals(path, id);)
         id = alias(y->a, i++);
@@ -200,7 +200,7 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
 
 static void get_loads(answer *y)
 {
-    (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_query(y->r), &y->err);
+    (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_info(y->r)->query, &y->err);
 }
 
 /* A web page of another site cannot send this type without permission, so a server on localhost is
@@ -518,8 +518,8 @@ static void wrong_method(answer *y, const route *rt)
     rose_api_error e;
     const char *further = further_method(rt), *more = further != NULL ? further : "";
     rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s%s%s, not %.20s",
-                  rose_http_req_path(y->r), rt->post ? "POST" : "GET",
-                  more[0] != '\0' ? " and " : "", more, rose_http_req_method(y->r));
+                  rose_http_req_info(y->r)->path, rt->post ? "POST" : "GET",
+                  more[0] != '\0' ? " and " : "", more, rose_http_req_info(y->r)->method);
     rose_api_route_dialect(rt->path)->error(&y->o, &e);
     snprintf(y->allow, sizeof y->allow, "Allow: %s%s%s\r\n", rt->post ? "POST" : "GET, HEAD",
              more[0] != '\0' ? ", " : "", more);
@@ -536,7 +536,7 @@ static bool asks_about_server(const char *method, const char *path)
 /* False: somebody else answers the request. */
 static bool make_answer(answer *y, rose_api_io *io, rose_http_req *r)
 {
-    const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
+    const char *path = rose_http_req_info(r)->path, *method = rose_http_req_info(r)->method;
     const char *label = rose_http_req_header(r, "X-Request-Id");
     const route *rt = find_route(path);
     if (rt != NULL && rt->run == rose_api_get_page && !y->a->o.web) rt = NULL;
@@ -569,7 +569,7 @@ static bool make_answer(answer *y, rose_api_io *io, rose_http_req *r)
 void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
-    rose_api_io *io = &a->io[rose_http_req_thread(r)];
+    rose_api_io *io = &a->io[rose_http_req_info(r)->thread];
     answer y = {.a = a, .e = rose_api_engine(a), .r = r, .status = 200, .type = "application/json"};
     if (make_answer(&y, io, r)) send_answer(io, r, &y);
 }
