@@ -264,18 +264,12 @@ void rose_access_log_close(rose_access_log *l)
 
 static bool is_hex(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if ((s[i] < '0' || s[i] > '9') && (s[i] < 'a' || s[i] > 'f')) return false;
-    }
-    return true;
+    return strspn(s, "0123456789abcdef") >= n;
 }
 
 static bool is_zero(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] != '0') return false;
-    }
-    return true;
+    return strspn(s, "0") >= n;
 }
 
 bool rose_api_trace_read(rose_api_trace *out, const char *value)
