@@ -345,7 +345,7 @@ void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
     put_ms(&o, "duration_ms", arrival, d->end_ns);
     if (d->readable) put_headers(&o, r);
     if (rose_http_req_note(r)[0] != '\0') {
-        rose_api_json(&o, ",'model':%-s%s", a->model_id, rose_http_req_note(r));
+        rose_api_json(&o, ",'model':%-s%s", a->o.model_id, rose_http_req_note(r));
     }
     rose_api_puts(&o, "}\n");
     if (o.oom)

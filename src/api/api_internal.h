@@ -850,8 +850,7 @@ enum {
     * and the number of jobs */
 
 struct rose_api {
-    rose_api_opts o; /* strings owned: */
-    char *model_id, *model_path, *version, *profiler_dir;
+    rose_api_opts o;
     rose_json *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */

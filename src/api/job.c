@@ -479,7 +479,7 @@ static bool check_body(rose_api_job *j, run *r)
 {
     const rose_api *a = j->api;
     const rose_api_dialect *d = j->dialect;
-    const rose_api_schema_opts so = {.model_id = a->model_id,
+    const rose_api_schema_opts so = {.model_id = a->o.model_id,
                                      .model_aliases = &a->o.model_aliases,
                                      .max_n = a->o.max_n,
                                      .max_stop = a->o.max_stop,

@@ -172,7 +172,7 @@ static void put_series(page *p, const char *name, const char *suffix)
     rose_api_puts(p->o, name);
     rose_api_puts(p->o, suffix);
     rose_api_puts(p->o, "{model_name=\"");
-    put_label_value(p->o, p->a->model_id);
+    put_label_value(p->o, p->a->o.model_id);
     rose_api_puts(p->o, "\",engine=\"0\"");
 }
 
@@ -574,7 +574,7 @@ bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S+00:00", &tm);
     rose_api_json(o, "{'timestamp':'%s','version':%-s,'dp_rank_count':1,'loads':[", when,
-                  a->version);
+                  a->o.version);
     put_load(o, e, bits);
     rose_api_puts(o, "]}");
     return true;

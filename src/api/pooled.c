@@ -632,7 +632,7 @@ static double score_of(const rose_api_pooled *d, uint32_t pair)
 static void put_head(rose_api_out *o, const rose_api_job *j, const char *members, const char *list)
 {
     rose_api_json(o, "{'id':'%s',%s'created':%lld,'model':%-s,'%s':[", j->id, members,
-                  (long long)j->created, j->api->model_id, list);
+                  (long long)j->created, j->api->o.model_id, list);
 }
 
 /* Ends the list of results and the reply. */

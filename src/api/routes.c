@@ -89,7 +89,7 @@ static void get_ready(answer *y)
 static void put_version(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
     (void)e;
-    rose_api_json(o, "{'version':%-s}", a->version);
+    rose_api_json(o, "{'version':%-s}", a->o.version);
 }
 
 static void get_metrics(answer *y)
@@ -115,7 +115,7 @@ static const char *alias(const rose_api *a, uint32_t i)
 
 static void put_models(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    const char *id = a->model_id;
+    const char *id = a->o.model_id;
     rose_api_json(o, "{'object':'list','data':[");
     for (uint32_t i = 0; id != NULL; id = alias(a, i++)) {
         if (i > 0) rose_api_puts(o, ",");
@@ -144,7 +144,7 @@ static bool path_equals(const char *text, const char *name)
 static void get_model(answer *y)
 {
     const char *path = rose_http_req_info(y->r)->path + strlen("/v1/models/");
-    const char *id = y->a->model_id;
+    const char *id = y->a->o.model_id;
     for (uint32_t i = 0; id != NULL && !path_equals(path, id);)
         id = alias(y->a, i++);
     if (id != NULL)
@@ -152,15 +152,16 @@ static void get_model(answer *y)
     else
         rose_api_fail(&y->err, 404, "model_not_found", "model",
                       "the model '%.200s' does not exist; this server serves '%.200s'", path,
-                      y->a->model_id);
+                      y->a->o.model_id);
 }
 
 /* What /get_model_info and /server_info both tell. */
 static void put_names(rose_api_out *o, const rose_api *a)
 {
-    rose_api_json(o, "'served_model_name':%-s", a->model_id);
-    if (a->model_path != NULL) /* the model's folder has the tokenizer */
-        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->model_path, a->model_path);
+    rose_api_json(o, "'served_model_name':%-s", a->o.model_id);
+    if (a->o.model_path != NULL) /* the model's folder has the tokenizer */
+        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->o.model_path,
+                      a->o.model_path);
 }
 
 /* In SGLang's form, without what this server does not have. */
@@ -181,7 +182,7 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
     const rose_memory_plan *plan = rose_engine_plan(e);
     const rose_generation *g = &a->o.generation;
     const rose_api_params p = rose_api_schema_defaults(g);
-    rose_api_json(o, "{'version':%-s,", a->version);
+    rose_api_json(o, "{'version':%-s,", a->o.version);
     put_names(o, a);
     rose_api_json(o, ",'dtype':'%s','context_length':%u,'page_size':%d",
                   rose_compute_name(plan->dtype), plan->max_model_len, ROSE_KV_PAGE_TOKENS);
