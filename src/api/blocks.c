@@ -244,16 +244,14 @@ static void put_response(rose_api_out *o, const rose_api_job *j, const char *sta
     rose_api_json(o, ",'incomplete_details':%s",
                   ended && !failed && is_cut(c) ? "{\"reason\":\"max_output_tokens\"}" : "null");
     rose_api_put(o, j->head.b.data, j->head.b.len);
+    if (!ended) {
+        rose_api_json(o, ",'output':[],'usage':null}");
+        return;
+    }
     rose_api_json(o, ",'output':");
-    if (ended)
-        put_output(o, c);
-    else
-        PUT(o, "[]");
+    put_output(o, c);
     rose_api_json(o, ",'usage':");
-    if (ended)
-        put_response_usage(o, j);
-    else
-        PUT(o, "null");
+    put_response_usage(o, j);
     PUT(o, "}");
 }
 

@@ -48,11 +48,8 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     if (j == NULL) return NULL;
     /* Take the body, because the client may leave while a worker reads it. A copy of 27 MB would
      * delay every stream of this thread. */
-    if (kind == ROSE_API_STORE && (j->store = rose_api_store_call_new(io->api, r)) == NULL) {
-        free(j);
-        return NULL;
-    }
-    if ((j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
+    if ((kind == ROSE_API_STORE && (j->store = rose_api_store_call_new(a, r)) == NULL) ||
+        (j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
         rose_api_store_call_free(j->store);
         free(j);
         return NULL;
