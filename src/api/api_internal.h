@@ -21,7 +21,6 @@
 #include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
-#include "api/rules.h"
 #include "api/turns.h"
 #include "base/json.h"
 #include "base/siphash.h"
@@ -618,9 +617,21 @@ bool rose_api_may_fit(size_t len, const rose_api_prompt_ctx *c);
 bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
                           const rose_api_prompt_ctx *c, rose_api_error *err);
 
-/* rules.c: reads from the request body the fields that become the engine's sampling rules
- * (penalties, biases and the like). Call after the schema's check. */
-enum { ROSE_API_MAX_BAD_WORDS = 512 };
+/* rules.c: reads from the request body the fields that become the engine's sampling rules: bias,
+ * penalties, allowed ids, stop ids, banned words, reports. Call after the schema's check. */
+enum {
+    ROSE_API_MAX_BAD_WORDS = 512,
+    ROSE_API_MAX_REPORTS = 1 << 22 /* logprob entries of a whole request: 12 bytes each, and about
+                                    * 40 in the reply */
+};
+
+typedef struct rose_api_rules {
+    rose_request_rules r; /* its arrays are owned by this */
+    bool any;             /* r asks for something */
+    uint32_t *mem[6];     /* owned */
+} rose_api_rules;
+
+void rose_api_rules_free(rose_api_rules *u);
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);
 

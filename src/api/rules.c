@@ -1,7 +1,6 @@
-/* api/rules.c - see rules.h. Every count is checked against its limit before memory of that size
- * is allocated. The engine checks once more whatever depends on the model (ids, backend). */
-#include "api/rules.h"
-
+/* api/rules.c - the fields of a request that become the engine's sampling rules. Every count is
+ * checked against its limit before memory of that size is allocated. The engine checks once more
+ * whatever depends on the model (ids, backend). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
