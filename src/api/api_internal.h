@@ -21,7 +21,6 @@
 #include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
-#include "api/rules.h"
 #include "api/turns.h"
 #include "base/json.h"
 #include "base/siphash.h"
@@ -584,6 +583,9 @@ void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
 
+#define ROSE_API_PROMPT_FORMS                                                                      \
+    "a string, a list of strings, a list of token ids, or a list of lists of token ids"
+
 /* prompt.c: makes lists of ids from the request; the caller owns prompts[0..n) */
 typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;
@@ -615,9 +617,21 @@ bool rose_api_may_fit(size_t len, const rose_api_prompt_ctx *c);
 bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
                           const rose_api_prompt_ctx *c, rose_api_error *err);
 
-/* rules.c: reads from the request body the fields that become the engine's sampling rules
- * (penalties, biases and the like). Call after the schema's check. */
-enum { ROSE_API_MAX_BAD_WORDS = 512 };
+/* rules.c: reads from the request body the fields that become the engine's sampling rules: bias,
+ * penalties, allowed ids, stop ids, banned words, reports. Call after the schema's check. */
+enum {
+    ROSE_API_MAX_BAD_WORDS = 512,
+    ROSE_API_MAX_REPORTS = 1 << 22 /* logprob entries of a whole request: 12 bytes each, and about
+                                    * 40 in the reply */
+};
+
+typedef struct rose_api_rules {
+    rose_request_rules r; /* its arrays are owned by this */
+    bool any;             /* r asks for something */
+    uint32_t *mem[6];     /* owned */
+} rose_api_rules;
+
+void rose_api_rules_free(rose_api_rules *u);
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);
 
@@ -847,8 +861,7 @@ enum {
     * and the number of jobs */
 
 struct rose_api {
-    rose_api_opts o; /* strings owned: */
-    char *model_id, *model_path, *version, *profiler_dir;
+    rose_api_opts o;
     rose_json *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */

@@ -41,7 +41,8 @@ bool rose_api_store_may(const rose_api *a, const rose_http_req *r, rose_api_erro
                              "--batch-dir DIR");
     /* A browser sends Origin if a page asks. A page of another site may send an upload without
      * asking first, so no page may. */
-    if (strcmp(rose_http_req_method(r), "POST") == 0 && rose_http_req_header(r, "Origin") != NULL)
+    if (strcmp(rose_http_req_info(r)->method, "POST") == 0 &&
+        rose_http_req_header(r, "Origin") != NULL)
         return rose_api_fail(err, 403, "batch_from_page", "Origin",
                              "a web page may not upload files or make batches");
     return true;
@@ -323,7 +324,8 @@ static const op ops[] = {
 static const op *find_op(const rose_http_req *r, char id[MAX_ID + 1])
 {
     static const char files[] = "/v1/files", batches[] = "/v1/batches";
-    const char *path = rose_http_req_path(r), *method = rose_http_req_method(r), *word = NULL;
+    const char *path = rose_http_req_info(r)->path, *method = rose_http_req_info(r)->method,
+               *word = NULL;
     const bool file = strncmp(path, files, sizeof files - 1) == 0;
     path += file ? sizeof files - 1 : sizeof batches - 1;
     path += *path == '/';
@@ -349,7 +351,7 @@ rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_
     const char *auth = rose_http_req_header(r, "Authorization");
     c->op = find_op(r, c->id);
     c->type = type == NULL ? NULL : strdup(type);
-    c->query = strdup(rose_http_req_query(r));
+    c->query = strdup(rose_http_req_info(r)->query);
     const char *key = a->o.keys != NULL && auth != NULL ? rose_api_bearer(auth) : NULL;
     rose_batch_store_owner(a->o.batches, key, c->owner);
     if (c->query != NULL && (type == NULL || c->type != NULL)) return c;

@@ -155,7 +155,7 @@ void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_erro
     rose_api_out o = {0};
     snprintf(after, sizeof after, "Retry-After: %u\r\n", e->retry_s > 0 ? e->retry_s : 1);
     rose_api_count_refusal(io, e);
-    rose_api_route_dialect(rose_http_req_path(r))->error(&o, e);
+    rose_api_route_dialect(rose_http_req_info(r)->path)->error(&o, e);
     if (o.oom)
         rose_api_reply(io, r, e->status, "application/json", NULL, last_resort,
                        sizeof last_resort - 1);

@@ -39,14 +39,14 @@ static uint32_t method_index(const char *method)
 
 void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status)
 {
-    uint32_t route = rose_api_route_index(rose_http_req_path(r));
-    uint32_t method = method_index(rose_http_req_method(r));
+    uint32_t route = rose_api_route_index(rose_http_req_info(r)->path);
+    uint32_t method = method_index(rose_http_req_info(r)->method);
     rose_count_add(&io->metrics->http[route][method][status_index(status)], 1);
 }
 
 void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r)
 {
-    uint64_t now = rose_now_ns(), start = rose_http_req_arrival_ns(r);
+    uint64_t now = rose_now_ns(), start = rose_http_req_info(r)->arrival_ns;
     rose_hist_add(&io->metrics->http_time, &rose_hist_latency, now > start ? now - start : 0);
 }
 
@@ -172,7 +172,7 @@ static void put_series(page *p, const char *name, const char *suffix)
     rose_api_puts(p->o, name);
     rose_api_puts(p->o, suffix);
     rose_api_puts(p->o, "{model_name=\"");
-    put_label_value(p->o, p->a->model_id);
+    put_label_value(p->o, p->a->o.model_id);
     rose_api_puts(p->o, "\",engine=\"0\"");
 }
 
@@ -574,7 +574,7 @@ bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S+00:00", &tm);
     rose_api_json(o, "{'timestamp':'%s','version':%-s,'dp_rank_count':1,'loads':[", when,
-                  a->version);
+                  a->o.version);
     put_load(o, e, bits);
     rose_api_puts(o, "]}");
     return true;

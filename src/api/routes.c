@@ -89,7 +89,7 @@ static void get_ready(answer *y)
 static void put_version(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
     (void)e;
-    rose_api_json(o, "{'version':%-s}", a->version);
+    rose_api_json(o, "{'version':%-s}", a->o.version);
 }
 
 static void get_metrics(answer *y)
@@ -115,7 +115,7 @@ static const char *alias(const rose_api *a, uint32_t i)
 
 static void put_models(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    const char *id = a->model_id;
+    const char *id = a->o.model_id;
     rose_api_json(o, "{'object':'list','data':[");
     for (uint32_t i = 0; id != NULL; id = alias(a, i++)) {
         if (i > 0) rose_api_puts(o, ",");
@@ -143,8 +143,8 @@ static bool path_equals(const char *text, const char *name)
 
 static void get_model(answer *y)
 {
-    const char *path = rose_http_req_path(y->r) + strlen("/v1/models/");
-    const char *id = y->a->model_id;
+    const char *path = rose_http_req_info(y->r)->path + strlen("/v1/models/");
+    const char *id = y->a->o.model_id;
     for (uint32_t i = 0; id != NULL && !path_equals(path, id);)
         id = alias(y->a, i++);
     if (id != NULL)
@@ -152,15 +152,16 @@ static void get_model(answer *y)
     else
         rose_api_fail(&y->err, 404, "model_not_found", "model",
                       "the model '%.200s' does not exist; this server serves '%.200s'", path,
-                      y->a->model_id);
+                      y->a->o.model_id);
 }
 
 /* What /get_model_info and /server_info both tell. */
 static void put_names(rose_api_out *o, const rose_api *a)
 {
-    rose_api_json(o, "'served_model_name':%-s", a->model_id);
-    if (a->model_path != NULL) /* the model's folder has the tokenizer */
-        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->model_path, a->model_path);
+    rose_api_json(o, "'served_model_name':%-s", a->o.model_id);
+    if (a->o.model_path != NULL) /* the model's folder has the tokenizer */
+        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->o.model_path,
+                      a->o.model_path);
 }
 
 /* In SGLang's form, without what this server does not have. */
@@ -181,7 +182,7 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
     const rose_memory_plan *plan = rose_engine_plan(e);
     const rose_generation *g = &a->o.generation;
     const rose_api_params p = rose_api_schema_defaults(g);
-    rose_api_json(o, "{'version':%-s,", a->version);
+    rose_api_json(o, "{'version':%-s,", a->o.version);
     put_names(o, a);
     rose_api_json(o, ",'dtype':'%s','context_length':%u,'page_size':%d",
                   rose_compute_name(plan->dtype), plan->max_model_len, ROSE_KV_PAGE_TOKENS);
@@ -200,7 +201,7 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
 
 static void get_loads(answer *y)
 {
-    (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_query(y->r), &y->err);
+    (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_info(y->r)->query, &y->err);
 }
 
 /* A web page of another site cannot send this type without permission, so a server on localhost is
@@ -518,8 +519,8 @@ static void wrong_method(answer *y, const route *rt)
     rose_api_error e;
     const char *further = further_method(rt), *more = further != NULL ? further : "";
     rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s%s%s, not %.20s",
-                  rose_http_req_path(y->r), rt->post ? "POST" : "GET",
-                  more[0] != '\0' ? " and " : "", more, rose_http_req_method(y->r));
+                  rose_http_req_info(y->r)->path, rt->post ? "POST" : "GET",
+                  more[0] != '\0' ? " and " : "", more, rose_http_req_info(y->r)->method);
     rose_api_route_dialect(rt->path)->error(&y->o, &e);
     snprintf(y->allow, sizeof y->allow, "Allow: %s%s%s\r\n", rt->post ? "POST" : "GET, HEAD",
              more[0] != '\0' ? ", " : "", more);
@@ -536,7 +537,7 @@ static bool asks_about_server(const char *method, const char *path)
 /* False: somebody else answers the request. */
 static bool make_answer(answer *y, rose_api_io *io, rose_http_req *r)
 {
-    const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
+    const char *path = rose_http_req_info(r)->path, *method = rose_http_req_info(r)->method;
     const char *label = rose_http_req_header(r, "X-Request-Id");
     const route *rt = find_route(path);
     if (rt != NULL && rt->run == rose_api_get_page && !y->a->o.web) rt = NULL;
@@ -569,7 +570,7 @@ static bool make_answer(answer *y, rose_api_io *io, rose_http_req *r)
 void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
-    rose_api_io *io = &a->io[rose_http_req_thread(r)];
+    rose_api_io *io = &a->io[rose_http_req_info(r)->thread];
     answer y = {.a = a, .e = rose_api_engine(a), .r = r, .status = 200, .type = "application/json"};
     if (make_answer(&y, io, r)) send_answer(io, r, &y);
 }

@@ -204,7 +204,7 @@ static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_
     rose_api_put_ids(o, ids);
     rose_api_json(o, ",'sampling_params':");
     put_sampling(o, j, p, j->asked.max_tokens < left ? j->asked.max_tokens : left);
-    rose_api_json(o, ",'model':%-s,'stream':%s", j->api->model_id, bool_text(p->stream));
+    rose_api_json(o, ",'model':%-s,'stream':%s", j->api->o.model_id, bool_text(p->stream));
     put_member(o, "stream_options", p->stream_options);
     put_member(o, "cache_salt", p->cache_salt);
     rose_api_json(o, ",'priority':%lld}", (long long)p->priority);

@@ -124,7 +124,7 @@ void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const
     c->keep_alive = false;
     c->linger = true;
     if (cb->error_body != NULL) {
-        cb->error_body(cb->arg, c->req.path, status, why, &body);
+        cb->error_body(cb->arg, c->req.info.path, status, why, &body);
         put_reply(c, status, "application/json", headers, body.data, body.len, NULL);
     } else {
         put_reply(c, status, "text/plain", headers, why, strlen(why), NULL);
@@ -147,8 +147,8 @@ static void end_reply(rose_http_conn *c)
     rose_http *h = c->io->h;
     rose_http_conn_sent(c); /* if several replies end in one event-loop iteration, only the end of
                              * the last reply is exact */
-    c->sent_id = c->req.prof_id;
-    c->sent_arrival_ns = c->req.arrival_ns;
+    c->sent_id = c->req.info.prof_id;
+    c->sent_arrival_ns = c->req.info.arrival_ns;
     rose_http_done_with(c, false);
     c->n_unsent++; /* the reply is in flight until the socket has taken it, so that a drain does
                     * not cut it off */
@@ -271,24 +271,9 @@ void rose_http_done_with(rose_http_conn *c, bool gone)
 
 /* ---- the request ---- */
 
-uint32_t rose_http_req_thread(const rose_http_req *r)
+const rose_http_info *rose_http_req_info(const rose_http_req *r)
 {
-    return r->conn->io->index;
-}
-
-const char *rose_http_req_method(const rose_http_req *r)
-{
-    return http_method_str((enum http_method)r->conn->parser.method);
-}
-
-const char *rose_http_req_path(const rose_http_req *r)
-{
-    return r->path;
-}
-
-const char *rose_http_req_query(const rose_http_req *r)
-{
-    return r->query;
+    return &r->info;
 }
 
 const char *rose_http_req_header(const rose_http_req *r, const char *name)
@@ -310,11 +295,6 @@ uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
     return n;
 }
 
-bool rose_http_req_has_body(const rose_http_req *r)
-{
-    return !r->conn->complete;
-}
-
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)
 {
     *len = r->conn->body.len;
@@ -333,29 +313,9 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
     return body;
 }
 
-uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
-{
-    return r->arrival_ns;
-}
-
-uint64_t rose_http_req_complete_ns(const rose_http_req *r)
-{
-    return r->complete_ns;
-}
-
-uint64_t rose_http_req_prof_id(const rose_http_req *r)
-{
-    return r->prof_id;
-}
-
 char *rose_http_req_note(rose_http_req *r)
 {
     return r->note;
-}
-
-bool rose_http_req_is_own(const rose_http_req *r)
-{
-    return r->conn->own;
 }
 
 void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])
