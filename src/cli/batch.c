@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/cli.h"
@@ -200,14 +201,9 @@ static rose_status spool(int *fd, const char *name, rose_err *err)
         n = read(*fd, bytes, sizeof bytes);
         if (n < 0 && errno != EINTR)
             st = rose_fail(err, ROSE_E_IO, "read %s: %s", name, strerror(errno));
-        for (ssize_t at = 0; st == ROSE_OK && at < n;) {
-            const ssize_t w = write(to, bytes + at, (size_t)(n - at));
-            if (w < 0 && errno != EINTR)
-                st = rose_fail(err, ROSE_E_IO,
-                               "the copy of %s in %s: %s (TMPDIR names another folder)", name,
-                               path.data, strerror(errno));
-            at += w > 0 ? w : 0;
-        }
+        if (n > 0 && !rose_file_write(to, bytes, (size_t)n))
+            st = rose_fail(err, ROSE_E_IO, "the copy of %s in %s: %s (TMPDIR names another folder)",
+                           name, path.data, strerror(errno));
     }
     close(*fd);
     *fd = to;

@@ -418,24 +418,17 @@ static bool on_start(void *ctx, const rose_hub_reply *r)
 static bool on_bytes(void *ctx, const void *bytes, size_t n)
 {
     download *d = ctx;
-    const char *p = bytes;
     if (n > d->f->size - d->at) {
         d->st = rose_fail(d->err, ROSE_E_FORMAT,
                           "%.120s: the hub sends more than the %" PRIu64 " bytes that it promised",
                           d->f->name, d->f->size);
         return false;
     }
-    rose_sha256_add(&d->sha, p, n);
+    rose_sha256_add(&d->sha, bytes, n);
     d->at += n;
-    while (n > 0) {
-        const ssize_t k = write(d->fd, p, n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) {
-            d->st = system_error(d->err, "cannot write", d->path);
-            return false;
-        }
-        p += k;
-        n -= (size_t)k;
+    if (!rose_file_write(d->fd, bytes, n)) {
+        d->st = system_error(d->err, "cannot write", d->path);
+        return false;
     }
     rose_progress_update(&d->bar, d->at / 1000000, "MB");
     return true;
