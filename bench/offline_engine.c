@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/procstat.h"
 #include "base/progress.h"
 #include "bench/offline_internal.h"
 #include "bench/stats.h"
@@ -174,5 +175,5 @@ rose_json *rose_offline_engine_json(const rose_offline_engine *e)
         "quantization", rose_quantization_name(p->quantization), "isa", e->isa, "threads",
         (int)p->n_threads, "max_batch_size", (int)p->max_seqs, "max_num_batched_tokens",
         (int)p->max_step_tokens, "max_model_len", (int)p->max_model_len, "load_s", e->load_s,
-        "resident_bytes", (int64_t)rose_memory_resident());
+        "resident_bytes", (int64_t)rose_procstat_read().resident_bytes);
 }

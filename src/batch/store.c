@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
@@ -62,17 +63,6 @@ void rose_batch_store_owner(const rose_batch_store *s, const char *key, char out
 
 /* ---- files of the directory ---- */
 
-static rose_status write_all(int fd, const char *bytes, size_t len)
-{
-    for (size_t at = 0; at < len;) {
-        const ssize_t n = write(fd, bytes + at, len - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ROSE_E_IO;
-        at += (size_t)n;
-    }
-    return ROSE_OK;
-}
-
 /* Appends the n bytes that fd has. Errors: IO (with errno; 0: there are fewer), NOMEM. */
 static rose_status read_all(int fd, rose_buf *out, size_t n)
 {
@@ -95,7 +85,7 @@ static rose_status write_file(int dir, const char *name, const void *bytes, size
     rose_status st = ROSE_OK;
     snprintf(temp, sizeof temp, ".tmp-%s", name);
     const int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || write_all(fd, bytes, len) != ROSE_OK || fsync(fd) < 0 ||
+    if (fd < 0 || !rose_file_write(fd, bytes, len) || fsync(fd) < 0 ||
         renameat(dir, temp, dir, name) < 0 || fsync(dir) < 0) {
         st = rose_fail(err, ROSE_E_IO, "the batch directory: write %s: %s", name, strerror(errno));
         if (fd >= 0) unlinkat(dir, temp, 0);
