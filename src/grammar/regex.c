@@ -380,13 +380,6 @@ static rx *read_alt(gr_source *r)
 
 /* ---- to nodes ---- */
 
-static gr_node any_text(gr_build *b)
-{
-    gr_chars all = {0};
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-}
-
 /* What is next to a part: more of the expression, the edge of the text, or any text. */
 typedef enum side { INNER, EDGE, ANY } side;
 
@@ -412,13 +405,13 @@ static gr_node convert_seq(gr_source *r, const rx *x, size_t i, side left, side 
         left = EDGE;
     for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--)
         right = EDGE;
-    if (i == n) return left == ANY || right == ANY ? any_text(b) : GR_EMPTY;
+    if (i == n) return left == ANY || right == ANY ? rose_gr_any_text(b) : GR_EMPTY;
     for (; i < n && x->kids[i]->kind != RX_LOOK; i++, left = INNER)
         rose_gr_push(b, &l, convert(r, x->kids[i], left, i + 1 == n ? right : INNER));
     if (i < n) {
         if (right == INNER)
             refuse(r, ROSE_E_UNSUPPORTED, "look-ahead inside of a group is not supported");
-        if (left == ANY) rose_gr_push(b, &l, any_text(b));
+        if (left == ANY) rose_gr_push(b, &l, rose_gr_any_text(b));
         left = left == EDGE ? EDGE : INNER;
         gr_node rest = convert_seq(r, x, i + 1, left, right);
         rose_gr_push(b, &l, with_look(r, x->kids[i], left, rest));
@@ -452,8 +445,8 @@ static gr_node convert(gr_source *r, const rx *x, side left, side right)
     default:
         refuse(r, ROSE_E_UNSUPPORTED, "'^' and '$' are supported only at the ends");
     }
-    if (left == ANY) node = GR_SEQ(b, any_text(b), node);
-    return right == ANY ? GR_SEQ(b, node, any_text(b)) : node;
+    if (left == ANY) node = GR_SEQ(b, rose_gr_any_text(b), node);
+    return right == ANY ? GR_SEQ(b, node, rose_gr_any_text(b)) : node;
 }
 
 static gr_node compile(gr_source *r, bool search)

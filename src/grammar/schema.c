@@ -59,11 +59,8 @@ gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
 
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
 {
-    gr_chars all = {0};
-    if (b->any_chars != NULL) return b->any_chars;
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-    return b->any_chars = rose_gr_dfa_of(b, any);
+    if (b->any_chars == NULL) b->any_chars = rose_gr_dfa_of(b, rose_gr_any_text(b));
+    return b->any_chars;
 }
 
 /* ---- errors ---- */
