@@ -449,27 +449,25 @@ static gr_node convert(gr_source *r, const rx *x, side left, side right)
     return right == ANY ? GR_SEQ(b, node, rose_gr_any_text(b)) : node;
 }
 
-static gr_node compile(gr_source *r, bool search)
+static gr_node compile(gr_source r, bool search)
 {
-    const rx *x = read_alt(r);
-    if (more(r)) refuse(r, ROSE_E_INVAL, "a ')' has no '('");
-    return convert(r, x, search ? ANY : EDGE, search ? ANY : EDGE);
+    const rx *x = read_alt(&r);
+    if (more(&r)) refuse(&r, ROSE_E_INVAL, "a ')' has no '('");
+    return convert(&r, x, search ? ANY : EDGE, search ? ANY : EDGE);
 }
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n)
 {
-    gr_source r = {.b = b, .s = text, .n = n};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n}, false);
 }
 
 gr_node rose_gr_regex_with(gr_build *b, const char *text, size_t n, bool fold_case, bool dot_all)
 {
-    gr_source r = {.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all},
+                   false);
 }
 
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n)
 {
-    gr_source r = {.b = b, .s = text, .n = n};
-    return compile(&r, true);
+    return compile((gr_source){.b = b, .s = text, .n = n}, true);
 }
