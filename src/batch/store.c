@@ -1,5 +1,6 @@
-/* batch/store.c - see store.h: the directory, its lock and secret, the thread that starts batches
- * and sweeps, and the files: uploads, and the results of batches that have ended. */
+/* batch/store.c - see store.h: the directory, its lock and secret, what the records of files and
+ * batches have in common, the thread that starts batches and sweeps, and the files: uploads, and
+ * the results of batches that have ended. */
 #include "batch/store.h"
 
 #include <dirent.h>

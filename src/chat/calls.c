@@ -155,14 +155,14 @@ uint32_t rose_calls_count(const rose_calls *p)
 
 /* ---- what is held back ---- */
 
-static void add(rose_calls *p, rose_buf *b, char c)
+void rose_calls_add(rose_calls *p, rose_buf *b, char c)
 {
     if (rose_buf_add(b, &c, 1) != ROSE_OK) p->oom = true;
 }
 
 void rose_calls_hold(rose_calls *p, char c)
 {
-    add(p, &p->held, c);
+    rose_calls_add(p, &p->held, c);
 }
 
 static void drop_held(rose_calls *p)
@@ -397,7 +397,7 @@ static void again_in_thought(rose_calls *p, char c)
 static void in_step(rose_calls *p, char c)
 {
     const bool space = rose_calls_space(c), fresh = p->thought.len == p->think_mark;
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (fresh && space) {
         p->think_mark++;
@@ -445,7 +445,7 @@ static void call_step(rose_calls *p, char c)
 {
     const char *end = rose_reasoning_close(p->o.reasoning);
     const size_t n = strlen(end);
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (p->thought.len == p->call_at + 1 && rose_calls_space(c)) {
         p->call_at++;
@@ -525,7 +525,7 @@ static void call_finish(rose_calls *p)
 
 static void start_step(rose_calls *p, char c)
 {
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (p->thought.len - p->think_mark == 1 && rose_calls_space(c)) {
         p->think_mark++;

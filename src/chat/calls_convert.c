@@ -249,7 +249,7 @@ static bool xml_word(rose_calls *p, rose_buf *name, char c)
         return false;
     }
     rose_calls_hold(p, c);
-    if (rose_buf_add(name, &c, 1) != ROSE_OK) p->oom = true;
+    rose_calls_add(p, name, c);
     return false;
 }
 

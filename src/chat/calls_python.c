@@ -11,11 +11,6 @@ void rose_calls_py_begin(rose_calls *p)
     p->name.len = p->word.len = 0;
 }
 
-static void add_word(rose_calls *p, char c)
-{
-    if (rose_buf_add(&p->word, &c, 1) != ROSE_OK) p->oom = true;
-}
-
 static void py_call(rose_calls *p, char c)
 {
     if (rose_calls_space(c)) {
@@ -33,7 +28,7 @@ static void py_name(rose_calls *p, char c)
 {
     if ((rose_calls_name_char(c) || c == '.' || c == '-') && p->name.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
-        if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->name, c);
     } else if (c == '(' && rose_calls_known(p, NULL)) {
         rose_calls_hold(p, c);
         p->said = false;
@@ -86,7 +81,7 @@ static void py_key(rose_calls *p, char c)
 {
     if (rose_calls_name_char(c) && p->param.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
-        if (rose_buf_add(&p->param, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->param, c);
         return;
     }
     p->state = CALLS_PY_EQUALS;
@@ -135,7 +130,7 @@ static void py_quote(rose_calls *p, char c)
     if (p->depth > 0 || !prefix) {
         rose_python_string_begin(&p->str, c, false);
         p->in_str = true;
-        add_word(p, c);
+        rose_calls_add(p, &p->word, c);
         return;
     }
     if (!p->open_str) rose_calls_put(p, "\"");
@@ -150,7 +145,7 @@ static void py_value(rose_calls *p, char c)
     if (p->in_str) {
         const rose_python_took took = rose_python_string_step(&p->str, NULL, c);
         p->in_str = took == PYTHON_MORE;
-        if (took != PYTHON_BEFORE) add_word(p, c);
+        if (took != PYTHON_BEFORE) rose_calls_add(p, &p->word, c);
         if (took != PYTHON_BEFORE) return;
     }
     const bool end = p->depth == 0 && (c == ',' || c == ')' || c == ']');
@@ -164,7 +159,7 @@ static void py_value(rose_calls *p, char c)
     } else {
         if (c == '[' || c == '(' || c == '{') p->depth++;
         if ((c == ']' || c == ')' || c == '}') && p->depth > 0) p->depth--;
-        add_word(p, c);
+        rose_calls_add(p, &p->word, c);
     }
 }
 

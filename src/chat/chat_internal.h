@@ -246,7 +246,8 @@ static inline const char *rose_calls_trimmed(const char *s, size_t *n)
 /* calls.c */
 void rose_calls_step(rose_calls *p, char c); /* one byte after the reasoning */
 void rose_calls_emit(rose_calls *p, rose_part_kind kind, const char *bytes, size_t n);
-void rose_calls_hold(rose_calls *p, char c); /* appends to `held` */
+void rose_calls_add(rose_calls *p, rose_buf *b, char c); /* appends to a buffer of p */
+void rose_calls_hold(rose_calls *p, char c);             /* appends to `held` */
 /* Announces the call: the name is p->name, and nothing is held any more. */
 void rose_calls_say(rose_calls *p);
 /* What is held is no call but text. */

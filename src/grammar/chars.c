@@ -208,3 +208,10 @@ gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c)
     if (has_all_safe(c)) b->nodes[x].flags |= GR_SAFE_CHAR;
     return x;
 }
+
+gr_node rose_gr_any_text(gr_build *b)
+{
+    gr_chars all = {0};
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+}

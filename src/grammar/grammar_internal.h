@@ -230,6 +230,7 @@ void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi); /* u
 void rose_gr_chars_normal(gr_chars *c); /* sorts, joins, drops surrogates */
 void rose_gr_chars_invert(gr_build *b, gr_chars *c);
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
+gr_node rose_gr_any_text(gr_build *b);                      /* any number of any characters */
 /* Decodes one character of s[0..n), n > 0; invalid UTF-8 fails the build. */
 uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
 

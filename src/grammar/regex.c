@@ -380,13 +380,6 @@ static rx *read_alt(gr_source *r)
 
 /* ---- to nodes ---- */
 
-static gr_node any_text(gr_build *b)
-{
-    gr_chars all = {0};
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-}
-
 /* What is next to a part: more of the expression, the edge of the text, or any text. */
 typedef enum side { INNER, EDGE, ANY } side;
 
@@ -412,13 +405,13 @@ static gr_node convert_seq(gr_source *r, const rx *x, size_t i, side left, side 
         left = EDGE;
     for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--)
         right = EDGE;
-    if (i == n) return left == ANY || right == ANY ? any_text(b) : GR_EMPTY;
+    if (i == n) return left == ANY || right == ANY ? rose_gr_any_text(b) : GR_EMPTY;
     for (; i < n && x->kids[i]->kind != RX_LOOK; i++, left = INNER)
         rose_gr_push(b, &l, convert(r, x->kids[i], left, i + 1 == n ? right : INNER));
     if (i < n) {
         if (right == INNER)
             refuse(r, ROSE_E_UNSUPPORTED, "look-ahead inside of a group is not supported");
-        if (left == ANY) rose_gr_push(b, &l, any_text(b));
+        if (left == ANY) rose_gr_push(b, &l, rose_gr_any_text(b));
         left = left == EDGE ? EDGE : INNER;
         gr_node rest = convert_seq(r, x, i + 1, left, right);
         rose_gr_push(b, &l, with_look(r, x->kids[i], left, rest));
@@ -452,31 +445,29 @@ static gr_node convert(gr_source *r, const rx *x, side left, side right)
     default:
         refuse(r, ROSE_E_UNSUPPORTED, "'^' and '$' are supported only at the ends");
     }
-    if (left == ANY) node = GR_SEQ(b, any_text(b), node);
-    return right == ANY ? GR_SEQ(b, node, any_text(b)) : node;
+    if (left == ANY) node = GR_SEQ(b, rose_gr_any_text(b), node);
+    return right == ANY ? GR_SEQ(b, node, rose_gr_any_text(b)) : node;
 }
 
-static gr_node compile(gr_source *r, bool search)
+static gr_node compile(gr_source r, bool search)
 {
-    const rx *x = read_alt(r);
-    if (more(r)) refuse(r, ROSE_E_INVAL, "a ')' has no '('");
-    return convert(r, x, search ? ANY : EDGE, search ? ANY : EDGE);
+    const rx *x = read_alt(&r);
+    if (more(&r)) refuse(&r, ROSE_E_INVAL, "a ')' has no '('");
+    return convert(&r, x, search ? ANY : EDGE, search ? ANY : EDGE);
 }
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n)
 {
-    gr_source r = {.b = b, .s = text, .n = n};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n}, false);
 }
 
 gr_node rose_gr_regex_with(gr_build *b, const char *text, size_t n, bool fold_case, bool dot_all)
 {
-    gr_source r = {.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all},
+                   false);
 }
 
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n)
 {
-    gr_source r = {.b = b, .s = text, .n = n};
-    return compile(&r, true);
+    return compile((gr_source){.b = b, .s = text, .n = n}, true);
 }

@@ -59,11 +59,8 @@ gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
 
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
 {
-    gr_chars all = {0};
-    if (b->any_chars != NULL) return b->any_chars;
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-    return b->any_chars = rose_gr_dfa_of(b, any);
+    if (b->any_chars == NULL) b->any_chars = rose_gr_dfa_of(b, rose_gr_any_text(b));
+    return b->any_chars;
 }
 
 /* ---- errors ---- */
@@ -450,12 +447,8 @@ static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
     gr_list l = {0};
     size_t n_words = 0, i;
     *found = false;
-    for (size_t k = 0; k < c->n; k++) {
-        rose_json *list = rose_json_get(c->v[k], "enum");
-        x = b->schema->draft >= 6 ? rose_json_get(c->v[k], "const") : NULL;
-        if (x != NULL && list == NULL) list = rose_gr_keep(b, rose_json_pack("[O]", x));
-        if (list != NULL && values == NULL) values = list;
-    }
+    for (size_t k = 0; k < c->n && values == NULL; k++)
+        values = rose_gr_listed(b, c->v[k]);
     if (values == NULL) return GR_NEVER;
     *found = true;
     gr_word *words = rose_gr_take(b, rose_json_count(values) * sizeof *words);

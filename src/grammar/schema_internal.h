@@ -85,6 +85,7 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 bool rose_gr_conj_closed(const gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
 const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
+rose_json *rose_gr_listed(gr_build *b, rose_json *s); /* its const, else its enum; NULL: none */
 gr_node rose_gr_json_literal(gr_build *b, const rose_json *value);
 /* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. from: an
  * enum that is known to hold the value, or NULL. */

@@ -177,8 +177,7 @@ rose_json *rose_gr_negated(gr_build *b, rose_json *schema)
 
 /* ---- disjoint schemas ---- */
 
-/* The values that a schema lists; NULL: it does not. */
-static rose_json *values_of(gr_build *b, rose_json *s)
+rose_json *rose_gr_listed(gr_build *b, rose_json *s)
 {
     rose_json *one = rose_gr_schema_draft(b) >= 6 ? rose_json_get(s, "const") : NULL;
     if (one != NULL) return rose_gr_keep(b, rose_json_pack("[O]", one));
@@ -288,7 +287,7 @@ bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned t
     if (!rose_json_is_object(x) || !rose_json_is_object(y)) return false;
     rose_gr_work(b, 24); /* about thirty look-ups */
     types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
-    const rose_json *p = values_of(b, x), *q = values_of(b, y);
+    const rose_json *p = rose_gr_listed(b, x), *q = rose_gr_listed(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;
     if (parts_apart(b, x, y, types, required, depth) ||
         parts_apart(b, y, x, types, required, depth))

@@ -97,12 +97,10 @@ static void add_texts(gr_build *b, word_list *l, const rose_json *x)
 /* Any text without the texts of two lists and of s. */
 static gr_node free_text(gr_build *b, const rose_json *x, const rose_json *y, const stops *s)
 {
-    gr_chars all = {0};
     word_list l = {0};
     bool plain = b->plain_class;
     b->plain_class = true;
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+    gr_node any = rose_gr_any_text(b);
     b->plain_class = plain;
     add_texts(b, &l, x);
     add_texts(b, &l, y);
