@@ -15,11 +15,6 @@ static bool ends_with(const char *s, const char *end)
     return n > k && strcmp(s + n - k, end) == 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 void rose_names_free(rose_names *l)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -41,14 +36,16 @@ static rose_status add(rose_names *l, const char *name, rose_err *err)
 rose_status rose_folder_list(rose_names *out, const char *dir, const char *end, rose_err *err)
 {
     rose_status st = ROSE_OK;
-    DIR *d = opendir(dir);
+    struct dirent **all = NULL;
+    const int n = scandir(dir, &all, NULL, alphasort);
     *out = (rose_names){0};
-    for (struct dirent *e; d != NULL && st == ROSE_OK && (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.' || (end[0] != '\0' && !ends_with(e->d_name, end))) continue;
-        st = add(out, e->d_name, err);
+    for (int i = 0; i < n; i++) {
+        const char *name = all[i]->d_name;
+        if (st == ROSE_OK && name[0] != '.' && (end[0] == '\0' || ends_with(name, end)))
+            st = add(out, name, err);
+        free(all[i]);
     }
-    if (d != NULL) closedir(d);
-    if (out->n > 1) qsort(out->v, out->n, sizeof *out->v, by_name);
+    free(all);
     if (st != ROSE_OK) rose_names_free(out);
     return st;
 }

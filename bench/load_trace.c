@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -69,60 +70,37 @@ static rose_status add_hash(reader *r, uint64_t h)
     return ROSE_OK;
 }
 
-/* Days from 1970-01-01 to a Gregorian date (Hinnant's days_from_civil). */
-static int64_t days_from_civil(int y, int m, int d)
-{
-    y -= m <= 2;
-    const int64_t era = (y >= 0 ? y : y - 399) / 400;
-    const int64_t yoe = y - era * 400;
-    const int64_t doy = (153 * (m + (m > 2 ? -3 : 9)) + 2) / 5 + d - 1;
-    return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
-}
-
-/* Reads n digits at *p as a number. Returns -1 if there are fewer digits. */
-static int digits(const char **p, int n)
-{
-    int v = 0;
-    for (int i = 0; i < n; i++, (*p)++) {
-        if (!isdigit((unsigned char)**p)) return -1;
-        v = v * 10 + (**p - '0');
-    }
-    return v;
-}
-
 /* Converts "2023-11-16 18:15:46.6805900" to seconds. A T in place of the space and a time zone at
  * the end are also accepted. */
 static bool parse_date(const char *s, double *out)
 {
-    static const char between[] = "--";
-    int part[3], clock[3];
-    const char *p = s;
-    for (int i = 0; i < 3; i++) {
-        part[i] = digits(&p, i == 0 ? 4 : 2);
-        if (part[i] < 0 || (i < 2 && *p++ != between[i])) return false;
+    static const char shape[] = "dddd-dd-dd dd:dd:dd"; /* d: a digit */
+    struct tm t = {0};
+    int second = 0;
+    for (size_t i = 0; shape[i] != '\0'; i++) {
+        if (shape[i] == 'd' ? !isdigit((unsigned char)s[i])
+                            : s[i] != shape[i] && (i != 10 || s[i] != 'T'))
+            return false;
     }
-    if (*p != ' ' && *p != 'T') return false;
-    p++;
-    for (int i = 0; i < 3; i++) {
-        clock[i] = digits(&p, 2);
-        if (clock[i] < 0 || (i < 2 && *p++ != ':')) return false;
-    }
-    if (part[1] < 1 || part[1] > 12 || part[2] < 1 || clock[0] > 23 || clock[1] > 59 ||
-        clock[2] > 60)
+    sscanf(s, "%4d-%2d-%2d%*c%2d:%2d:%2d", &t.tm_year, &t.tm_mon, &t.tm_mday, &t.tm_hour, &t.tm_min,
+           &second);
+    if (second > 60) return false;
+    t.tm_year -= 1900;
+    t.tm_mon--;
+    const struct tm given = t;
+    const double minute = (double)timegm(&t);
+    /* timegm changes a date that does not exist, such as February 30 */
+    if (t.tm_mon != given.tm_mon || t.tm_mday != given.tm_mday || t.tm_hour != given.tm_hour ||
+        t.tm_min != given.tm_min)
         return false;
-    const int64_t first = days_from_civil(part[0], part[1], 1),
-                  next = days_from_civil(part[0] + part[1] / 12, part[1] % 12 + 1, 1);
-    if (part[2] > next - first)
-        return false; /* a day that the month does not have, such as February 30 */
     double fraction = 0, place = 0.1;
+    const char *p = s + sizeof shape - 1;
     if (*p == '.') {
         for (p++; isdigit((unsigned char)*p); p++, place /= 10)
             fraction += place * (*p - '0');
     }
     if (*p != '\0' && *p != '+' && *p != 'Z') return false;
-    *out = (double)(days_from_civil(part[0], part[1], part[2]) * 86400 + clock[0] * 3600 +
-                    clock[1] * 60 + clock[2]) +
-           fraction;
+    *out = minute + second + fraction;
     return true;
 }
 
