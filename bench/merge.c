@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/offline_internal.h"
 #include "bench/online_internal.h"
 

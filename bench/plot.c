@@ -9,7 +9,6 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/proc.h"
 #include "bench/results.h"
 #include "bench/stats.h"
