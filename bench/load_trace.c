@@ -341,19 +341,16 @@ static bool json_follows(const reader *r)
  * file is no trace that we know. */
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
+    if (r->t->format == NULL ? line[0] == '{' : r->t->block_tokens != 0)
+        return read_json_row(r, line, len);
+    copy->len = 0;
+    if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL) return ROSE_E_NOMEM;
     if (r->t->format == NULL) {
-        if (line[0] == '{') return read_json_row(r, line, len);
-        copy->len = 0;
-        if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
-            return ROSE_E_NOMEM;
         if (read_header(r, copy->data)) return ROSE_OK;
         r->t->format = NULL;
         return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
     }
-    if (r->t->block_tokens != 0) return read_json_row(r, line, len);
     if (memchr(line, '\0', len) != NULL) return refuse(r, "a NUL byte");
-    copy->len = 0;
-    if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL) return ROSE_E_NOMEM;
     return read_csv_row(r, copy->data);
 }
 
