@@ -73,13 +73,8 @@ static rose_plot_backends collect(const rose_json *online, bool concurrency)
     return b;
 }
 
-static void print_value(FILE *gp, const rose_json *v)
-{
-    if (rose_json_is_number(v))
-        fprintf(gp, " %.9g", rose_json_number_value(v));
-    else
-        fputs(" nan", gp);
-}
+static const char *const percentiles[] = {"p50", "p90", "p99"};
+enum { N_PERCENTILES = 3 };
 
 typedef struct range {
     bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
@@ -124,9 +119,11 @@ static void write_points(FILE *gp, const latency *l, int metric, int k)
     for (i = 0; i < n; i++) {
         const rose_json *m = rose_json_get(p[i].row, metrics[metric].key);
         fprintf(gp, "%.9g", p[i].load);
-        print_value(gp, rose_json_get(m, "p50"));
-        print_value(gp, rose_json_get(m, "p90"));
-        print_value(gp, rose_json_get(m, "p99"));
+        for (int q = 0; q < N_PERCENTILES; q++) {
+            const rose_json *v = rose_json_get(m, percentiles[q]);
+            const bool known = rose_json_is_number(v);
+            fprintf(gp, " %.9g", known ? rose_json_number_value(v) : (double)NAN);
+        }
         fputc('\n', gp);
     }
     fputs("EOD\n", gp);
@@ -170,15 +167,14 @@ static void write_xtics(FILE *gp, const rose_json *online, axis x)
 static range range_of(const rose_json *online, bool concurrency, const struct metric *m)
 {
     enum { WIDE = 50 };
-    static const char *const drawn[] = {"p50", "p90", "p99"};
     double least = HUGE_VAL, most = 0;
     range r = {0};
     size_t i;
     const rose_json *row;
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         if (!is_point(row, concurrency)) continue;
-        for (int k = 0; k < 3; k++) {
-            const rose_json *v = rose_json_get(rose_json_get(row, m->key), drawn[k]);
+        for (int k = 0; k < N_PERCENTILES; k++) {
+            const rose_json *v = rose_json_get(rose_json_get(row, m->key), percentiles[k]);
             if (!rose_json_is_number(v)) continue;
             r.any |= k == 1;
             least = fmin(least, rose_json_number_value(v));
