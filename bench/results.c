@@ -287,9 +287,10 @@ static rose_status add(rose_names *l, const char *name, rose_err *err)
 
 rose_status rose_folder_list(rose_names *out, const char *dir, const char *end, rose_err *err)
 {
-    rose_status st = ROSE_OK;
     struct dirent **all = NULL;
     const int n = scandir(dir, &all, NULL, alphasort);
+    rose_status st = ROSE_OK;
+    if (n < 0 && errno == ENOMEM) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     *out = (rose_names){0};
     for (int i = 0; i < n; i++) {
         const char *name = all[i]->d_name;
