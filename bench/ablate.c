@@ -405,7 +405,7 @@ int rose_bench_ablate(int argc, char **argv)
     };
     size_t n = 12;
     n += rose_request_flags_rows(&o.req, opts + n);
-    n += rose_server_flags_own_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, true, opts + n);
     const char *model;
     const int rc =
         rose_opts_parse_one("roseinfer bench ablate MODEL [options]",

@@ -7,21 +7,12 @@
 
 static const char *entity(char c)
 {
-    switch (c) {
-    case '&':
-        return "&amp;";
-    case '<':
-        return "&lt;";
-    case '>':
-        return "&gt;";
-    case '"':
-        return "&quot;";
-    case '\'':
-        return "&#39;";
-    default:
-        if ((unsigned char)c == 0x7f) return "\xef\xbf\xbd";
-        return (unsigned char)c < 0x20 && c != '\n' && c != '\t' ? "\xef\xbf\xbd" : NULL;
-    }
+    static const char *const known[128] = {
+        ['&'] = "&amp;",  ['<'] = "&lt;",   ['>'] = "&gt;",
+        ['"'] = "&quot;", ['\''] = "&#39;", [0x7f] = "\xef\xbf\xbd"};
+    const unsigned char u = (unsigned char)c;
+    if (u < 0x20) return c == '\n' || c == '\t' ? NULL : "\xef\xbf\xbd";
+    return u < 128 ? known[u] : NULL;
 }
 
 void rose_html_text(rose_html *h, const char *text)

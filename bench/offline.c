@@ -21,9 +21,6 @@
 
 enum { MAX_LEN = 1 << 20 };
 
-static const char *const drivers[ROSE_OFFLINE_DRIVERS] = {"vllm", "sglang", "trtllm",
-                                                          "transformers", "llama"};
-
 static rose_status parse_one(const char *part, rose_offline_backend *b, rose_err *err)
 {
     uint32_t n;
@@ -35,7 +32,7 @@ static rose_status parse_one(const char *part, rose_offline_backend *b, rose_err
         return rose_server_label(b->label, part, name, strlen(name), err);
     }
     for (int i = 0; i < ROSE_OFFLINE_DRIVERS; i++) {
-        if (strcmp(part, drivers[i]) != 0) continue;
+        if (strcmp(part, rose_offline_drivers[i]) != 0) continue;
         b->kind = ROSE_OFFLINE_SCRIPT;
         b->driver = i;
         return ROSE_OK;
@@ -187,24 +184,10 @@ static rose_status run_in_process(rose_offline *r, rose_offline_result *out, ros
 static rose_status run_one(rose_offline *r, const rose_offline_backend *b, rose_offline_result *out,
                            rose_err *err)
 {
-    const rose_offline_opts *o = r->o;
     snprintf(out->label, sizeof out->label, "%s", b->label);
     if (b->kind == ROSE_OFFLINE_IN_PROCESS) return run_in_process(r, out, err);
-    if (b->kind == ROSE_OFFLINE_SERVER)
-        return rose_offline_server(&r->work, &b->server, &o->server, r->model_dir, o->warmup,
-                                   o->repeats, out, err);
-    const bool llama = strcmp(drivers[b->driver], "llama") == 0;
-    const rose_offline_driver d = {
-        .name = drivers[b->driver],
-        .python = o->python[b->driver],
-        .args = o->args[b->driver],
-        .dir = o->drivers,
-        .model = llama && o->llama_model != NULL ? o->llama_model : r->model_dir,
-        .log_dir = r->dir[0] != '\0' ? r->dir : NULL,
-        .timeout_s = o->timeout_s,
-        .max_batch_size = o->server.engine.opts.backend.max_seqs,
-    };
-    return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
+    if (b->kind == ROSE_OFFLINE_SERVER) return rose_offline_server(r, b, out, err);
+    return rose_offline_script(r, b, out, err);
 }
 
 static void print_result(const rose_offline_result *res, const rose_json *row)

@@ -87,26 +87,6 @@ rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_w
 /* Threads, data type, sizes and memory of the engine. */
 rose_json *rose_offline_engine_json(const rose_offline_engine *e);
 
-/* ---- other backends: they fill r->runs and r->extra ---- */
-
-/* Runs the workload on a server: our own (spec->driver 0), which it starts with the engine
- * options in sf, or one at a URL. */
-rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
-                                uint32_t repeats, rose_offline_result *r, rose_err *err);
-
-/* A script of tools/drivers, run by its own interpreter. */
-typedef struct rose_offline_driver {
-    const char *name, *python, *args; /* args: further arguments, or NULL */
-    const char *dir;                  /* folder of the scripts; NULL: found next to this program */
-    const char *model;                /* the model that the script opens */
-    const char *log_dir;              /* NULL: no log is kept */
-    uint32_t timeout_s, max_batch_size;
-} rose_offline_driver;
-rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_driver *d,
-                                uint32_t warmup, uint32_t repeats, rose_offline_result *r,
-                                rose_err *err);
-
 /* ---- the whole benchmark ---- */
 
 enum { ROSE_OFFLINE_DRIVERS = 5 };
@@ -124,7 +104,7 @@ typedef struct rose_offline_opts {
 
 typedef struct rose_offline_backend {
     enum { ROSE_OFFLINE_IN_PROCESS, ROSE_OFFLINE_SERVER, ROSE_OFFLINE_SCRIPT } kind;
-    int driver; /* only of a script */
+    int driver; /* only of a script: its place in rose_offline_drivers */
     rose_server_spec server;
     char label[64];
 } rose_offline_backend;
@@ -140,6 +120,18 @@ typedef struct rose_offline {
     char dir[4096];  /* "" = the JSON goes to standard output */
     rose_json *root; /* owned */
 } rose_offline;
+
+/* ---- other backends: they fill out->runs and out->extra ---- */
+
+/* Runs the workload on a server: our own (driver 0), which it starts with the engine options of
+ * r->o->server, or one at a URL. */
+rose_status rose_offline_server(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err);
+
+/* Runs the workload through a script of tools/drivers, by the script's own interpreter. */
+extern const char *const rose_offline_drivers[ROSE_OFFLINE_DRIVERS];
+rose_status rose_offline_script(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err);
 
 /* ---- the profile stage (offline_profile.c) ---- */
 

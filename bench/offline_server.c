@@ -65,28 +65,30 @@ static rose_status run_once(const rose_offline_work *w, const rose_server *serve
     return st;
 }
 
-rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
-                                uint32_t repeats, rose_offline_result *r, rose_err *err)
+rose_status rose_offline_server(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err)
 {
+    const rose_offline_work *w = &r->work;
+    const uint32_t repeats = r->o->repeats;
     rose_server server = {0};
     rose_offline_run ignored;
     rose_fds_raise(UINT32_MAX); /* each prompt needs a connection of its own */
-    rose_status st = rose_server_start(&server, spec, sf, model_dir, NULL, NULL, err);
-    if (st == ROSE_OK && (r->runs = calloc(repeats, sizeof *r->runs)) == NULL)
+    rose_status st =
+        rose_server_start(&server, &b->server, &r->o->server, r->model_dir, NULL, NULL, err);
+    if (st == ROSE_OK && (out->runs = calloc(repeats, sizeof *out->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
-        r->extra = rose_json_pack("{s:o, s:s, s:f}", "cmd",
-                                  rose_results_stringn(server.command.data, server.command.len),
-                                  "version", server.version, "server_ready_s", server.ready_s);
-    for (uint32_t i = 0; i < warmup && st == ROSE_OK; i++)
+        out->extra = rose_json_pack("{s:o, s:s, s:f}", "cmd",
+                                    rose_results_stringn(server.command.data, server.command.len),
+                                    "version", server.version, "server_ready_s", server.ready_s);
+    for (uint32_t i = 0; i < r->o->warmup && st == ROSE_OK; i++)
         st = run_once(w, &server, rose_offline_seed(w, true, i), "warm-up", &ignored, err);
     for (uint32_t i = 0; i < repeats && st == ROSE_OK; i++) {
-        st = run_once(w, &server, rose_offline_seed(w, false, i), "measure", &r->runs[i], err);
-        if (st == ROSE_OK) r->n_runs++;
+        st = run_once(w, &server, rose_offline_seed(w, false, i), "measure", &out->runs[i], err);
+        if (st == ROSE_OK) out->n_runs++;
     }
-    r->ready_s = server.ready_s;
-    if (server.proc.pid != 0) r->resident_peak_bytes = rose_watch_peak_bytes(server.proc.pid);
+    out->ready_s = server.ready_s;
+    if (server.proc.pid != 0) out->resident_peak_bytes = rose_watch_peak_bytes(server.proc.pid);
     rose_server_stop(&server);
     return st;
 }

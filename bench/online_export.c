@@ -35,31 +35,27 @@ static rose_json *gaps(const rose_reply *r)
 
 static void add_requests(rose_json *o, const rose_run *run)
 {
-    rose_json *in = rose_json_array(), *out = rose_json_array(), *ttfts = rose_json_array(),
-              *itls = rose_json_array(), *latencies = rose_json_array(),
-              *starts = rose_json_array(), *queue = rose_json_array(), *errors = rose_json_array();
+    static const char *const keys[] = {"input_lens", "output_lens", "ttfts",       "itls",
+                                       "latencies",  "start_times", "queue_times", "errors"};
+    enum { N = sizeof keys / sizeof *keys };
+    for (int k = 0; k < N; k++)
+        rose_json_set_new(o, keys[k], rose_json_array());
     for (uint32_t i = 0; i < run->n; i++) {
         const rose_reply *r = &run->replies[i];
         const bool ok = success(r);
-        rose_json_append_new(in, rose_json_integer(run->trace->rows[i].n_in));
-        rose_json_append_new(out, rose_json_integer(ok ? r->n_tokens : 0));
-        rose_json_append_new(ttfts, rose_json_real(ok ? seconds(r->start_ns, r->first_ns) : 0));
-        rose_json_append_new(itls, gaps(r));
-        rose_json_append_new(latencies, rose_json_real(ok ? seconds(r->start_ns, r->last_ns) : 0));
-        rose_json_append_new(starts, rose_json_real((double)r->start_ns * 1e-9));
-        rose_json_append_new(queue, r->has_times && r->times.queue_wait >= 0
-                                        ? rose_json_real(r->times.queue_wait * 1e-3)
-                                        : rose_json_null());
-        rose_json_append_new(errors, rose_json_string(r->error));
+        rose_json *const values[N] = {rose_json_integer(run->trace->rows[i].n_in),
+                                      rose_json_integer(ok ? r->n_tokens : 0),
+                                      rose_json_real(ok ? seconds(r->start_ns, r->first_ns) : 0),
+                                      gaps(r),
+                                      rose_json_real(ok ? seconds(r->start_ns, r->last_ns) : 0),
+                                      rose_json_real((double)r->start_ns * 1e-9),
+                                      r->has_times && r->times.queue_wait >= 0
+                                          ? rose_json_real(r->times.queue_wait * 1e-3)
+                                          : rose_json_null(),
+                                      rose_json_string(r->error)};
+        for (int k = 0; k < N; k++)
+            rose_json_append_new(rose_json_get(o, keys[k]), values[k]);
     }
-    rose_json_set_new(o, "input_lens", in);
-    rose_json_set_new(o, "output_lens", out);
-    rose_json_set_new(o, "ttfts", ttfts);
-    rose_json_set_new(o, "itls", itls);
-    rose_json_set_new(o, "latencies", latencies);
-    rose_json_set_new(o, "start_times", starts);
-    rose_json_set_new(o, "queue_times", queue);
-    rose_json_set_new(o, "errors", errors);
 }
 
 static void add_summary(rose_json *o, const char *name, const rose_summary *s)

@@ -124,7 +124,7 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
     opts_init(o);
     size_t n = own_rows(o, opts);
     n += rose_request_flags_rows(&o->req, opts + n);
-    n += rose_server_flags_rows(&o->server, opts + n);
+    n += rose_server_flags_rows(&o->server, false, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer bench online MODEL [options]",
         .about = "Latency under load: replays a trace against one server, or several in turn, and "

@@ -9,19 +9,11 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/proc.h"
 #include "bench/results.h"
 #include "bench/stats.h"
 
 enum { MAX_PATH = 4096 };
-
-const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS] = {
-    {"ttft_ms", "ttft_s", "TTFT", "ttft"},
-    {"tpot_ms", "tpot_s", "TPOT", "tpot"},
-    {"itl_ms", NULL, "ITL", "itl"},
-    {"e2e_ms", "e2e_s", "E2E", "e2e"},
-};
 
 void rose_plot_label(const rose_json *v, char *out, size_t cap)
 {

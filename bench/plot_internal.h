@@ -9,12 +9,7 @@
 #include "base/json.h"
 #include "base/status.h"
 
-enum { ROSE_PLOT_MAX_BACKENDS = 16, ROSE_PLOT_N_METRICS = 4 };
-
-typedef struct rose_plot_metric {
-    const char *key, *request_key, *title, *file; /* "ttft_ms", "ttft_s", "TTFT", "ttft" */
-} rose_plot_metric;
-extern const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS];
+enum { ROSE_PLOT_MAX_BACKENDS = 16 };
 
 /* Writes the text of a JSON string with every character replaced that is unsafe in a gnuplot
  * literal or in a file name. */

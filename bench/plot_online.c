@@ -7,6 +7,17 @@
 #include "bench/plot_internal.h"
 #include "bench/stats.h"
 
+enum { N_METRICS = 4 };
+
+static const struct metric {
+    const char *key, *request_key, *title, *file;
+} metrics[N_METRICS] = {
+    {"ttft_ms", "ttft_s", "TTFT", "ttft"},
+    {"tpot_ms", "tpot_s", "TPOT", "tpot"},
+    {"itl_ms", NULL, "ITL", "itl"},
+    {"e2e_ms", "e2e_s", "E2E", "e2e"},
+};
+
 static bool is_point(const rose_json *row, bool concurrency)
 {
     const int64_t c = rose_json_int(rose_json_get(row, "concurrency"));
@@ -62,13 +73,23 @@ static rose_plot_backends collect(const rose_json *online, bool concurrency)
     return b;
 }
 
-static void print_value(FILE *gp, const rose_json *v)
-{
-    if (rose_json_is_number(v))
-        fprintf(gp, " %.9g", rose_json_number_value(v));
-    else
-        fputs(" nan", gp);
-}
+static const char *const percentiles[] = {"p50", "p90", "p99"};
+enum { N_PERCENTILES = 3 };
+
+typedef struct range {
+    bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
+    bool wide; /* the values of this metric differ so much that a linear axis would show only the
+                * largest */
+} range;
+
+/* What the pictures of latency over one kind of load need. */
+typedef struct latency {
+    const rose_json *online;
+    axis x;
+    rose_plot_backends b;
+    range r[N_METRICS];
+    const char *prefix; /* of the names of the gnuplot blocks */
+} latency;
 
 typedef struct point {
     double load;
@@ -81,26 +102,28 @@ static int by_load(const void *a, const void *b)
     return (x->load > y->load) - (x->load < y->load);
 }
 
-/* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
-static void write_points(FILE *gp, const rose_json *online, axis x, const rose_plot_backends *b,
-                         int k, const char *metric, const char *block)
+/* Writes the gnuplot block of a metric and backend k with rows: load p50 p90 p99, in ascending
+ * order of load. */
+static void write_points(FILE *gp, const latency *l, int metric, int k)
 {
-    const rose_json *list = rose_json_get(online, "summaries"), *row;
+    const rose_json *list = rose_json_get(l->online, "summaries"), *row;
     size_t i, n = 0;
     point *p = calloc(rose_json_count(list) + 1, sizeof *p);
-    fprintf(gp, "$%s_%d << EOD\n", block, k);
+    fprintf(gp, "$%s%s_%d << EOD\n", l->prefix, metrics[metric].file, k);
     rose_json_each_item (list, i, row) {
-        if (p != NULL && is_point(row, x == REQUESTS) &&
-            rose_json_equal(rose_json_get(row, "backend"), b->key[k]))
-            p[n++] = (point){x_of(row, x), row};
+        if (p != NULL && is_point(row, l->x == REQUESTS) &&
+            rose_json_equal(rose_json_get(row, "backend"), l->b.key[k]))
+            p[n++] = (point){x_of(row, l->x), row};
     }
     if (p != NULL) qsort(p, n, sizeof *p, by_load);
     for (i = 0; i < n; i++) {
-        const rose_json *m = rose_json_get(p[i].row, metric);
+        const rose_json *m = rose_json_get(p[i].row, metrics[metric].key);
         fprintf(gp, "%.9g", p[i].load);
-        print_value(gp, rose_json_get(m, "p50"));
-        print_value(gp, rose_json_get(m, "p90"));
-        print_value(gp, rose_json_get(m, "p99"));
+        for (int q = 0; q < N_PERCENTILES; q++) {
+            const rose_json *v = rose_json_get(m, percentiles[q]);
+            const bool known = rose_json_is_number(v);
+            fprintf(gp, " %.9g", known ? rose_json_number_value(v) : (double)NAN);
+        }
         fputc('\n', gp);
     }
     fputs("EOD\n", gp);
@@ -141,24 +164,17 @@ static void write_xtics(FILE *gp, const rose_json *online, axis x)
     rose_samples_free(&s);
 }
 
-typedef struct range {
-    bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
-    bool wide; /* the values of this metric differ so much that a linear axis would show only the
-                * largest */
-} range;
-
-static range range_of(const rose_json *online, bool concurrency, const rose_plot_metric *m)
+static range range_of(const rose_json *online, bool concurrency, const struct metric *m)
 {
     enum { WIDE = 50 };
-    static const char *const drawn[] = {"p50", "p90", "p99"};
     double least = HUGE_VAL, most = 0;
     range r = {0};
     size_t i;
     const rose_json *row;
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         if (!is_point(row, concurrency)) continue;
-        for (int k = 0; k < 3; k++) {
-            const rose_json *v = rose_json_get(rose_json_get(row, m->key), drawn[k]);
+        for (int k = 0; k < N_PERCENTILES; k++) {
+            const rose_json *v = rose_json_get(rose_json_get(row, m->key), percentiles[k]);
             if (!rose_json_is_number(v)) continue;
             r.any |= k == 1;
             least = fmin(least, rose_json_number_value(v));
@@ -179,23 +195,14 @@ static void write_nothing(FILE *gp, const char *title)
         title);
 }
 
-/* What the pictures of latency over one kind of load need. */
-typedef struct latency {
-    const rose_json *online;
-    axis x;
-    rose_plot_backends b;
-    range r[ROSE_PLOT_N_METRICS];
-    const char *prefix; /* of the names of the gnuplot blocks */
-} latency;
-
 /* Draws the curves of all backends for one metric. which: 0 draws the band, the line and the
  * hollow points; 90 or 99 draws only that percentile. */
-static void write_plot(FILE *gp, const latency *l, int metric, int which, const char *legend)
+static void write_plot(FILE *gp, const latency *l, int i, int which, const char *legend)
 {
-    const rose_plot_metric *m = &rose_plot_metrics[metric];
+    const struct metric *m = &metrics[i];
     const rose_plot_backends *b = &l->b;
     const char *prefix = l->prefix;
-    const bool wide = l->r[metric].wide;
+    const bool wide = l->r[i].wide;
     fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title \"%s%s\"\n%s\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
@@ -295,11 +302,11 @@ static void write_overview(FILE *gp, const latency *l, const char *name, int whi
 {
     write_panels_start(gp, &l->b, name, title);
     write_axis(gp, l);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+    for (int i = 0; i < N_METRICS; i++) {
         if (l->r[i].any)
             write_plot(gp, l, i, which, "");
         else
-            write_nothing(gp, rose_plot_metrics[i].title);
+            write_nothing(gp, metrics[i].title);
         if (i == 0) write_key_end(gp, &l->b);
     }
     fputs("unset multiplot\n", gp);
@@ -346,12 +353,10 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
     const char *name = concurrency ? "online_concurrency" : "online";
     if (l.b.n == 0) return false;
     rose_plot_place(online, place);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        l.r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
-        char block[16];
-        snprintf(block, sizeof block, "%s%s", l.prefix, rose_plot_metrics[i].file);
+    for (int i = 0; i < N_METRICS; i++) {
+        l.r[i] = range_of(online, concurrency, &metrics[i]);
         for (int k = 0; k < l.b.n; k++)
-            write_points(gp, online, l.x, &l.b, k, rose_plot_metrics[i].key, block);
+            write_points(gp, &l, i, k);
     }
     for (int i = 0; i < 3; i++) {
         snprintf(file, sizeof file, "%s_%s", name, overviews[i].file);
@@ -359,9 +364,9 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
         write_overview(gp, &l, file, overviews[i].which, title);
     }
     snprintf(title, sizeof title, ": p90 line, p50 to p90 band, hollow p99\\n%s", place);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+    for (int i = 0; i < N_METRICS; i++) {
         if (!l.r[i].any) continue;
-        snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
+        snprintf(file, sizeof file, "%s_%s_ms", name, metrics[i].file);
         rose_plot_begin(gp, file, 760, 520);
         write_axis(gp, &l);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
@@ -374,7 +379,7 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
 /* ---- distributions ---- */
 
 /* Collects the values of one metric over the requests of a run, in ms, sorted. */
-static void collect_values(const rose_json *run, const rose_plot_metric *m, rose_samples *s)
+static void collect_values(const rose_json *run, const struct metric *m, rose_samples *s)
 {
     size_t i;
     const rose_json *r;
@@ -416,14 +421,14 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
                            bool concurrency, const rose_plot_backends *b)
 {
     char name[80], at[64], place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 100];
-    bool any[ROSE_PLOT_N_METRICS] = {false};
+    bool any[N_METRICS] = {false};
     const double load = load_of(like, concurrency);
     const double rate = rose_json_number_value(rose_json_get(like, "offered_rps"));
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+    for (int i = 0; i < N_METRICS; i++) {
         for (int k = 0; k < b->n; k++) {
             rose_samples s = {0};
             const rose_json *run = find_run(online, b->key[k], like);
-            if (run != NULL) collect_values(run, &rose_plot_metrics[i], &s);
+            if (run != NULL) collect_values(run, &metrics[i], &s);
             fprintf(gp, "$cdf%d_%d << EOD\n", i, k);
             any[i] |= s.n > 0;
             if (s.n == 0) fputs("nan nan\n", gp);
@@ -444,14 +449,14 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
     snprintf(title, sizeof title, "Distribution at %s\\n%s", at, place);
     write_panels_start(gp, b, name, title);
     fputs("set yrange [0:1]\n", gp);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        const char *metric = rose_plot_metrics[i].title;
-        fprintf(gp, "set xlabel '%s (ms)'\nset xrange [0:%s]\n", metric, any[i] ? "*" : "1");
+    for (int i = 0; i < N_METRICS; i++) {
+        const char *heading = metrics[i].title;
+        fprintf(gp, "set xlabel '%s (ms)'\nset xrange [0:%s]\n", heading, any[i] ? "*" : "1");
         if (!any[i]) {
-            write_nothing(gp, metric);
+            write_nothing(gp, heading);
             continue;
         }
-        fprintf(gp, "set ylabel 'share of all'\nset title '%s'\nplot ", metric);
+        fprintf(gp, "set ylabel 'share of all'\nset title '%s'\nplot ", heading);
         for (int k = 0; k < b->n; k++)
             fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d", k > 0 ? ", " : "", i, k, k + 1);
         fputc('\n', gp);

@@ -11,7 +11,6 @@
 #include "base/opts.h"
 #include "base/version.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/plot_internal.h"
 #include "bench/report_internal.h"
 #include "bench/results.h"

@@ -50,8 +50,9 @@ void rose_server_flags_init(rose_server_flags *f)
     rose_engine_flags_init(&f->engine);
 }
 
-static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
+size_t rose_server_flags_rows(rose_server_flags *f, bool ours, rose_opt *rows)
 {
+    const int n_drivers = ours ? DRIVER_ROSEINFER + 1 : ROSE_N_DRIVERS;
     size_t n = 0;
     rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
     for (int i = 0; i < n_drivers; i++) {
@@ -61,7 +62,7 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
             (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
                                       "more arguments for it, as one quoted word", .unset = "none");
     }
-    if (n_drivers > DRIVER_LLAMA)
+    if (!ours)
         rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
                                               "the GGUF file for llama.cpp", .unset = "MODEL");
     rows[n++] =
@@ -73,16 +74,6 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
     if (rows[n].kind == ROSE_OPT_HEADING)
         rows[n].name = "Engine of our server, as in serve (other servers: --NAME-args)";
     return n + n_engine;
-}
-
-size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
-{
-    return flags_rows(f, ROSE_N_DRIVERS, rows);
-}
-
-size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows)
-{
-    return flags_rows(f, DRIVER_ROSEINFER + 1, rows);
 }
 
 rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err)
