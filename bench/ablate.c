@@ -11,12 +11,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "bench/bench.h"
-#include "bench/engine_args.h"
 #include "bench/results.h"
 #include "bench/server.h"
-#include "bench/stop.h"
 #include "bench/switches.h"
-#include "bench/verdict.h"
 #include "bench/workload.h"
 
 typedef struct ablate_opts {
@@ -116,21 +113,10 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
 {
     const rose_request_flags *f = &a->o->req;
     char path[] = "/tmp/rose-ablate-XXXXXX", log[] = "/tmp/rose-ablate-XXXXXX";
-    char n[16], in[16], n_out[16], sampling[160], why[256];
-    char *argv[ROSE_PROC_MAX_ARGS + 1] = {(char *)(uintptr_t)rose_self_path(),
-                                          (char[]){"offline"},
-                                          (char *)(uintptr_t)a->model_dir,
-                                          (char[]){"--repeats"},
-                                          (char[]){"1"},
-                                          (char[]){"--num-prompts"},
-                                          n,
-                                          (char[]){"--input-len"},
-                                          in,
-                                          (char[]){"--output-len"},
-                                          n_out};
-    uint32_t n_args = 0;
-    while (argv[n_args] != NULL)
-        n_args++;
+    char fixed[320], why[256];
+    char *argv[ROSE_PROC_MAX_ARGS + 1] = {(char *)(uintptr_t)rose_self_path(), (char[]){"offline"},
+                                          (char *)(uintptr_t)a->model_dir};
+    uint32_t n_args = 3;
     rose_buf words = {0}, more = {0};
     rose_proc p = {0};
     rose_buf text = {0};
@@ -142,13 +128,12 @@ static rose_status measure_offline(ablation *a, const char *flag, double *out, r
         st = rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
         goto done;
     }
-    snprintf(n, sizeof n, "%u", a->o->offline_prompts);
-    snprintf(in, sizeof in, "%u", a->o->input_len);
-    snprintf(n_out, sizeof n_out, "%u", a->o->output_len);
-    snprintf(sampling, sizeof sampling,
-             "--temperature %.9g --top-p %.9g --top-k %" PRIu32 " --seed %" PRIu64,
-             (double)f->temperature, (double)f->top_p, f->top_k, f->seed);
-    st = rose_args_split(sampling, &words, argv, &n_args, err);
+    snprintf(fixed, sizeof fixed,
+             "--repeats 1 --num-prompts %" PRIu32 " --input-len %" PRIu32 " --output-len %" PRIu32
+             " --temperature %.9g --top-p %.9g --top-k %" PRIu32 " --seed %" PRIu64,
+             a->o->offline_prompts, a->o->input_len, a->o->output_len, (double)f->temperature,
+             (double)f->top_p, f->top_k, f->seed);
+    st = rose_args_split(fixed, &words, argv, &n_args, err);
     if (st == ROSE_OK) st = rose_args_split(flag, &more, argv, &n_args, err);
     argv[n_args] = NULL;
     if (st == ROSE_OK) st = rose_proc_start(&p, argv, path, log, NULL, 0, err);
@@ -420,7 +405,7 @@ int rose_bench_ablate(int argc, char **argv)
     };
     size_t n = 12;
     n += rose_request_flags_rows(&o.req, opts + n);
-    n += rose_server_flags_own_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, true, opts + n);
     const char *model;
     const int rc =
         rose_opts_parse_one("roseinfer bench ablate MODEL [options]",

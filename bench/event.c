@@ -1,6 +1,6 @@
-/* bench/event.c - see event.h. It takes one pass and no memory. It may refuse good JSON, but it
+/* bench/event.c - see reply.h. It takes one pass and no memory. It may refuse good JSON, but it
  * never accepts bad JSON: whatever it does not know goes to the full parser. */
-#include "bench/event.h"
+#include "bench/reply.h"
 
 #include <string.h>
 

@@ -1,49 +1,18 @@
-/* bench/html.c - see html.h. */
-#include "bench/html.h"
+/* bench/html.c - see report_internal.h. */
+#include "bench/report_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
 
-void rose_html_raw(rose_html *h, const char *fmt, ...)
-{
-    va_list ap;
-    char text[1024];
-    va_start(ap, fmt);
-    const int n = vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (h->st == ROSE_OK &&
-        n >= (int)sizeof text) { /* encode the bytes a second time, now into the page itself */
-        h->st = rose_buf_reserve(&h->out, (size_t)n + 1);
-        if (h->st != ROSE_OK) return;
-        va_start(ap, fmt);
-        vsnprintf(h->out.data + h->out.len, (size_t)n + 1, fmt, ap);
-        va_end(ap);
-        h->out.len += (size_t)n;
-    } else if (h->st == ROSE_OK && n > 0) {
-        h->st = rose_buf_add(&h->out, text, (size_t)n);
-    }
-}
-
 static const char *entity(char c)
 {
-    switch (c) {
-    case '&':
-        return "&amp;";
-    case '<':
-        return "&lt;";
-    case '>':
-        return "&gt;";
-    case '"':
-        return "&quot;";
-    case '\'':
-        return "&#39;";
-    default:
-        if ((unsigned char)c == 0x7f) return "\xef\xbf\xbd";
-        return (unsigned char)c < 0x20 && c != '\n' && c != '\t' ? "\xef\xbf\xbd" : NULL;
-    }
+    static const char *const known[128] = {
+        ['&'] = "&amp;",  ['<'] = "&lt;",   ['>'] = "&gt;",
+        ['"'] = "&quot;", ['\''] = "&#39;", [0x7f] = "\xef\xbf\xbd"};
+    const unsigned char u = (unsigned char)c;
+    if (u < 0x20) return c == '\n' || c == '\t' ? NULL : "\xef\xbf\xbd";
+    return u < 128 ? known[u] : NULL;
 }
 
 void rose_html_text(rose_html *h, const char *text)

@@ -21,9 +21,10 @@ enum { WIDTH = 768, N_LAYERS = 12, VOCAB = 50304 };
 enum { CPU_REST_MS = 2 }; /* oneDNN's threads spin for a while after a pass */
 
 typedef struct options {
-    const char *device, *dtype, *library, *isa, *kernel, *matrix, *row_list, *model, *load_format;
+    rose_kernel_opts kernel; /* of the device */
+    const char *device, *dtype, *matrix, *row_list, *model, *load_format;
     rose_arch arch; /* of the model, if there is one */
-    uint32_t repeats, rest_ms, max_rows, threads, width, vocab;
+    uint32_t repeats, max_rows, width, vocab;
     bool json;
     uint32_t rows[MAX_POINTS], n_rows; /* the numbers of row_list that are at most max_rows */
 } options;
@@ -89,12 +90,13 @@ static int parse(int argc, char **argv, options *o)
         ROSE_ROW_CHOICE("dtype", &o->dtype, "auto|float16|bfloat16|float32",
                         "data type of weights and activations (auto: float16 on cuda, bfloat16 on "
                         "cpu); sums are fp32"),
-        ROSE_ROW_CHOICE("isa", &o->isa, "auto|scalar|avx2|avx512|avx512-bf16|amx",
+        ROSE_ROW_CHOICE("isa", &o->kernel.isa, "auto|scalar|avx2|avx512|avx512-bf16|amx",
                         "cpu: instruction-set level of our kernels"),
-        ROSE_ROW_U32("threads", &o->threads, "N", 0, ROSE_MAX_CPUS,
+        ROSE_ROW_U32("threads", &o->kernel.n_threads, "N", 0, ROSE_MAX_CPUS,
                      "cpu: threads of our kernels and of oneDNN", .unset = "one per CPU"),
-        ROSE_ROW_STRING("library", &o->library, "PATH", "path of libcublasLt.so or libdnnl.so.2"),
-        ROSE_ROW_STRING("kernel", &o->kernel, "NAME",
+        ROSE_ROW_STRING("library", &o->kernel.library, "PATH",
+                        "path of libcublasLt.so or libdnnl.so.2"),
+        ROSE_ROW_STRING("kernel", &o->kernel.kernel, "NAME",
                         "cuda: one of our kernels (tiles-64x64 and more: docs/BENCH.md)",
                         .unset = "the best for each shape"),
         ROSE_ROW_CHOICE("matrix", &o->matrix, "all|qkv|proj|fc1|fc2|head", "which of them"),
@@ -112,7 +114,7 @@ static int parse(int argc, char **argv, options *o)
                      "at most 2048)"),
         ROSE_ROW_U32("repeats", &o->repeats, "N", 1, MAX_REPEATS,
                      "runs of each side, in turn; the medians are reported"),
-        ROSE_ROW_U32("rest-ms", &o->rest_ms, "N", 0, 10000,
+        ROSE_ROW_U32("rest-ms", &o->kernel.rest_ms, "N", 0, 10000,
                      "idle time before each run, since a GPU at its power limit slows down (cpu: "
                      "at least 2)"),
         ROSE_ROW_FLAG("json", &o->json, "one JSON object on standard output"),
@@ -243,22 +245,22 @@ static void print_floor(const options *o, const rose_machine *m, double own_us, 
                N_LAYERS, (double)bytes * 1e-6, own_us * 1e-3, floor_us * 1e-3, own_us / floor_us);
 }
 
-static void print_head(const rose_kernel_bench *b, const options *o, const char *dtype,
-                       const rose_machine *m)
+static void print_head(const rose_kernel_bench *b, const options *o, const rose_machine *m)
 {
+    const char *dtype = rose_compute_name(o->kernel.dtype);
     if (o->json) {
         char *machine = NULL;
         rose_json *j = m->n_threads > 0 ? rose_machine_json(m) : NULL;
         if (j != NULL) machine = rose_json_dumps(j, ROSE_JSON_REAL_PRECISION(6));
         printf("{\"bench\": \"kernels\", \"about\": \"%s\", \"dtype\": \"%s\", "
                "\"repeats\": %u, \"rest_ms\": %u, \"machine\": %s,\n\"products\": [",
-               b->about, dtype, o->repeats, o->rest_ms, machine != NULL ? machine : "null");
+               b->about, dtype, o->repeats, o->kernel.rest_ms, machine != NULL ? machine : "null");
         free(machine);
         rose_json_decref(j);
         return;
     }
     printf("%s; roseinfer in %s", b->about, dtype);
-    if (o->rest_ms > 0) printf("; %u ms of rest before each run", o->rest_ms);
+    if (o->kernel.rest_ms > 0) printf("; %u ms of rest before each run", o->kernel.rest_ms);
     puts("");
     if (m->n_threads > 0) rose_machine_print(stdout, m);
     printf("%-32s %12s %13s  %5s  %s%s\n", "", "roseinfer", b->library, "ratio", "TFLOP/s",
@@ -266,14 +268,14 @@ static void print_head(const rose_kernel_bench *b, const options *o, const char 
 }
 
 /* m describes the CPU; all zero for a GPU. */
-static rose_status run(rose_kernel_bench *b, const options *o, rose_compute dtype,
-                       const rose_machine *machine, rose_err *err)
+static rose_status run(rose_kernel_bench *b, const options *o, const rose_machine *machine,
+                       rose_err *err)
 {
     rose_status st = ROSE_OK;
     double row_us = 0;
     uint64_t row_bytes = 0;
     uint32_t printed = 0;
-    print_head(b, o, rose_compute_name(dtype), machine);
+    print_head(b, o, machine);
     for (int i = 0; i < N_MATRICES; i++)
         for (uint32_t j = 0; j < o->n_rows && chosen(o, &g_matrices[i]) && st == ROSE_OK; j++) {
             const matrix *m = &g_matrices[i];
@@ -285,7 +287,7 @@ static rose_status run(rose_kernel_bench *b, const options *o, rose_compute dtyp
             print_one(o, m->name, &s, &t, printed++ == 0);
             if (o->rows[j] != 1) continue;
             row_us += (double)n_times * t.us[ROSE_KERNEL_OWN];
-            row_bytes += n_times * s.n_out * s.n_in * (dtype == ROSE_COMPUTE_F32 ? 4 : 2);
+            row_bytes += n_times * s.n_out * s.n_in * (o->kernel.dtype == ROSE_COMPUTE_F32 ? 4 : 2);
         }
     if (o->json) printf("\n]");
     if (st == ROSE_OK && machine->n_threads > 0 && row_bytes > 0 && o->width == WIDTH &&
@@ -307,7 +309,7 @@ int rose_bench_kernels(int argc, char **argv)
 {
     options o = {.device = "cpu",
                  .dtype = "auto",
-                 .isa = "auto",
+                 .kernel = {.isa = "auto"},
                  .matrix = "all",
                  .load_format = "auto",
                  .width = WIDTH,
@@ -325,7 +327,7 @@ int rose_bench_kernels(int argc, char **argv)
     if (rc >= 0) return rc;
     const bool cuda = strcmp(o.device, "cuda") == 0;
     if (!cuda && o.max_rows > MAX_CPU_ROWS) o.max_rows = MAX_CPU_ROWS;
-    if (!cuda && o.rest_ms < CPU_REST_MS) o.rest_ms = CPU_REST_MS;
+    if (!cuda && o.kernel.rest_ms < CPU_REST_MS) o.kernel.rest_ms = CPU_REST_MS;
     if (o.row_list == NULL)
         o.row_list = cuda ? "1,2,4,8,16,32,64,128,256,512,640,768,1024,1280,1536,2048,3072,4096,"
                             "8192,32768"
@@ -342,24 +344,22 @@ int rose_bench_kernels(int argc, char **argv)
         if (o.rows[i] > most) most = o.rows[i];
     for (int i = 0; i < N_MATRICES; i++)
         if (chosen(&o, &g_matrices[i])) largest[n_largest++] = shape_of(&o, &g_matrices[i], most);
-    rose_kernel_opts k = {.library = o.library, .largest = largest, .n_largest = n_largest};
-    k.rest_ms = o.rest_ms;
-    k.isa = o.isa;
-    k.kernel = o.kernel;
-    k.n_threads = o.threads;
-    k.dtype = compute_of(o.dtype, cuda);
+    o.kernel.largest = largest;
+    o.kernel.n_largest = n_largest;
+    o.kernel.dtype = compute_of(o.dtype, cuda);
     rose_status st = ROSE_OK;
     if (!cuda) { /* measured before open(), which may pin this thread */
         const uint32_t n_cpus = rose_cpus_allowed(cpus, ROSE_MAX_CPUS);
-        const uint32_t n = o.threads > 0 ? o.threads : n_cpus > 0 ? n_cpus : 1;
+        const uint32_t n = o.kernel.n_threads > 0 ? o.kernel.n_threads : n_cpus > 0 ? n_cpus : 1;
         /* with threads pinned as the kernels pin them */
         st = rose_machine_measure(&machine, n, cpus, n_cpus, &err);
     }
-    if (st == ROSE_OK) st = (cuda ? rose_kernel_bench_cuda : rose_kernel_bench_cpu)(&b, &k, &err);
+    if (st == ROSE_OK)
+        st = (cuda ? rose_kernel_bench_cuda : rose_kernel_bench_cpu)(&b, &o.kernel, &err);
     if (st == ROSE_OK && b->missing.msg[0] != '\0')
         fprintf(stderr, "roseinfer: the comparison with %s is missing: %s\n", b->library,
                 b->missing.msg);
-    if (st == ROSE_OK) st = run(b, &o, k.dtype, &machine, &err);
+    if (st == ROSE_OK) st = run(b, &o, &machine, &err);
     if (b != NULL) b->close(b);
     return st == ROSE_OK ? 0 : rose_die(&err);
 }

@@ -33,7 +33,7 @@ typedef struct cuda_bench {
 
 static rose_status cuda_status(cudaError_t e, const char *what, rose_err *err)
 {
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, what);
+    return rose_cuda_status(err, e, what);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)

@@ -104,17 +104,17 @@ static rose_status measure_machine(latency_opts *o, const rose_offline_engine *e
 static void add_floor(rose_json *root, const rose_machine *m, uint64_t bytes, double tpot_ms)
 {
     if (m->n_threads == 0) return;
+    /* One token alone has no time per output token: the ratio is NaN. */
     const double floor_ms = rose_floor_ms(m, bytes), ratio = tpot_ms / floor_ms;
-    const bool known = isfinite(ratio); /* one token alone has no time per output token */
     rose_machine_print(stderr, m);
     fprintf(stderr, "%.1f MB of weights at that speed: %.3f ms", (double)bytes * 1e-6, floor_ms);
-    if (known) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
+    if (isfinite(ratio)) fprintf(stderr, ", TPOT p50 is %.3f of it", ratio);
     fputc('\n', stderr);
     rose_json_set_new(root, "machine", rose_machine_json(m));
     rose_json_set_new(root, "floor",
                       rose_json_pack("{s:I, s:f, s:o}", "weights_read_bytes", (int64_t)bytes,
                                      "tpot_ms", floor_ms, "tpot_p50_over_floor",
-                                     known ? rose_json_real(ratio) : rose_json_null()));
+                                     rose_number_json(ratio)));
 }
 
 /* The median in milliseconds, or "-" without samples. */

@@ -14,13 +14,68 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fds.h"
-#include "bench/stamp.h"
 
 enum { RX_BYTES = 16384, MAX_EVENTS = 256, SCAN_NS = 20000000, NO_ITEM = -1, OWN_FDS = 64 };
+enum { MAX_AGE_NS = 1000000000, CLOCKS_APART_NS = 2000 };
+
+/* ---- time stamps ---- */
+
+void rose_stamp_enable(int fd)
+{
+    const int one = 1;
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+}
+
+/* The kernel stamps with the wall clock, and we use the monotonic one. So the age of the bytes is
+ * computed by the wall clock and subtracted from our clock. Returns the present time if there is no
+ * stamp, or an impossible one because the wall clock was set. */
+static uint64_t arrival_ns(struct msghdr *m)
+{
+    struct timespec wall, stamp;
+    struct cmsghdr *c = CMSG_FIRSTHDR(m);
+    while (c != NULL && (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_TIMESTAMPNS))
+        c = CMSG_NXTHDR(m, c);
+    if (c == NULL || c->cmsg_len < CMSG_LEN(sizeof stamp)) return rose_now_ns();
+    memcpy(&stamp, CMSG_DATA(c), sizeof stamp);
+    uint64_t before, now = rose_now_ns();
+    int tries = 0;
+    do { /* Reads both clocks; repeats that if the thread lost its CPU between the two. */
+        before = now;
+        clock_gettime(CLOCK_REALTIME, &wall);
+        now = rose_now_ns();
+    } while (now - before > CLOCKS_APART_NS && ++tries < 4);
+    int64_t age = (wall.tv_sec - stamp.tv_sec) * 1000000000 + (wall.tv_nsec - stamp.tv_nsec);
+    return age > 0 && age < MAX_AGE_NS ? now - (uint64_t)age : now;
+}
+
+ssize_t rose_recv_stamped(int fd, void *buf, size_t n, uint64_t *t_ns)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(struct timespec)) + 64];
+    } control;
+    struct iovec iov = {.iov_base = buf, .iov_len = n};
+    struct msghdr m;
+    ssize_t got;
+    do {
+        m = (struct msghdr){.msg_iov = &iov,
+                            .msg_iovlen = 1,
+                            .msg_control = &control,
+                            .msg_controllen = sizeof control};
+        got = recvmsg(fd, &m, 0);
+    } while (got < 0 && errno == EINTR);
+    const int e = errno;
+    *t_ns = got > 0 ? arrival_ns(&m) : rose_now_ns();
+    errno = e;
+    return got;
+}
+
+/* ---- connections ---- */
 
 typedef enum conn_state { CONN_IDLE, CONN_CONNECT, CONN_BUSY } conn_state;
 
@@ -397,5 +452,56 @@ done:
     if (l.addr != NULL) freeaddrinfo(l.addr);
     if (l.ep >= 0) close(l.ep);
     if (l.timer >= 0) close(l.timer);
+    return st;
+}
+
+/* ---- request heads, and one blocking call ---- */
+
+rose_status rose_request_write(rose_buf *out, const rose_url *u, const char *path, const char *key,
+                               const char *body, size_t len)
+{
+    const bool v6 = strchr(u->host, ':') != NULL;
+    rose_status st = rose_buf_addf(out, "%s %s%s HTTP/1.1\r\nHost: %s%s%s:%s\r\nAccept: */*\r\n",
+                                   body != NULL ? "POST" : "GET", u->path, path, v6 ? "[" : "",
+                                   u->host, v6 ? "]" : "", u->port);
+    if (st == ROSE_OK && key != NULL) st = rose_buf_addf(out, "Authorization: Bearer %s\r\n", key);
+    if (st == ROSE_OK && body != NULL)
+        st = rose_buf_addf(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", len);
+    if (st == ROSE_OK) st = rose_buf_add(out, "\r\n", 2);
+    if (st == ROSE_OK && body != NULL) st = rose_buf_add(out, body, len);
+    return st;
+}
+
+static rose_status take_reply(void *ctx, const char *bytes, size_t n, bool *done)
+{
+    rose_reader *rd = ctx;
+    const rose_status st =
+        n > 0 ? rose_reader_feed(rd, bytes, n, rose_now_ns()) : rose_reader_eof(rd, rose_now_ns());
+    *done = rd->complete;
+    return st;
+}
+
+rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
+                           uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err)
+{
+    rose_reader rd;
+    rose_reply reply = {0};
+    rose_buf head = {0};
+
+    rose_reader_init(&rd);
+    rose_reader_begin(&rd, &reply);
+    rose_status st =
+        rose_request_write(&head, u, path, NULL, post, post != NULL ? strlen(post) : 0);
+    if (st == ROSE_OK)
+        st = rose_fetch(u, NULL, head.data, head.len, timeout_ms, take_reply, &rd, err);
+    else
+        rose_fail(err, st, "out of memory");
+    if (st != ROSE_OK && reply.error[0] != '\0') rose_fail(err, st, "%s", reply.error);
+    *status = reply.status;
+    if (st == ROSE_OK && body != NULL && rose_buf_add(body, rd.body.data, rd.body.len) != ROSE_OK)
+        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    rose_buf_free(&head);
+    rose_reader_free(&rd);
+    rose_reply_free(&reply);
     return st;
 }

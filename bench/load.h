@@ -53,4 +53,13 @@ rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, 
 rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 
+/* Asks the kernel for time stamps on this socket. If it has none, rose_recv_stamped returns the
+ * present time. */
+void rose_stamp_enable(int fd);
+
+/* As recv(fd, buf, n, 0), repeated after EINTR. *t_ns is a rose_now_ns value: when the kernel
+ * received the last of these bytes. It is the present time after an end, an error, or without a
+ * stamp. */
+ssize_t rose_recv_stamped(int fd, void *buf, size_t n, uint64_t *t_ns);
+
 #endif

@@ -1,5 +1,6 @@
-/* bench/load_trace.c - reads traces. The files come from strangers, so any bytes must be survived.
- * A line is either accepted whole, or left out and reported with its number and the reason. */
+/* bench/load_trace.c - reads traces, generates the built-in workload, and cuts lengths to a
+ * context. The files come from strangers, so any bytes must be survived. A line is either accepted
+ * whole, or left out and reported with its number and the reason. */
 #include "bench/load_trace.h"
 
 #include <ctype.h>
@@ -8,16 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "bench/stats.h"
 
 enum {
     MAX_REPORTED = 20,
     MAX_AHEAD = 20,
     MAX_TOKENS = 1 << 24,
     MAX_COLUMNS = 16,
-    MAX_LINE = 1 << 24
+    MAX_LINE = 1 << 24,
+    MAX_LENGTH = 1 << 20 /* of a generated prompt or output */
 };
 
 typedef struct reader {
@@ -69,60 +73,37 @@ static rose_status add_hash(reader *r, uint64_t h)
     return ROSE_OK;
 }
 
-/* Days from 1970-01-01 to a Gregorian date (Hinnant's days_from_civil). */
-static int64_t days_from_civil(int y, int m, int d)
-{
-    y -= m <= 2;
-    const int64_t era = (y >= 0 ? y : y - 399) / 400;
-    const int64_t yoe = y - era * 400;
-    const int64_t doy = (153 * (m + (m > 2 ? -3 : 9)) + 2) / 5 + d - 1;
-    return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
-}
-
-/* Reads n digits at *p as a number. Returns -1 if there are fewer digits. */
-static int digits(const char **p, int n)
-{
-    int v = 0;
-    for (int i = 0; i < n; i++, (*p)++) {
-        if (!isdigit((unsigned char)**p)) return -1;
-        v = v * 10 + (**p - '0');
-    }
-    return v;
-}
-
 /* Converts "2023-11-16 18:15:46.6805900" to seconds. A T in place of the space and a time zone at
  * the end are also accepted. */
 static bool parse_date(const char *s, double *out)
 {
-    static const char between[] = "--";
-    int part[3], clock[3];
-    const char *p = s;
-    for (int i = 0; i < 3; i++) {
-        part[i] = digits(&p, i == 0 ? 4 : 2);
-        if (part[i] < 0 || (i < 2 && *p++ != between[i])) return false;
+    static const char shape[] = "dddd-dd-dd dd:dd:dd"; /* d: a digit */
+    struct tm t = {0};
+    int second = 0;
+    for (size_t i = 0; shape[i] != '\0'; i++) {
+        if (shape[i] == 'd' ? !isdigit((unsigned char)s[i])
+                            : s[i] != shape[i] && (i != 10 || s[i] != 'T'))
+            return false;
     }
-    if (*p != ' ' && *p != 'T') return false;
-    p++;
-    for (int i = 0; i < 3; i++) {
-        clock[i] = digits(&p, 2);
-        if (clock[i] < 0 || (i < 2 && *p++ != ':')) return false;
-    }
-    if (part[1] < 1 || part[1] > 12 || part[2] < 1 || clock[0] > 23 || clock[1] > 59 ||
-        clock[2] > 60)
+    sscanf(s, "%4d-%2d-%2d%*c%2d:%2d:%2d", &t.tm_year, &t.tm_mon, &t.tm_mday, &t.tm_hour, &t.tm_min,
+           &second);
+    if (second > 60) return false;
+    t.tm_year -= 1900;
+    t.tm_mon--;
+    const struct tm given = t;
+    const double minute = (double)timegm(&t);
+    /* timegm changes a date that does not exist, such as February 30 */
+    if (t.tm_mon != given.tm_mon || t.tm_mday != given.tm_mday || t.tm_hour != given.tm_hour ||
+        t.tm_min != given.tm_min)
         return false;
-    const int64_t first = days_from_civil(part[0], part[1], 1),
-                  next = days_from_civil(part[0] + part[1] / 12, part[1] % 12 + 1, 1);
-    if (part[2] > next - first)
-        return false; /* a day that the month does not have, such as February 30 */
     double fraction = 0, place = 0.1;
+    const char *p = s + sizeof shape - 1;
     if (*p == '.') {
         for (p++; isdigit((unsigned char)*p); p++, place /= 10)
             fraction += place * (*p - '0');
     }
     if (*p != '\0' && *p != '+' && *p != 'Z') return false;
-    *out = (double)(days_from_civil(part[0], part[1], part[2]) * 86400 + clock[0] * 3600 +
-                    clock[1] * 60 + clock[2]) +
-           fraction;
+    *out = minute + second + fraction;
     return true;
 }
 
@@ -279,41 +260,31 @@ static rose_status read_json_object(reader *r, const rose_json *o)
     return st == ROSE_OK ? add_row(r, &row) : st;
 }
 
+/* Finds the format of JSON lines: Qwen-Bailian's have a chat_id and times in seconds, Mooncake's
+ * have times in milliseconds. The first line that is a request decides. A broken line before it is
+ * left out as any other broken line. */
+static rose_status settle_json(reader *r, const rose_json *o)
+{
+    if (rose_json_get(o, "timestamp") == NULL || rose_json_get(o, "input_length") == NULL ||
+        rose_json_get(o, "output_length") == NULL)
+        return refuse(r, "no timestamp, input_length and output_length");
+    const bool qwen = rose_json_get(o, "chat_id") != NULL || rose_json_get(o, "turn") != NULL;
+    r->t->format = qwen ? "qwen" : "mooncake";
+    r->unit = qwen ? 1 : 1e-3;
+    r->t->block_tokens = qwen ? 16 : 512;
+    return ROSE_OK;
+}
+
 static rose_status read_json_row(reader *r, const char *line, size_t len)
 {
     rose_json_error e;
     rose_json *o;
     rose_status st = rose_json_parse(&o, line, len, 0, &e);
-    if (st == ROSE_E_NOMEM) return st;
-    if (st != ROSE_OK) {
-        snprintf(r->why, sizeof r->why, "%.100s", e.text);
-        return ROSE_E_FORMAT;
-    }
-    st = read_json_object(r, o);
+    if (st != ROSE_OK) return st == ROSE_E_NOMEM ? st : refuse(r, e.text);
+    if (r->t->format == NULL) st = settle_json(r, o);
+    if (st == ROSE_OK) st = read_json_object(r, o);
     rose_json_decref(o);
     return st;
-}
-
-/* Finds the format of JSON lines: Qwen-Bailian's have a chat_id and times in seconds, Mooncake's
- * have times in milliseconds. The first line that is a request decides. A broken line before it is
- * left out as any other broken line. */
-static rose_status settle_json(reader *r, const char *line, size_t len)
-{
-    rose_json_error e;
-    rose_json *o;
-    rose_status st = rose_json_parse(&o, line, len, 0, &e);
-    if (st == ROSE_E_NOMEM) return st;
-    if (st != ROSE_OK) return refuse(r, e.text);
-    bool known = rose_json_get(o, "timestamp") != NULL &&
-                 rose_json_get(o, "input_length") != NULL &&
-                 rose_json_get(o, "output_length") != NULL;
-    bool qwen = rose_json_get(o, "chat_id") != NULL || rose_json_get(o, "turn") != NULL;
-    rose_json_decref(o);
-    if (!known) return refuse(r, "no timestamp, input_length and output_length");
-    r->t->format = qwen ? "qwen" : "mooncake";
-    r->unit = qwen ? 1 : 1e-3;
-    r->t->block_tokens = qwen ? 16 : 512;
-    return ROSE_OK;
 }
 
 static void report_bad(reader *r)
@@ -370,23 +341,16 @@ static bool json_follows(const reader *r)
  * file is no trace that we know. */
 static rose_status take_line(reader *r, const char *line, size_t len, rose_buf *copy)
 {
-    if (r->t->format == NULL) {
-        if (line[0] == '{') {
-            rose_status st = settle_json(r, line, len);
-            if (st != ROSE_OK) return st;
-        } else {
-            copy->len = 0;
-            if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL)
-                return ROSE_E_NOMEM;
-            if (read_header(r, copy->data)) return ROSE_OK;
-            r->t->format = NULL;
-            return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
-        }
-    }
-    if (r->t->block_tokens != 0) return read_json_row(r, line, len);
-    if (memchr(line, '\0', len) != NULL) return refuse(r, "a NUL byte");
+    if (r->t->format == NULL ? line[0] == '{' : r->t->block_tokens != 0)
+        return read_json_row(r, line, len);
     copy->len = 0;
     if (rose_buf_add(copy, line, len) != ROSE_OK || rose_buf_str(copy) == NULL) return ROSE_E_NOMEM;
+    if (r->t->format == NULL) {
+        if (read_header(r, copy->data)) return ROSE_OK;
+        r->t->format = NULL;
+        return json_follows(r) ? refuse(r, "not a JSON object") : ROSE_E_UNSUPPORTED;
+    }
+    if (memchr(line, '\0', len) != NULL) return refuse(r, "a NUL byte");
     return read_csv_row(r, copy->data);
 }
 
@@ -445,4 +409,70 @@ rose_status rose_load_trace_read(rose_load_trace *out, const char *path, uint32_
     st = rose_load_trace_parse(out, path, (const char *)m.data, m.size, limit, report, err);
     rose_file_unmap(&m);
     return st;
+}
+
+/* ---- generated traces ---- */
+
+static uint32_t length(rose_random *r, double median, double sigma)
+{
+    double v = median * exp(sigma * rose_random_normal(r));
+    if (!(v >= 1)) return 1;
+    return v > MAX_LENGTH ? MAX_LENGTH : (uint32_t)(v + 0.5);
+}
+
+/* Requests per second just before request i + 1 of n, ramped as vllm bench serve does it. */
+static double rate_at(const rose_load_trace_gen *g, uint32_t i, uint32_t n)
+{
+    if (!(g->end_rate > 0)) return g->rate;
+    const double progress = n > 1 ? (double)i / (n - 1) : 0;
+    return g->exponential ? g->rate * pow(g->end_rate / g->rate, progress)
+                          : g->rate + (g->end_rate - g->rate) * progress;
+}
+
+void rose_load_trace_retime(rose_load_trace *t, const rose_load_trace_gen *g)
+{
+    rose_random arrivals = {g->seed, 1, 0};
+    double at = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        t->rows[i].at_s = at;
+        double gap = g->burstiness == 1.0
+                         ? rose_random_exp(&arrivals)
+                         : rose_random_gamma(&arrivals, g->burstiness) / g->burstiness;
+        at += gap / rate_at(g, i, t->n);
+    }
+}
+
+rose_status rose_load_trace_generate(rose_load_trace *out, const rose_load_trace_gen *g,
+                                     rose_err *err)
+{
+    rose_random in = {g->seed, 2, 0}, n_out = {g->seed, 3, 0};
+
+    *out = (rose_load_trace){.format = "generated"};
+    if (g->n == 0 || !(g->rate > 0) || !(g->burstiness > 0))
+        return rose_fail(err, ROSE_E_INVAL, "a generated trace needs requests, a rate and a shape");
+    out->rows = calloc(g->n, sizeof *out->rows);
+    if (out->rows == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    out->n = g->n;
+    for (uint32_t i = 0; i < g->n; i++) {
+        out->rows[i].n_in = length(&in, g->in_median, g->in_sigma);
+        out->rows[i].n_out = length(&n_out, g->out_median, g->out_sigma);
+    }
+    rose_load_trace_retime(out, g);
+    return ROSE_OK;
+}
+
+uint32_t rose_load_trace_clamp(rose_load_trace *t, uint32_t context, uint32_t max_in,
+                               uint32_t max_out)
+{
+    uint32_t changed = 0, room = context - 1;
+    for (uint32_t i = 0; i < t->n; i++) {
+        rose_load_trace_row *r = &t->rows[i];
+        const uint32_t in = r->n_in, out = r->n_out;
+        if (max_out != 0 && r->n_out > max_out) r->n_out = max_out;
+        if (r->n_out > room - 1) r->n_out = room - 1;
+        if (max_in != 0 && r->n_in > max_in) r->n_in = max_in;
+        if (r->n_in > room - r->n_out) r->n_in = room - r->n_out;
+        changed += r->n_in != in || r->n_out != out;
+    }
+    return changed;
 }

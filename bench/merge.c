@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/offline_internal.h"
 #include "bench/online_internal.h"
 
@@ -24,14 +23,21 @@ static bool same_point(const rose_json *a, const rose_json *b)
     return true;
 }
 
+/* What tells of which backend and load a row is: the row itself, or its member `key`. */
+static const rose_json *point_of(const rose_json *row, const char *key)
+{
+    return key != NULL ? rose_json_get(row, key) : row;
+}
+
 /* Appends the rows of `from` to `to`, and removes older rows of the same backend and load. */
-static void merge_rows(rose_json *to, const rose_json *from)
+static void merge_rows(rose_json *to, const rose_json *from, const char *key)
 {
     size_t i;
     rose_json *row;
     rose_json_each_item (from, i, row) {
         for (size_t k = rose_json_count(to); k-- > 0;) {
-            if (same_point(rose_json_at(to, k), row)) rose_json_remove(to, k);
+            if (same_point(point_of(rose_json_at(to, k), key), point_of(row, key)))
+                rose_json_remove(to, k);
         }
         rose_json_append(to, row);
     }
@@ -40,16 +46,8 @@ static void merge_rows(rose_json *to, const rose_json *from)
 /* The runs of a backend hold no `backend` key, so runs are compared by their summaries. */
 static void merge_backend(rose_json *to, rose_json *from)
 {
-    size_t i;
-    rose_json *run, *runs = rose_json_get(to, "runs");
-    rose_json_each_item (rose_json_get(from, "runs"), i, run) {
-        for (size_t k = rose_json_count(runs); k-- > 0;) {
-            if (same_point(rose_json_get(rose_json_at(runs, k), "summary"),
-                           rose_json_get(run, "summary")))
-                rose_json_remove(runs, k);
-        }
-        rose_json_append(runs, run);
-    }
+    rose_json *runs = rose_json_get(to, "runs");
+    merge_rows(runs, rose_json_get(from, "runs"), "summary");
     rose_json_set(from, "runs", runs);
     const rose_json *walls = rose_json_get(rose_json_get(to, "timing"), "scale_wall_s");
     rose_json *newer = rose_json_get(rose_json_get(from, "timing"), "scale_wall_s");
@@ -62,7 +60,7 @@ static void merge_online(rose_json *to, const rose_json *from)
 {
     const char *label;
     rose_json *b, *all = rose_json_get(to, "by_backend");
-    merge_rows(rose_json_get(to, "summaries"), rose_json_get(from, "summaries"));
+    merge_rows(rose_json_get(to, "summaries"), rose_json_get(from, "summaries"), NULL);
     rose_json_each (rose_json_get(from, "by_backend"), label, b) {
         rose_json *old = rose_json_get(all, label);
         if (rose_json_is_object(old) && rose_json_is_object(b))

@@ -17,55 +17,23 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "bench/stop.h"
 #include "bench/watch.h"
 
-enum { N_DRIVERS = 5, MAX_LEN = 1 << 20 };
+enum { MAX_LEN = 1 << 20 };
 
-static const char *const drivers[N_DRIVERS] = {"vllm", "sglang", "trtllm", "transformers", "llama"};
-
-typedef struct offline_opts {
-    uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k, timeout_s;
-    float temperature, top_p;
-    uint64_t seed;
-    const char *workload, *backends, *output_dir, *drivers, *llama_model;
-    const char *python[N_DRIVERS], *args[N_DRIVERS], *profile;
-    uint32_t profile_n;
-    bool profile_only, record, send_seed;
-    rose_server_flags server;
-} offline_opts;
-
-typedef struct backend {
-    enum { IN_PROCESS, SERVER, SCRIPT } kind;
-    int driver; /* only of kind SCRIPT */
-    rose_server_spec server;
-    char label[64];
-} backend;
-
-typedef struct offline {
-    offline_opts *o;
-    const char *model_dir;
-    rose_load_trace lengths; /* owned */
-    rose_offline_work work;
-    backend backends[ROSE_MAX_BACKENDS];
-    uint32_t n_backends, n_failed;
-    char dir[4096];  /* "" = the JSON goes to standard output */
-    rose_json *root; /* owned */
-} offline;
-
-static rose_status parse_one(const char *part, backend *b, rose_err *err)
+static rose_status parse_one(const char *part, rose_offline_backend *b, rose_err *err)
 {
     uint32_t n;
     const size_t len = strcspn(part, "=");
     snprintf(b->label, sizeof b->label, "%.63s", part);
     if (len == 6 && strncmp(part, "inproc", len) == 0) {
         const char *name = part[len] == '=' ? part + len + 1 : "roseinfer+inproc";
-        b->kind = IN_PROCESS;
+        b->kind = ROSE_OFFLINE_IN_PROCESS;
         return rose_server_label(b->label, part, name, strlen(name), err);
     }
-    for (int i = 0; i < N_DRIVERS; i++) {
-        if (strcmp(part, drivers[i]) != 0) continue;
-        b->kind = SCRIPT;
+    for (int i = 0; i < ROSE_OFFLINE_DRIVERS; i++) {
+        if (strcmp(part, rose_offline_drivers[i]) != 0) continue;
+        b->kind = ROSE_OFFLINE_SCRIPT;
         b->driver = i;
         return ROSE_OK;
     }
@@ -74,13 +42,13 @@ static rose_status parse_one(const char *part, backend *b, rose_err *err)
                          "backend '%s': expected inproc or roseinfer, with =NAME or without, vllm, "
                          "sglang, trtllm, transformers, llama or url=NAME=http://HOST:PORT",
                          part);
-    b->kind = SERVER;
+    b->kind = ROSE_OFFLINE_SERVER;
     rose_status st = rose_server_list_parse(part, &b->server, &n, err);
     memcpy(b->label, b->server.label, sizeof b->label);
     return st;
 }
 
-static rose_status parse_backends(offline *r, rose_err *err)
+static rose_status parse_backends(rose_offline *r, rose_err *err)
 {
     for (const char *p = r->o->backends;;) {
         char part[512];
@@ -91,7 +59,7 @@ static rose_status parse_backends(offline *r, rose_err *err)
         snprintf(part, sizeof part, "%.*s", (int)len, p);
         rose_status st = parse_one(part, &r->backends[r->n_backends], err);
         if (st != ROSE_OK) return st;
-        if (r->o->record && r->backends[r->n_backends].kind != IN_PROCESS)
+        if (r->o->record && r->backends[r->n_backends].kind != ROSE_OFFLINE_IN_PROCESS)
             return rose_fail(err, ROSE_E_INVAL, "--record: only inproc, not %s", part);
         r->n_backends++;
         if (p[len] == '\0') return ROSE_OK;
@@ -101,9 +69,9 @@ static rose_status parse_backends(offline *r, rose_err *err)
 
 /* Makes the lengths of the workload and cuts them to the model's context. Also reads the size of
  * the vocabulary. */
-static rose_status make_work(offline *r, rose_err *err)
+static rose_status make_work(rose_offline *r, rose_err *err)
 {
-    const offline_opts *o = r->o;
+    const rose_offline_opts *o = r->o;
     const bool preset = strcmp(o->workload, "nano-vllm") == 0;
     const rose_load_trace_gen g = {.seed = o->seed,
                                    .n = o->num_prompts,
@@ -154,8 +122,8 @@ static double cpu_s_now(void)
  * memory and leaves cold caches, which is not the cost of recording. The order of the two
  * alternates. The recordings are thrown away; their times go to `pairs` and not into the
  * results. */
-static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose_offline_run *plain,
-                            rose_json *pairs, rose_err *err)
+static rose_status run_pair(rose_offline *r, rose_offline_engine *e, uint32_t i,
+                            rose_offline_run *plain, rose_json *pairs, rose_err *err)
 {
     rose_status st = ROSE_OK;
     rose_json *pair = rose_json_object();
@@ -183,17 +151,14 @@ static rose_status run_pair(offline *r, rose_offline_engine *e, uint32_t i, rose
     return st;
 }
 
-static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err *err)
+static rose_status run_in_process(rose_offline *r, rose_offline_result *out, rose_err *err)
 {
-    const offline_opts *o = r->o;
+    const rose_offline_opts *o = r->o;
     rose_offline_engine e = {0};
     rose_offline_run ignored;
     rose_json *pairs = o->record ? rose_json_array() : NULL;
-    uint32_t max_in = 1;
-    for (uint32_t i = 0; i < r->work.n; i++)
-        max_in = r->work.rows[i].n_in > max_in ? r->work.rows[i].n_in : max_in;
-    rose_status st =
-        rose_offline_engine_open(&e, r->model_dir, &r->o->server.engine, r->work.n, max_in, err);
+    rose_status st = rose_offline_engine_open(&e, r->model_dir, &r->o->server.engine, r->work.n,
+                                              rose_offline_longest(&r->work), err);
     if (st == ROSE_OK && (out->runs = calloc(o->repeats, sizeof *out->runs)) == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < o->warmup && st == ROSE_OK; i++)
@@ -216,26 +181,13 @@ static rose_status run_in_process(offline *r, rose_offline_result *out, rose_err
     return st;
 }
 
-static rose_status run_one(offline *r, const backend *b, rose_offline_result *out, rose_err *err)
+static rose_status run_one(rose_offline *r, const rose_offline_backend *b, rose_offline_result *out,
+                           rose_err *err)
 {
-    const offline_opts *o = r->o;
     snprintf(out->label, sizeof out->label, "%s", b->label);
-    if (b->kind == IN_PROCESS) return run_in_process(r, out, err);
-    if (b->kind == SERVER)
-        return rose_offline_server(&r->work, &b->server, &o->server, r->model_dir, o->warmup,
-                                   o->repeats, out, err);
-    const bool llama = strcmp(drivers[b->driver], "llama") == 0;
-    const rose_offline_driver d = {
-        .name = drivers[b->driver],
-        .python = o->python[b->driver],
-        .args = o->args[b->driver],
-        .dir = o->drivers,
-        .model = llama && o->llama_model != NULL ? o->llama_model : r->model_dir,
-        .log_dir = r->dir[0] != '\0' ? r->dir : NULL,
-        .timeout_s = o->timeout_s,
-        .max_batch_size = o->server.engine.opts.backend.max_seqs,
-    };
-    return rose_offline_script(&r->work, &d, o->warmup, o->repeats, out, err);
+    if (b->kind == ROSE_OFFLINE_IN_PROCESS) return run_in_process(r, out, err);
+    if (b->kind == ROSE_OFFLINE_SERVER) return rose_offline_server(r, b, out, err);
+    return rose_offline_script(r, b, out, err);
 }
 
 static void print_result(const rose_offline_result *res, const rose_json *row)
@@ -254,14 +206,14 @@ static void print_result(const rose_offline_result *res, const rose_json *row)
     fputc('\n', stderr);
 }
 
-static rose_status write_results(const offline *r, rose_err *err)
+static rose_status write_results(const rose_offline *r, rose_err *err)
 {
     if (r->dir[0] == '\0') return ROSE_OK;
     rose_status st = rose_results_write(r->root, r->dir, "offline_results.json", err);
     return st == ROSE_OK ? rose_offline_summary(r->root, r->dir, err) : st;
 }
 
-static void run_backend(offline *r, const backend *b)
+static void run_backend(rose_offline *r, const rose_offline_backend *b)
 {
     static const char *const copied[] = {"output_throughput_tps", "output_throughput_tps_min",
                                          "output_throughput_tps_max"};
@@ -282,10 +234,9 @@ static void run_backend(offline *r, const backend *b)
     rose_offline_result_free(&res);
 }
 
-static rose_json *meta_json(const offline *r, int argc, char **argv)
+static rose_json *meta_json(const rose_offline *r, int argc, char **argv)
 {
-    const offline_opts *o = r->o;
-    rose_json *meta = rose_results_meta(argc, argv);
+    const rose_offline_opts *o = r->o;
     rose_json *more = rose_json_pack(
         "{s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:i, s:b, s:b}", "model",
         rose_results_string(r->model_dir), "workload", o->workload, "backends",
@@ -298,30 +249,10 @@ static rose_json *meta_json(const offline *r, int argc, char **argv)
         rose_json_set_new(more, "input_len", rose_json_null());
         rose_json_set_new(more, "output_len", rose_json_null());
     }
-    if (more == NULL || rose_json_update(meta, more) != 0) {
-        rose_json_decref(meta);
-        meta = NULL;
-    }
-    rose_json_decref(more);
-    return meta;
+    return rose_results_meta_more(argc, argv, more);
 }
 
-static uint32_t profile(offline *r, int argc, char **argv)
-{
-    rose_offline_target targets[ROSE_MAX_BACKENDS];
-    rose_offline_stage s = {
-        .work = r->work, .model_dir = r->model_dir, .dir = r->dir, .server = &r->o->server};
-    if (s.work.n > r->o->profile_n) s.work.n = r->o->profile_n;
-    for (uint32_t i = 0; i < r->n_backends; i++) {
-        const backend *b = &r->backends[i];
-        targets[i] = (rose_offline_target){.label = b->label,
-                                           .in_process = b->kind == IN_PROCESS,
-                                           .server = b->kind == SERVER ? &b->server : NULL};
-    }
-    return rose_offline_profile(&s, targets, r->n_backends, argc, argv);
-}
-
-static rose_status check_profile(const offline_opts *o, rose_err *err)
+static rose_status check_profile(const rose_offline_opts *o, rose_err *err)
 {
     const bool on = strcmp(o->profile, "none") != 0;
     if (o->profile_only && !on)
@@ -331,12 +262,12 @@ static rose_status check_profile(const offline_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
-static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
+static int run(const char *model_dir, rose_offline_opts *o, int argc, char **argv)
 {
-    static offline r;
+    static rose_offline r;
     rose_err err = {{0}};
     int rc = 1;
-    r = (offline){.o = o, .model_dir = model_dir};
+    r = (rose_offline){.o = o, .model_dir = model_dir};
     rose_status st = parse_backends(&r, &err);
     if (st == ROSE_OK) st = make_work(&r, &err);
     if (st == ROSE_OK && o->output_dir != NULL)
@@ -352,7 +283,8 @@ static int run(const char *model_dir, offline_opts *o, int argc, char **argv)
     }
     for (uint32_t i = 0; i < r.n_backends && !*o->server.stop && !o->profile_only; i++)
         run_backend(&r, &r.backends[i]);
-    if (strcmp(o->profile, "none") != 0 && !*o->server.stop) r.n_failed += profile(&r, argc, argv);
+    if (strcmp(o->profile, "none") != 0 && !*o->server.stop)
+        r.n_failed += rose_offline_profile(&r, argc, argv);
     if (o->profile_only)
         rc = 0;
     else if (r.dir[0] == '\0')
@@ -368,7 +300,7 @@ done:
 
 /* ---- options ---- */
 
-static size_t workload_rows(offline_opts *o, rose_opt *rows)
+static size_t workload_rows(rose_offline_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
@@ -422,39 +354,39 @@ static size_t workload_rows(offline_opts *o, rose_opt *rows)
     return sizeof all / sizeof *all;
 }
 
-static size_t driver_rows(offline_opts *o, rose_opt *rows)
+static size_t driver_rows(rose_offline_opts *o, rose_opt *rows)
 {
-    static const char *const names[2 * N_DRIVERS] = {
+    static const char *const names[2 * ROSE_OFFLINE_DRIVERS] = {
         "vllm-python", "sglang-python", "trtllm-python", "transformers-python", "llama-python",
         "vllm-args",   "sglang-args",   "trtllm-args",   "transformers-args",   "llama-args"};
-    for (int i = 0; i < N_DRIVERS; i++) {
+    for (int i = 0; i < ROSE_OFFLINE_DRIVERS; i++) {
         rows[i] = (rose_opt)ROSE_ROW_STRING(names[i], &o->python[i], "COMMAND",
                                             "interpreter that has it");
-        rows[N_DRIVERS + i] = (rose_opt)ROSE_ROW_STRING(
-            names[N_DRIVERS + i], &o->args[i], "ARGS",
+        rows[ROSE_OFFLINE_DRIVERS + i] = (rose_opt)ROSE_ROW_STRING(
+            names[ROSE_OFFLINE_DRIVERS + i], &o->args[i], "ARGS",
             "NAME=VALUE ... for its constructor, as one quoted word", .unset = "none");
     }
-    return 2 * N_DRIVERS;
+    return 2 * ROSE_OFFLINE_DRIVERS;
 }
 
 int rose_bench_offline(int argc, char **argv)
 {
-    static offline_opts o;
-    o = (offline_opts){.num_prompts = 128,
-                       .input_len = 256,
-                       .output_len = 64,
-                       .repeats = 3,
-                       .warmup = 1,
-                       .top_k = 50,
-                       .temperature = 0.7f,
-                       .top_p = 0.9f,
-                       .timeout_s = 3600,
-                       .workload = "uniform",
-                       .send_seed = true,
-                       .profile = "none",
-                       .profile_n = 32,
-                       .backends = "inproc"};
-    for (int i = 0; i < N_DRIVERS; i++)
+    static rose_offline_opts o;
+    o = (rose_offline_opts){.num_prompts = 128,
+                            .input_len = 256,
+                            .output_len = 64,
+                            .repeats = 3,
+                            .warmup = 1,
+                            .top_k = 50,
+                            .temperature = 0.7f,
+                            .top_p = 0.9f,
+                            .timeout_s = 3600,
+                            .workload = "uniform",
+                            .send_seed = true,
+                            .profile = "none",
+                            .profile_n = 32,
+                            .backends = "inproc"};
+    for (int i = 0; i < ROSE_OFFLINE_DRIVERS; i++)
         o.python[i] = "python3";
     rose_server_flags_init(&o.server);
     o.server.stop = rose_stop_on_signals();

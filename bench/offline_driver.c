@@ -22,6 +22,9 @@
 #include "bench/results.h"
 #include "bench/stats.h"
 
+const char *const rose_offline_drivers[ROSE_OFFLINE_DRIVERS] = {"vllm", "sglang", "trtllm",
+                                                                "transformers", "llama"};
+
 enum { MAX_OUTPUT = 64 << 20, MAX_PATH = 4096 };
 
 static bool write_run(FILE *f, const rose_offline_work *w, uint64_t seed, uint32_t *ids)
@@ -40,24 +43,22 @@ static bool write_run(FILE *f, const rose_offline_work *w, uint64_t seed, uint32
     return fputs("]}", f) >= 0;
 }
 
-static rose_status write_workload(const char *path, const rose_offline_work *w,
-                                  const rose_offline_driver *d, uint32_t warmup, uint32_t repeats,
+static rose_status write_workload(const char *path, const rose_offline *r, const char *model,
                                   rose_err *err)
 {
-    uint32_t max_in = 1;
-    const size_t len = strlen(d->model);
-    if (!rose_utf8_is_valid(d->model, len))
+    const rose_offline_work *w = &r->work;
+    const uint32_t warmup = r->o->warmup, repeats = r->o->repeats;
+    const size_t len = strlen(model);
+    if (!rose_utf8_is_valid(model, len))
         return rose_fail(
             err, ROSE_E_INVAL,
-            "%s: a script gets the path of its model as JSON, and this path is not UTF-8",
-            d->model);
-    for (uint32_t i = 0; i < w->n; i++)
-        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
-    rose_json *head = rose_json_pack(
-        "{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", d->model, "temperature",
-        (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k, "send_seed",
-        w->send_seed, "max_batch_size", (int)d->max_batch_size, "warmup", (int)warmup);
-    uint32_t *ids = malloc((size_t)max_in * sizeof *ids);
+            "%s: a script gets the path of its model as JSON, and this path is not UTF-8", model);
+    rose_json *head =
+        rose_json_pack("{s:s, s:f, s:f, s:i, s:b, s:i, s:i}", "model", model, "temperature",
+                       (double)w->temperature, "top_p", (double)w->top_p, "top_k", (int)w->top_k,
+                       "send_seed", w->send_seed, "max_batch_size",
+                       (int)r->o->server.engine.opts.backend.max_seqs, "warmup", (int)warmup);
+    uint32_t *ids = malloc(rose_offline_longest(w) * sizeof *ids);
     FILE *f = fopen(path, "w");
     bool ok = f != NULL && ids != NULL && head != NULL && fputs("{\"options\":", f) >= 0 &&
               rose_json_dumpf(head, f, 0) == 0 && fputs(",\"runs\":[", f) >= 0;
@@ -74,27 +75,27 @@ static rose_status write_workload(const char *path, const rose_offline_work *w,
 
 /* Finds the script in --drivers, else in share/roseinfer/drivers of an installation, else in
  * tools/drivers of the source tree. */
-static rose_status find_script(const rose_offline_driver *d, char *path, size_t cap, rose_err *err)
+static rose_status find_script(const char *dir, const char *name, char *path, size_t cap,
+                               rose_err *err)
 {
     static const char *const beside[] = {"../share/roseinfer/drivers", "../tools/drivers",
                                          "../../tools/drivers"};
     char self[MAX_PATH];
-    if (d->dir != NULL) {
-        snprintf(path, cap, "%s/%s.py", d->dir, d->name);
+    if (dir != NULL) {
+        snprintf(path, cap, "%s/%s.py", dir, name);
         if (rose_file_exists(path)) return ROSE_OK;
-        return rose_fail(err, ROSE_E_NOTFOUND, "no %s.py in %s", d->name, d->dir);
+        return rose_fail(err, ROSE_E_NOTFOUND, "no %s.py in %s", name, dir);
     }
     snprintf(self, sizeof self, "%s", rose_self_path());
     char *slash = strrchr(self, '/');
     if (slash != NULL) *slash = '\0';
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
-        if (snprintf(path, cap, "%s/%s/%s.py", self, beside[i], d->name) < (int)cap &&
+        if (snprintf(path, cap, "%s/%s/%s.py", self, beside[i], name) < (int)cap &&
             rose_file_exists(path))
             return ROSE_OK;
     }
     return rose_fail(err, ROSE_E_NOTFOUND,
-                     "%s.py was not found near this program; --drivers DIR names its folder",
-                     d->name);
+                     "%s.py was not found near this program; --drivers DIR names its folder", name);
 }
 
 /* Returns the last line of text that is not empty; it ends the line in place. */
@@ -222,41 +223,44 @@ static rose_status wait_for(rose_proc *p, uint32_t timeout_s, const volatile sig
     return rose_fail(err, ROSE_E_CLOSED, "the driver ended with %s: %s", how, line);
 }
 
-rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_driver *d,
-                                uint32_t warmup, uint32_t repeats, rose_offline_result *r,
-                                rose_err *err)
+rose_status rose_offline_script(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err)
 {
-    char dir[] = "/tmp/rose-offline-XXXXXX", work[64], out[64], log[MAX_PATH], script[MAX_PATH];
+    const rose_offline_opts *o = r->o;
+    const char *name = rose_offline_drivers[b->driver], *args = o->args[b->driver];
+    const bool gguf = strcmp(name, "llama") == 0 && o->llama_model != NULL;
+    const bool logs = r->dir[0] != '\0';
+    char dir[] = "/tmp/rose-offline-XXXXXX", work[64], said[64], log[MAX_PATH], script[MAX_PATH];
     char *argv[ROSE_PROC_MAX_ARGS];
     uint32_t n = 0;
     rose_buf words[2] = {{0}}, cmd = {0};
     rose_proc p = {0};
     if (mkdtemp(dir) == NULL) return rose_fail(err, ROSE_E_IO, "cannot write to /tmp");
     snprintf(work, sizeof work, "%s/workload.json", dir);
-    snprintf(out, sizeof out, "%s/out", dir);
-    if (d->log_dir != NULL)
-        snprintf(log, sizeof log, "%.3900s/%s.driver.log", d->log_dir, r->label);
+    snprintf(said, sizeof said, "%s/out", dir);
+    if (logs)
+        snprintf(log, sizeof log, "%.3900s/%s.driver.log", r->dir, out->label);
     else
         snprintf(log, sizeof log, "%s/log", dir);
-    rose_status st = find_script(d, script, sizeof script, err);
-    if (st == ROSE_OK) st = write_workload(work, w, d, warmup, repeats, err);
-    if (st == ROSE_OK) st = rose_args_split(d->python, &words[0], argv, &n, err);
+    rose_status st = find_script(o->drivers, name, script, sizeof script, err);
+    if (st == ROSE_OK) st = write_workload(work, r, gguf ? o->llama_model : r->model_dir, err);
+    if (st == ROSE_OK) st = rose_args_split(o->python[b->driver], &words[0], argv, &n, err);
     if (st == ROSE_OK && n + 3 < ROSE_PROC_MAX_ARGS) {
         argv[n++] = script;
         argv[n++] = work;
-        if (d->args != NULL) st = rose_args_split(d->args, &words[1], argv, &n, err);
+        if (args != NULL) st = rose_args_split(args, &words[1], argv, &n, err);
     }
     argv[n] = NULL;
     for (uint32_t i = 0; i < n && st == ROSE_OK; i++)
         st = rose_buf_addf(&cmd, "%s%s", i > 0 ? " " : "", argv[i]);
-    r->extra = rose_json_pack("{s:o}", "cmd", rose_results_stringn(cmd.data, cmd.len));
+    out->extra = rose_json_pack("{s:o}", "cmd", rose_results_stringn(cmd.data, cmd.len));
     const uint64_t start_ns = rose_now_ns();
-    if (st == ROSE_OK) st = rose_proc_start(&p, argv, out, log, NULL, 0, err);
-    if (st == ROSE_OK) st = wait_for(&p, d->timeout_s, w->stop, log, err);
-    if (st == ROSE_OK) st = read_result(out, w, repeats, start_ns, r, err);
+    if (st == ROSE_OK) st = rose_proc_start(&p, argv, said, log, NULL, 0, err);
+    if (st == ROSE_OK) st = wait_for(&p, o->timeout_s, r->work.stop, log, err);
+    if (st == ROSE_OK) st = read_result(said, &r->work, o->repeats, start_ns, out, err);
     unlink(work);
-    unlink(out);
-    if (d->log_dir == NULL) unlink(log);
+    unlink(said);
+    if (!logs) unlink(log);
     rmdir(dir);
     for (int i = 0; i < 2; i++)
         rose_buf_free(&words[i]);

@@ -1,12 +1,12 @@
 /* bench/offline_engine.c - runs the offline workload on the engine in this process. All prompts are
  * submitted at once, as a batch job would. One queue tells this thread which requests have new
  * tokens. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/procstat.h"
 #include "base/progress.h"
 #include "bench/offline_internal.h"
 #include "bench/stats.h"
@@ -99,50 +99,41 @@ static int64_t take_events(prompt_state *p)
     return n;
 }
 
-static void summarise(const prompt_state *ps, const rose_offline_work *w, uint64_t start,
-                      double *scratch, rose_offline_run *out)
+static rose_status summarise(const prompt_state *ps, const rose_offline_work *w, uint64_t start,
+                             rose_offline_run *out)
 {
     uint64_t end = start;
-    size_t n = 0;
+    rose_samples ttft = {0}, tpot = {0};
+    rose_status st = ROSE_OK;
     *out = (rose_offline_run){0};
-    for (uint32_t i = 0; i < w->n; i++) {
+    for (uint32_t i = 0; i < w->n && st == ROSE_OK; i++) {
         out->input_tokens += w->rows[i].n_in;
         out->output_tokens += ps[i].n_out;
         if (ps[i].last_ns > end) end = ps[i].last_ns;
-        scratch[i] = (double)(ps[i].first_ns - start) * 1e-9;
+        st = rose_samples_add(&ttft, (double)(ps[i].first_ns - start) * 1e-9);
+        if (st == ROSE_OK && ps[i].n_out > 1)
+            st = rose_samples_add(&tpot, (double)(ps[i].last_ns - ps[i].first_ns) * 1e-9 /
+                                             (ps[i].n_out - 1));
     }
     out->total_s = (double)(end - start) * 1e-9;
-    const rose_summary ttft = rose_summarise(scratch, w->n);
-    for (uint32_t i = 0; i < w->n; i++) {
-        if (ps[i].n_out > 1)
-            scratch[n++] = (double)(ps[i].last_ns - ps[i].first_ns) * 1e-9 / (ps[i].n_out - 1);
-    }
-    const rose_summary tpot = rose_summarise(scratch, n);
-    out->ttft_p50 = ttft.p50;
-    out->ttft_p99 = ttft.p99;
-    out->tpot_p50 = tpot.p50;
-    out->tpot_p99 = tpot.p99;
+    rose_offline_times(out, &ttft, &tpot);
+    return st;
 }
 
 rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_work *w,
                                     uint64_t seed, const char *label, rose_offline_run *out,
                                     rose_err *err)
 {
-    rose_status st = ROSE_E_NOMEM;
     rose_progress bar;
     uint64_t want = 0, got = 0;
     uint32_t open = 0;
     prompt_state *ps = calloc(w->n, sizeof *ps);
-    double *scratch = calloc(w->n, sizeof *scratch);
-    if (ps == NULL || scratch == NULL) {
-        rose_fail(err, st, "out of memory");
-        goto done;
-    }
+    if (ps == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < w->n; i++)
         want += w->rows[i].n_out;
     rose_progress_begin(&bar, label, want);
     const uint64_t start = rose_now_ns();
-    st = submit_all(e, w, seed, ps, err);
+    rose_status st = submit_all(e, w, seed, ps, err);
     for (uint32_t i = 0; i < w->n; i++)
         open += ps[i].req != NULL;
     for (uint32_t i = 0; i < w->n && st != ROSE_OK; i++) {
@@ -168,12 +159,11 @@ rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_w
         }
     }
     rose_progress_end(&bar);
-    if (st == ROSE_OK) summarise(ps, w, start, scratch, out);
-done:
-    for (uint32_t i = 0; ps != NULL && i < w->n; i++) {
+    if (st == ROSE_OK && (st = summarise(ps, w, start, out)) != ROSE_OK)
+        rose_fail(err, st, "out of memory");
+    for (uint32_t i = 0; i < w->n; i++) {
         if (ps[i].req != NULL) rose_request_release(ps[i].req);
     }
-    free(scratch);
     free(ps);
     return st;
 }
@@ -186,5 +176,5 @@ rose_json *rose_offline_engine_json(const rose_offline_engine *e)
         "quantization", rose_quantization_name(p->quantization), "isa", e->isa, "threads",
         (int)p->n_threads, "max_batch_size", (int)p->max_seqs, "max_num_batched_tokens",
         (int)p->max_step_tokens, "max_model_len", (int)p->max_model_len, "load_s", e->load_s,
-        "resident_bytes", (int64_t)rose_memory_resident());
+        "resident_bytes", (int64_t)rose_procstat_read().resident_bytes);
 }

@@ -14,7 +14,7 @@
 /* The work: prompts of random token ids, all present at the start. The end-of-sequence token is
  * ignored. */
 typedef struct rose_offline_work {
-    const rose_load_trace_row *rows; /* [n] lengths; borrowed */
+    rose_load_trace_row *rows; /* [n] lengths; borrowed */
     uint32_t n;
     uint32_t vocab; /* size of the vocabulary; ids are smaller */
     uint64_t seed;
@@ -28,6 +28,8 @@ typedef struct rose_offline_work {
  * 100 to 1024 tokens, as Python's random module draws them after seed(0). That is 133,966 output
  * tokens before rose_load_trace_clamp. Errors: NOMEM. */
 rose_status rose_offline_nano_vllm(rose_load_trace *out, rose_err *err);
+
+uint32_t rose_offline_longest(const rose_offline_work *w); /* tokens of the longest prompt */
 
 /* Writes the prompt of row i in the run with this seed to ids[0 .. rows[i].n_in). */
 void rose_offline_prompt(const rose_offline_work *w, uint64_t seed, uint32_t i, uint32_t *ids);
@@ -85,51 +87,63 @@ rose_status rose_offline_engine_run(rose_offline_engine *e, const rose_offline_w
 /* Threads, data type, sizes and memory of the engine. */
 rose_json *rose_offline_engine_json(const rose_offline_engine *e);
 
-/* ---- other backends: they fill r->runs and r->extra ---- */
+/* ---- the whole benchmark ---- */
 
-/* Runs the workload on a server: our own (spec->driver 0), which it starts with the engine
- * options in sf, or one at a URL. */
-rose_status rose_offline_server(const rose_offline_work *w, const rose_server_spec *spec,
-                                const rose_server_flags *sf, const char *model_dir, uint32_t warmup,
-                                uint32_t repeats, rose_offline_result *r, rose_err *err);
+enum { ROSE_OFFLINE_DRIVERS = 5 };
 
-/* A script of tools/drivers, run by its own interpreter. */
-typedef struct rose_offline_driver {
-    const char *name, *python, *args; /* args: further arguments, or NULL */
-    const char *dir;                  /* folder of the scripts; NULL: found next to this program */
-    const char *model;                /* the model that the script opens */
-    const char *log_dir;              /* NULL: no log is kept */
-    uint32_t timeout_s, max_batch_size;
-} rose_offline_driver;
-rose_status rose_offline_script(const rose_offline_work *w, const rose_offline_driver *d,
-                                uint32_t warmup, uint32_t repeats, rose_offline_result *r,
-                                rose_err *err);
+typedef struct rose_offline_opts {
+    uint32_t num_prompts, input_len, output_len, repeats, warmup, top_k, timeout_s;
+    float temperature, top_p;
+    uint64_t seed;
+    const char *workload, *backends, *output_dir, *drivers, *llama_model;
+    const char *python[ROSE_OFFLINE_DRIVERS], *args[ROSE_OFFLINE_DRIVERS], *profile;
+    uint32_t profile_n;
+    bool profile_only, record, send_seed;
+    rose_server_flags server; /* its engine options are also those of the engine in this process */
+} rose_offline_opts;
+
+typedef struct rose_offline_backend {
+    enum { ROSE_OFFLINE_IN_PROCESS, ROSE_OFFLINE_SERVER, ROSE_OFFLINE_SCRIPT } kind;
+    int driver; /* only of a script: its place in rose_offline_drivers */
+    rose_server_spec server;
+    char label[64];
+} rose_offline_backend;
+
+/* One call of the benchmark. */
+typedef struct rose_offline {
+    rose_offline_opts *o;
+    const char *model_dir;
+    rose_load_trace lengths; /* owned */
+    rose_offline_work work;
+    rose_offline_backend backends[ROSE_MAX_BACKENDS];
+    uint32_t n_backends, n_failed;
+    char dir[4096];  /* "" = the JSON goes to standard output */
+    rose_json *root; /* owned */
+} rose_offline;
+
+/* ---- other backends: they fill out->runs and out->extra ---- */
+
+/* Runs the workload on a server: our own (driver 0), which it starts with the engine options of
+ * r->o->server, or one at a URL. */
+rose_status rose_offline_server(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err);
+
+/* Runs the workload through a script of tools/drivers, by the script's own interpreter. */
+extern const char *const rose_offline_drivers[ROSE_OFFLINE_DRIVERS];
+rose_status rose_offline_script(const rose_offline *r, const rose_offline_backend *b,
+                                rose_offline_result *out, rose_err *err);
 
 /* ---- the profile stage (offline_profile.c) ---- */
 
-typedef struct rose_offline_stage {
-    rose_offline_work work; /* only the first rows of the workload */
-    const char *model_dir, *dir;
-    const rose_server_flags *server; /* the server options; their engine options are also those of
-                                      * the engine in this process */
-} rose_offline_stage;
-
-/* If it is neither in_process nor has a server, it is a script. */
-typedef struct rose_offline_target {
-    const char *label;
-    bool in_process;
-    const rose_server_spec *server;
-} rose_offline_target;
-
-/* Runs each target once more with the recorder on, and writes profile_manifest.json to s->dir.
+/* Runs each backend once more with the recorder on, and writes profile_manifest.json to r->dir.
  * Returns how many failed; each failure is a row with its error. */
-uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
-                              uint32_t n, int argc, char **argv);
+uint32_t rose_offline_profile(const rose_offline *r, int argc, char **argv);
 
 /* Records a profile of one server: warm-up, /start_profile, the work, /stop_profile. dir gets
  * the server's log, and the trace if we started the server. row gets the server's answers. */
-rose_status rose_offline_server_profile(const rose_offline_stage *s, const rose_server_spec *spec,
-                                        const char *dir, rose_json *row, rose_err *err);
+rose_status rose_offline_server_profile(const rose_offline *r, const rose_offline_work *w,
+                                        const rose_server_spec *spec, const char *dir,
+                                        rose_json *row, rose_err *err);
 
 /* ---- results ---- */
 

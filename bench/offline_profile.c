@@ -18,22 +18,25 @@ static rose_json *said_json(const rose_prof_result *r, const char *path)
                           "duration_s", (double)r->duration_ns * 1e-9, "note", r->note);
 }
 
-static rose_status in_process(const rose_offline_stage *s, const char *dir, rose_json *row,
-                              rose_err *err)
+typedef struct profile {
+    const rose_offline *r;
+    rose_offline_work work; /* only the first rows of the workload */
+    const rose_offline_backend *b;
+} profile;
+
+static rose_status in_process(const profile *p, const char *dir, rose_json *row, rose_err *err)
 {
-    const rose_offline_work *w = &s->work;
+    const rose_offline_work *w = &p->work;
     rose_offline_engine e = {0};
-    rose_engine_flags flags = s->server->engine;
+    rose_engine_flags flags = p->r->o->server.engine;
     flags.opts.backend.cuda.profiler_kernels = true; /* costs speed; no time here counts */
     rose_offline_run ignored;
     rose_prof_result said;
     char path[4400];
-    uint32_t max_in = 1;
-    for (uint32_t i = 0; i < w->n; i++)
-        max_in = w->rows[i].n_in > max_in ? w->rows[i].n_in : max_in;
     snprintf(path, sizeof path, "%s/roseinfer.trace.json", dir);
     rose_prof_thread("main");
-    rose_status st = rose_offline_engine_open(&e, s->model_dir, &flags, w->n, max_in, err);
+    rose_status st =
+        rose_offline_engine_open(&e, p->r->model_dir, &flags, w->n, rose_offline_longest(w), err);
     if (st == ROSE_OK)
         st =
             rose_offline_engine_run(&e, w, rose_offline_seed(w, true, 0), "warm-up", &ignored, err);
@@ -50,42 +53,33 @@ static rose_status in_process(const rose_offline_stage *s, const char *dir, rose
     return st;
 }
 
-typedef struct profile {
-    const rose_offline_stage *s;
-    const rose_offline_target *t;
-} profile;
-
 static rose_status attempt(void *ctx, char *dir, rose_json *row, rose_err *err)
 {
     const profile *p = ctx;
-    rose_status st = rose_profile_dirs(dir, err);
-    rose_json_set_new(row, "num_requests", rose_json_integer(p->s->work.n));
-    if (st == ROSE_OK && p->t->in_process)
-        st = in_process(p->s, dir, row, err);
-    else if (st == ROSE_OK && p->t->server != NULL)
-        st = rose_offline_server_profile(p->s, p->t->server, dir, row, err);
+    rose_status st = rose_results_make_dirs(dir, err);
+    rose_json_set_new(row, "num_requests", rose_json_integer(p->work.n));
+    if (st == ROSE_OK && p->b->kind == ROSE_OFFLINE_IN_PROCESS)
+        st = in_process(p, dir, row, err);
+    else if (st == ROSE_OK && p->b->kind == ROSE_OFFLINE_SERVER)
+        st = rose_offline_server_profile(p->r, &p->work, &p->b->server, dir, row, err);
     else if (st == ROSE_OK)
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "a script has no recorder; bench online --profile can profile its server");
-    rose_json_set_new(row, "num_success", rose_json_integer(st == ROSE_OK ? p->s->work.n : 0));
+    rose_json_set_new(row, "num_success", rose_json_integer(st == ROSE_OK ? p->work.n : 0));
     return st;
 }
 
-uint32_t rose_offline_profile(const rose_offline_stage *s, const rose_offline_target *targets,
-                              uint32_t n, int argc, char **argv)
+uint32_t rose_offline_profile(const rose_offline *r, int argc, char **argv)
 {
     uint32_t n_failed = 0;
-    char time[32];
     const uint64_t start = rose_now_ns();
-    rose_json *meta = rose_results_meta(argc, argv);
-    rose_json *root = rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
-    rose_results_time(time);
-    rose_json_set_new(meta, "profile", rose_json_string("trace"));
-    rose_json_set_new(meta, "profile_n", rose_json_integer(s->work.n));
-    rose_json_set_new(meta, "profile_start_time", rose_json_string(time));
-    for (uint32_t i = 0; i < n && (s->work.stop == NULL || !*s->work.stop); i++) {
-        profile p = {s, &targets[i]};
-        n_failed += !rose_profile_try(root, s->dir, "trace", p.t->label, attempt, &p);
+    profile p = {.r = r, .work = r->work};
+    if (p.work.n > r->o->profile_n) p.work.n = r->o->profile_n;
+    rose_json *root = rose_profile_manifest_begin(
+        argc, argv, rose_json_pack("{s:s, s:i}", "profile", "trace", "profile_n", (int)p.work.n));
+    for (uint32_t i = 0; i < r->n_backends && !*r->o->server.stop; i++) {
+        p.b = &r->backends[i];
+        n_failed += !rose_profile_try(root, r->dir, "trace", p.b->label, attempt, &p);
     }
-    return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);
+    return n_failed + (rose_profile_manifest_end(root, r->dir, start) ? 0 : 1);
 }

@@ -8,12 +8,6 @@
 #include "bench/offline_internal.h"
 #include "bench/results.h"
 #include "bench/stats.h"
-#include "bench/summary.h"
-
-static rose_json *ms_or_null(double s)
-{
-    return isfinite(s) ? rose_json_real(s * 1e3) : rose_json_null();
-}
 
 static rose_json *run_json(const rose_offline_run *r, uint32_t n)
 {
@@ -23,8 +17,9 @@ static rose_json *run_json(const rose_offline_run *r, uint32_t n)
         (int64_t)r->output_tokens, "request_throughput_rps", n / r->total_s,
         "output_throughput_tps", (double)r->output_tokens / r->total_s, "total_throughput_tps",
         (double)(r->input_tokens + r->output_tokens) / r->total_s, "ttft_p50_ms",
-        ms_or_null(r->ttft_p50), "ttft_p99_ms", ms_or_null(r->ttft_p99), "tpot_p50_ms",
-        ms_or_null(r->tpot_p50), "tpot_p99_ms", ms_or_null(r->tpot_p99));
+        rose_number_json(r->ttft_p50 * 1e3), "ttft_p99_ms", rose_number_json(r->ttft_p99 * 1e3),
+        "tpot_p50_ms", rose_number_json(r->tpot_p50 * 1e3), "tpot_p99_ms",
+        rose_number_json(r->tpot_p99 * 1e3));
 }
 
 static int by_time(const void *a, const void *b)

@@ -1,8 +1,8 @@
 /* bench/offline_work.c - makes the prompts and lengths of an offline benchmark. */
 #include <stdlib.h>
 
-#include "base/philox.h"
 #include "bench/offline_internal.h"
+#include "bench/prompts.h"
 
 enum { MT_N = 624, MT_M = 397, NANO_SEQS = 256, NANO_MIN = 100, NANO_MAX = 1024, NANO_IDS = 10001 };
 
@@ -84,10 +84,18 @@ rose_status rose_offline_nano_vllm(rose_load_trace *out, rose_err *err)
     return ROSE_OK;
 }
 
+uint32_t rose_offline_longest(const rose_offline_work *w)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < w->n; i++)
+        most = w->rows[i].n_in > most ? w->rows[i].n_in : most;
+    return most;
+}
+
 void rose_offline_prompt(const rose_offline_work *w, uint64_t seed, uint32_t i, uint32_t *ids)
 {
     for (uint32_t j = 0; j < w->rows[i].n_in; j++)
-        ids[j] = (uint32_t)(rose_philox_uniform(seed, j, i + 1) * (float)w->vocab) % w->vocab;
+        ids[j] = rose_prompt_random_id(seed, i, j, w->vocab);
 }
 
 uint64_t rose_offline_seed(const rose_offline_work *w, bool warm_up, uint32_t run)

@@ -6,52 +6,23 @@
  * stops the server that we started. */
 #include <inttypes.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "backend/backend.h"
 #include "base/clock.h"
+#include "base/fds.h"
 #include "base/json.h"
 #include "bench/bench.h"
 #include "bench/online_internal.h"
-#include "bench/stop.h"
 
 enum {
-    MAX_POINTS = 64,
     WARM_VARIANT = 1 << 20,
     /* prompts of the first run of a goodput search; later runs count on from it */
     GOODPUT_VARIANT = 1 << 21,
     DEFAULT_CONTEXT = 2048
 };
-
-typedef struct online {
-    const rose_online_opts *o;
-    const char *model_dir;
-    rose_prompts *prompts;
-    rose_load_trace trace, warm_trace;
-    rose_server_spec specs[ROSE_MAX_BACKENDS];
-    uint32_t n_specs, n_scales, n_conc;
-    double scales[MAX_POINTS];
-    double conc[MAX_POINTS];
-    rose_goodput_limits limits;
-    rose_online_results results;
-    uint32_t n_failed;
-    /* the CPUs of --client-cpus, and those that this process had before */
-    cpu_set_t client_set, all_set;
-} online;
-
-/* Each request that runs at the same time needs a connection. */
-static void allow_connections(void)
-{
-    struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
-        l.rlim_cur = l.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &l);
-    }
-}
 
 /* parses "0.4,0.8,1.6" */
 static rose_status parse_list(const char *what, const char *text, double min, bool whole,
@@ -63,17 +34,17 @@ static rose_status parse_list(const char *what, const char *text, double min, bo
         char *end;
         double v = strtod(p, &end);
         if (end == p || !(v >= min) || v > 1e6 || (whole && v != floor(v)) ||
-            (*end != ',' && *end != '\0') || *n == MAX_POINTS)
+            (*end != ',' && *end != '\0') || *n == ROSE_ONLINE_POINTS)
             return rose_fail(err, ROSE_E_INVAL,
                              "--%s '%s': expected up to %d %snumbers from %g, as 1,2", what, text,
-                             MAX_POINTS, whole ? "whole " : "", min);
+                             ROSE_ONLINE_POINTS, whole ? "whole " : "", min);
         out[(*n)++] = v;
         if (*end == '\0') return ROSE_OK;
         p = end + 1;
     }
 }
 
-static rose_status load_trace(online *r, rose_err *err)
+static rose_status load_trace(rose_online *r, rose_err *err)
 {
     const rose_online_opts *o = r->o;
     const uint32_t asked = o->server.engine.opts.backend.max_model_len;
@@ -117,7 +88,7 @@ static rose_status load_trace(online *r, rose_err *err)
     return st;
 }
 
-static rose_prompt_mode prompt_mode(const online *r)
+static rose_prompt_mode prompt_mode(const rose_online *r)
 {
     if (r->o->shared_prefix) return ROSE_PROMPT_SHARED;
     return r->o->trace_prefixes && r->trace.block_tokens > 0 ? ROSE_PROMPT_TRACE
@@ -144,13 +115,12 @@ static void add_generator(rose_json *meta, const rose_online_opts *o)
                           all[i].used ? rose_json_real((double)all[i].value) : rose_json_null());
 }
 
-static rose_json *meta_json(const online *r, int argc, char **argv)
+static rose_json *meta_json(const rose_online *r, int argc, char **argv)
 {
     static const char *const mode_names[] = {[ROSE_PROMPT_UNIQUE] = "unique",
                                              [ROSE_PROMPT_SHARED] = "shared-prefix",
                                              [ROSE_PROMPT_TRACE] = "trace-prefixes"};
     const rose_online_opts *o = r->o;
-    rose_json *meta = rose_results_meta(argc, argv);
     rose_json *more = rose_json_pack(
         "{s:o, s:o, s:o, s:i, s:I, s:f, s:f, s:i, s:b, s:b, s:s, s:s, s:i, s:i, s:i, s:i, s:i, "
         "s:s, s:o, s:s?, s:s, s:{}}",
@@ -169,29 +139,22 @@ static rose_json *meta_json(const online *r, int argc, char **argv)
     rose_backend_gpu_name(gpu, sizeof gpu);
     for (uint32_t i = 0; i < r->n_scales; i++)
         rose_json_append_new(scales, rose_json_real(r->scales[i]));
-    if (more != NULL) {
-        rose_json_set_new(more, "scales", scales);
-        rose_json_set_new(more, "ramp_up_strategy", rose_json_string(o->ramp));
-        if (strcmp(o->ramp, "none") != 0) {
-            rose_json_set_new(more, "ramp_up_start_rps", rose_json_real((double)o->ramp_start));
-            rose_json_set_new(more, "ramp_up_end_rps", rose_json_real((double)o->ramp_end));
-        }
-        rose_json_set_new(more, "prompt_overhead_tokens", rose_json_integer(o->prompt_overhead));
-        rose_json_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
-        rose_json_set_new(more, "dtype", rose_json_null()); /* null until a server reports it */
-        rose_json_set_new(more, "start_offset_s", rose_json_real(ROSE_START_OFFSET_S));
-        rose_json_set_new(more, "timeout_ready_s", rose_json_integer(o->server.ready_timeout_s));
-        rose_json_set_new(more, "max_inflight_requests", rose_json_null()); /* null: no limit */
-        rose_json_set_new(more, "trace_bad_lines", rose_json_integer(r->trace.n_bad));
-        rose_json_set_new(more, "cold_prefix", rose_json_boolean(o->cold_prefix));
-        add_generator(more, o);
+    rose_json_set_new(more, "scales", scales);
+    rose_json_set_new(more, "ramp_up_strategy", rose_json_string(o->ramp));
+    if (strcmp(o->ramp, "none") != 0) {
+        rose_json_set_new(more, "ramp_up_start_rps", rose_json_real((double)o->ramp_start));
+        rose_json_set_new(more, "ramp_up_end_rps", rose_json_real((double)o->ramp_end));
     }
-    if (more == NULL || rose_json_update(meta, more) != 0) {
-        rose_json_decref(meta);
-        meta = NULL;
-    }
-    rose_json_decref(more);
-    return meta;
+    rose_json_set_new(more, "prompt_overhead_tokens", rose_json_integer(o->prompt_overhead));
+    rose_json_set_new(more, "gpu", rose_results_string(gpu[0] != '\0' ? gpu : NULL));
+    rose_json_set_new(more, "dtype", rose_json_null()); /* null until a server reports it */
+    rose_json_set_new(more, "start_offset_s", rose_json_real(ROSE_START_OFFSET_S));
+    rose_json_set_new(more, "timeout_ready_s", rose_json_integer(o->server.ready_timeout_s));
+    rose_json_set_new(more, "max_inflight_requests", rose_json_null()); /* null: no limit */
+    rose_json_set_new(more, "trace_bad_lines", rose_json_integer(r->trace.n_bad));
+    rose_json_set_new(more, "cold_prefix", rose_json_boolean(o->cold_prefix));
+    add_generator(more, o);
+    return rose_results_meta_more(argc, argv, more);
 }
 
 /* ---- one backend ---- */
@@ -260,7 +223,7 @@ typedef struct point {
 } point;
 
 /* Runs once, records the result and prints it. Fails if the server died. out may be NULL. */
-static rose_status measure(online *r, const target *t, const rose_run_spec *spec, point *out,
+static rose_status measure(rose_online *r, const target *t, const rose_run_spec *spec, point *out,
                            rose_err *err)
 {
     const rose_online_opts *o = r->o;
@@ -274,8 +237,6 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
                              .mode = mode,
                              .label = t->label,
                              .stop = r->o->server.stop};
-    const rose_online_names names = {
-        .dir = r->results.dir, .label = t->label, .model = t->model, .tokenizer = r->model_dir};
     const uint64_t start = rose_now_ns();
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
     if (st == ROSE_OK) add_wall(t, spec, (double)(rose_now_ns() - start) * 1e-9);
@@ -285,7 +246,7 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
         if (st == ROSE_OK && o->vllm_results && !spec->search)
-            st = rose_online_export_vllm(&names, o, &r->limits, &run, &s, err);
+            st = rose_online_export_vllm(r, t->label, t->model, &run, &s, err);
         if (out != NULL)
             *out = (point){.met = rose_goodput_met(&r->limits, &s),
                            .offered_rps = s.offered_rps,
@@ -302,7 +263,8 @@ static rose_status measure(online *r, const target *t, const rose_run_spec *spec
 /* Writes the result of the search. A few requests may keep the limits at any rate. So the results
  * also say how many requests per second the server completed, and whether a rate broke the
  * limits. */
-static void report_goodput(const online *r, const target *t, const point *best, double broken_rps)
+static void report_goodput(const rose_online *r, const target *t, const point *best,
+                           double broken_rps)
 {
     rose_json_set_new(t->entry, "goodput_rps", rose_json_real(best->offered_rps));
     rose_json_set_new(t->entry, "goodput_done_rps", rose_json_real(best->done_rps));
@@ -326,7 +288,7 @@ static void report_goodput(const online *r, const target *t, const point *best, 
 /* Searches the heaviest scale that keeps the limits. The search doubles or halves the rate until
  * one rate keeps the limits and one breaks them, then halves that interval, on a logarithmic
  * axis. */
-static rose_status search_goodput(online *r, const target *t, rose_err *err)
+static rose_status search_goodput(rose_online *r, const target *t, rose_err *err)
 {
     double good = 0, bad = 0, broken_rps = 0, scale = r->n_scales > 0 ? r->scales[0] : 1;
     rose_status st = ROSE_OK;
@@ -356,7 +318,7 @@ static rose_status search_goodput(online *r, const target *t, rose_err *err)
     return st;
 }
 
-static rose_status warm_up(online *r, const target *t, double *took_s, rose_err *err)
+static rose_status warm_up(rose_online *r, const target *t, double *took_s, rose_err *err)
 {
     const rose_workload w = {.prompts = r->prompts,
                              .trace = &r->warm_trace,
@@ -377,7 +339,7 @@ static rose_status warm_up(online *r, const target *t, double *took_s, rose_err 
     return st;
 }
 
-static rose_status run_points(online *r, const target *t, rose_err *err)
+static rose_status run_points(rose_online *r, const target *t, rose_err *err)
 {
     rose_status st = ROSE_OK;
     for (uint32_t i = 0; i < r->n_scales && st == ROSE_OK; i++) {
@@ -386,14 +348,14 @@ static rose_status run_points(online *r, const target *t, rose_err *err)
     }
     for (uint32_t i = 0; i < r->n_conc && st == ROSE_OK; i++) {
         const rose_run_spec spec = {.concurrency = (uint32_t)r->conc[i],
-                                    .variant = r->o->cold_prefix ? MAX_POINTS + i : 0};
+                                    .variant = r->o->cold_prefix ? ROSE_ONLINE_POINTS + i : 0};
         st = measure(r, t, &spec, NULL, err);
     }
     if (st == ROSE_OK && r->o->goodput != NULL) st = search_goodput(r, t, err);
     return st;
 }
 
-static rose_status read_client_cpus(online *r, rose_err *err)
+static rose_status read_client_cpus(rose_online *r, rose_err *err)
 {
     int cpus[ROSE_MAX_CPUS];
     uint32_t n;
@@ -407,20 +369,21 @@ static rose_status read_client_cpus(online *r, rose_err *err)
 
 /* Pins this client's thread only during a run, because a server started later would inherit the
  * pinning. */
-static void pin_client(const online *r, bool on)
+static void pin_client(const rose_online *r, bool on)
 {
     if (r->o->client_cpus != NULL)
         sched_setaffinity(0, sizeof r->all_set, on ? &r->client_set : &r->all_set);
 }
 
-static void run_backend(online *r, const rose_server_spec *spec)
+static void run_backend(rose_online *r, const rose_server_spec *spec)
 {
     rose_server server = {0};
     rose_err err = {{0}}, write_err = {{0}};
     double warm_s = 0;
     const uint64_t start = rose_now_ns();
-    char began[32], ended[32];
-    rose_results_time(began);
+    char began[32];
+    const struct tm tm = rose_results_now();
+    strftime(began, sizeof began, ROSE_RESULTS_ISO, &tm);
     rose_status st =
         rose_server_start(&server, spec, &r->o->server, r->model_dir, NULL, r->results.dir, &err);
     target t = {.label = spec->label, .server = &server};
@@ -438,13 +401,11 @@ static void run_backend(online *r, const rose_server_spec *spec)
     rose_json *timing = rose_json_get(t.entry, "timing");
     rose_json_set_new(timing, "server_ready_s", rose_json_real(server.ready_s));
     rose_json_set_new(timing, "warmup_s", rose_json_real(warm_s));
-    rose_json_set_new(timing, "runs_s", rose_json_real((double)(rose_now_ns() - warm_end) * 1e-9));
+    rose_results_set_wall(timing, "runs_s", warm_end);
     rose_server_stop(&server);
-    rose_results_time(ended);
     rose_json_set_new(timing, "backend_start_time", rose_json_string(began));
-    rose_json_set_new(timing, "backend_end_time", rose_json_string(ended));
-    rose_json_set_new(timing, "backend_wall_s",
-                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_results_set_time(timing, "backend_end_time");
+    rose_results_set_wall(timing, "backend_wall_s", start);
     if (st != ROSE_OK) {
         r->n_failed++;
         fprintf(stderr, "roseinfer: %s: %s\n", spec->label, err.msg);
@@ -455,7 +416,7 @@ static void run_backend(online *r, const rose_server_spec *spec)
     if (st != ROSE_OK) fprintf(stderr, "roseinfer: %s\n", write_err.msg);
 }
 
-static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
+static rose_status prepare(rose_online *r, int argc, char **argv, rose_err *err)
 {
     const rose_online_opts *o = r->o;
     rose_status st = rose_server_list_parse(o->backends, r->specs, &r->n_specs, err);
@@ -479,28 +440,13 @@ static rose_status prepare(online *r, int argc, char **argv, rose_err *err)
     return rose_online_write(&r->results, err);
 }
 
-/* The profile stage comes last, after the results of all measurements are written. */
-static uint32_t profile(const online *r, int argc, char **argv)
-{
-    const rose_profile_stage s = {.o = r->o,
-                                  .model_dir = r->model_dir,
-                                  .dir = r->results.dir,
-                                  .prompts = r->prompts,
-                                  .trace = &r->trace,
-                                  .warm_trace = &r->warm_trace,
-                                  .specs = r->specs,
-                                  .n_specs = r->n_specs,
-                                  .stop = r->o->server.stop};
-    return rose_online_profile(&s, argc, argv);
-}
-
 static int run(const char *model_dir, const rose_online_opts *o, int argc, char **argv)
 {
-    static online r;
+    static rose_online r;
     rose_err err = {{0}};
     int rc = 1;
-    r = (online){.o = o, .model_dir = model_dir};
-    allow_connections();
+    r = (rose_online){.o = o, .model_dir = model_dir};
+    rose_fds_raise(UINT32_MAX); /* each request that runs at the same time needs a connection */
     if (prepare(&r, argc, argv, &err) != ROSE_OK) {
         fprintf(stderr, "roseinfer: %s\n", err.msg);
         goto done;
@@ -508,12 +454,8 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     const uint64_t start = rose_now_ns();
     for (uint32_t i = 0; i < r.n_specs && !*o->server.stop && !o->profile_only; i++)
         run_backend(&r, &r.specs[i]);
-    char ended[32];
-    rose_results_time(ended);
-    rose_json_set_new(rose_json_get(r.results.root, "meta"), "run_end_time",
-                      rose_json_string(ended));
-    rose_json_set_new(rose_json_get(r.results.root, "meta"), "wall_s",
-                      rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_results_set_time(rose_json_get(r.results.root, "meta"), "run_end_time");
+    rose_results_set_wall(rose_json_get(r.results.root, "meta"), "wall_s", start);
     if (rose_online_write(&r.results, &err) != ROSE_OK)
         fprintf(stderr, "roseinfer: %s\n", err.msg);
     else
@@ -522,7 +464,8 @@ static int run(const char *model_dir, const rose_online_opts *o, int argc, char 
     fflush(stdout);
     fprintf(stderr, "figures: roseinfer bench plot %s\na page:  roseinfer bench report %s\n",
             r.results.dir, r.results.dir);
-    if (strcmp(o->profile, "none") != 0 && profile(&r, argc, argv) > 0) rc = 1;
+    /* The profile stage comes last, after the results of all measurements are written. */
+    if (strcmp(o->profile, "none") != 0 && rose_online_profile(&r, argc, argv) > 0) rc = 1;
 done:
     rose_json_decref(r.results.root);
     rose_load_trace_free(&r.trace);

@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "bench/online_internal.h"
 
 enum { MAX_SECONDS = 1 << 20 };
@@ -37,31 +35,27 @@ static rose_json *gaps(const rose_reply *r)
 
 static void add_requests(rose_json *o, const rose_run *run)
 {
-    rose_json *in = rose_json_array(), *out = rose_json_array(), *ttfts = rose_json_array(),
-              *itls = rose_json_array(), *latencies = rose_json_array(),
-              *starts = rose_json_array(), *queue = rose_json_array(), *errors = rose_json_array();
+    static const char *const keys[] = {"input_lens", "output_lens", "ttfts",       "itls",
+                                       "latencies",  "start_times", "queue_times", "errors"};
+    enum { N = sizeof keys / sizeof *keys };
+    for (int k = 0; k < N; k++)
+        rose_json_set_new(o, keys[k], rose_json_array());
     for (uint32_t i = 0; i < run->n; i++) {
         const rose_reply *r = &run->replies[i];
         const bool ok = success(r);
-        rose_json_append_new(in, rose_json_integer(run->trace->rows[i].n_in));
-        rose_json_append_new(out, rose_json_integer(ok ? r->n_tokens : 0));
-        rose_json_append_new(ttfts, rose_json_real(ok ? seconds(r->start_ns, r->first_ns) : 0));
-        rose_json_append_new(itls, gaps(r));
-        rose_json_append_new(latencies, rose_json_real(ok ? seconds(r->start_ns, r->last_ns) : 0));
-        rose_json_append_new(starts, rose_json_real((double)r->start_ns * 1e-9));
-        rose_json_append_new(queue, r->has_times && r->times.queue_wait >= 0
-                                        ? rose_json_real(r->times.queue_wait * 1e-3)
-                                        : rose_json_null());
-        rose_json_append_new(errors, rose_json_string(r->error));
+        rose_json *const values[N] = {rose_json_integer(run->trace->rows[i].n_in),
+                                      rose_json_integer(ok ? r->n_tokens : 0),
+                                      rose_json_real(ok ? seconds(r->start_ns, r->first_ns) : 0),
+                                      gaps(r),
+                                      rose_json_real(ok ? seconds(r->start_ns, r->last_ns) : 0),
+                                      rose_json_real((double)r->start_ns * 1e-9),
+                                      r->has_times && r->times.queue_wait >= 0
+                                          ? rose_json_real(r->times.queue_wait * 1e-3)
+                                          : rose_json_null(),
+                                      rose_json_string(r->error)};
+        for (int k = 0; k < N; k++)
+            rose_json_append_new(rose_json_get(o, keys[k]), values[k]);
     }
-    rose_json_set_new(o, "input_lens", in);
-    rose_json_set_new(o, "output_lens", out);
-    rose_json_set_new(o, "ttfts", ttfts);
-    rose_json_set_new(o, "itls", itls);
-    rose_json_set_new(o, "latencies", latencies);
-    rose_json_set_new(o, "start_times", starts);
-    rose_json_set_new(o, "queue_times", queue);
-    rose_json_set_new(o, "errors", errors);
 }
 
 static void add_summary(rose_json *o, const char *name, const rose_summary *s)
@@ -145,24 +139,22 @@ static rose_json *request_goodput(const rose_goodput_limits *l, const rose_run *
     return rose_json_real(duration_s > 0 ? good / duration_s : 0);
 }
 
-static rose_json *header(const rose_online_names *names, const rose_online_opts *o,
+static rose_json *header(const rose_online *r, const char *label, const char *model,
                          const rose_run *run, const rose_run_stats *s)
 {
     char date[32];
-    const time_t now = (time_t)rose_unix_time();
-    struct tm tm;
     uint64_t in = 0;
     for (uint32_t i = 0; i < run->n; i++)
         in += success(&run->replies[i]) ? run->trace->rows[i].n_in : 0;
     const double d = s->duration_s > 0 ? s->duration_s : (double)INFINITY;
-    gmtime_r(&now, &tm);
+    const struct tm tm = rose_results_now();
     strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
     return rose_json_pack(
         "{s:s, s:s, s:s, s:o, s:i, s:o, s:o, s:o, s:f, s:i, s:i, s:I, s:I, s:f, s:f, s:f}", "date",
-        date, "backend", names->label, "model_id", names->model, "tokenizer_id",
-        rose_results_string(names->tokenizer), "num_prompts", (int)run->n, "request_rate",
+        date, "backend", label, "model_id", model, "tokenizer_id",
+        rose_results_string(r->model_dir), "num_prompts", (int)run->n, "request_rate",
         s->offered_rps > 0 ? rose_json_real(s->offered_rps) : rose_json_string("inf"), "burstiness",
-        o->trace == NULL ? rose_json_real((double)o->burstiness) : rose_json_null(),
+        r->o->trace == NULL ? rose_json_real((double)r->o->burstiness) : rose_json_null(),
         "max_concurrency",
         run->spec.concurrency > 0 ? rose_json_integer(run->spec.concurrency) : rose_json_null(),
         "duration", s->duration_s, "completed", (int)s->n_success, "failed", (int)s->n_error,
@@ -171,29 +163,27 @@ static rose_json *header(const rose_online_names *names, const rose_online_opts 
         "total_token_throughput", (double)(s->tokens + in) / d);
 }
 
-rose_status rose_online_export_vllm(const rose_online_names *names, const rose_online_opts *o,
-                                    const rose_goodput_limits *limits, const rose_run *run,
-                                    const rose_run_stats *s, rose_err *err)
+rose_status rose_online_export_vllm(const rose_online *r, const char *label, const char *model,
+                                    const rose_run *run, const rose_run_stats *s, rose_err *err)
 {
     char folder[4200], name[128];
-    rose_json *root = header(names, o, run, s);
+    rose_json *root = header(r, label, model, run, s);
     if (root == NULL) return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     rose_status st = ROSE_OK;
-    rose_json_set_new(root, "request_goodput", request_goodput(limits, run, s->duration_s));
+    rose_json_set_new(root, "request_goodput", request_goodput(&r->limits, run, s->duration_s));
     add_summary(root, "ttft", &s->ttft);
     add_summary(root, "tpot", &s->tpot);
     if (st == ROSE_OK) st = add_gap_summary(root, run, err);
     add_summary(root, "e2el", &s->e2e);
     add_requests(root, run);
     if (st == ROSE_OK) st = add_peaks(root, run, s, err);
-    snprintf(folder, sizeof folder, "%s/vllm", names->dir);
+    snprintf(folder, sizeof folder, "%s/vllm", r->results.dir);
     /* an existing folder is fine; any other failure shows when the file is written */
     mkdir(folder, 0777);
     if (run->spec.concurrency > 0)
-        snprintf(name, sizeof name, "%.64s-concurrency%u.json", names->label,
-                 run->spec.concurrency);
+        snprintf(name, sizeof name, "%.64s-concurrency%u.json", label, run->spec.concurrency);
     else
-        snprintf(name, sizeof name, "%.64s-scale%.6g.json", names->label, run->spec.scale);
+        snprintf(name, sizeof name, "%.64s-scale%.6g.json", label, run->spec.scale);
     if (st == ROSE_OK) st = rose_results_write(root, folder, name, err);
     rose_json_decref(root);
     return st;

@@ -2,6 +2,8 @@
 #ifndef ROSE_BENCH_ONLINE_INTERNAL_H
 #define ROSE_BENCH_ONLINE_INTERNAL_H
 
+#include <sched.h>
+
 #include "bench/results.h"
 #include "bench/server.h"
 #include "bench/workload.h"
@@ -66,28 +68,34 @@ bool rose_goodput_met(const rose_goodput_limits *l,
                       /* true if the p99 values keep the limits and no request failed */
                       const rose_run_stats *s);
 
-/* online_profile.c: runs each server once more with a profiler on, and writes profile_manifest.json
- * to dir. */
-typedef struct rose_profile_stage {
+enum { ROSE_ONLINE_POINTS = 64 };
+
+/* One call of the benchmark. */
+typedef struct rose_online {
     const rose_online_opts *o;
-    const char *model_dir, *dir;
-    const rose_prompts *prompts;
-    const rose_load_trace *trace, *warm_trace;
-    const rose_server_spec *specs; /* [n_specs] */
-    uint32_t n_specs;
-    const volatile sig_atomic_t *stop;
-} rose_profile_stage;
-/* Returns how many profiles failed; each failure is a row with its error. */
-uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv);
+    const char *model_dir;
+    rose_prompts *prompts;
+    rose_load_trace trace, warm_trace;
+    rose_server_spec specs[ROSE_MAX_BACKENDS];
+    uint32_t n_specs, n_scales, n_conc;
+    double scales[ROSE_ONLINE_POINTS];
+    double conc[ROSE_ONLINE_POINTS];
+    rose_goodput_limits limits;
+    rose_online_results results;
+    uint32_t n_failed;
+    /* the CPUs of --client-cpus, and those that this process had before */
+    cpu_set_t client_set, all_set;
+} rose_online;
+
+/* online_profile.c: runs each server once more with a profiler on, and writes profile_manifest.json
+ * to the folder of the results. Returns how many profiles failed; each failure is a row with its
+ * error. */
+uint32_t rose_online_profile(const rose_online *r, int argc, char **argv);
 
 /* Writes one run as `vllm bench serve --save-result --save-detailed` does, to
  * dir/vllm/LABEL-LOAD.json. generated_texts is left out, because this client does not keep the
- * texts. */
-typedef struct rose_online_names {
-    const char *dir, *label, *model, *tokenizer; /* model: the name that the server gives it */
-} rose_online_names;
-rose_status rose_online_export_vllm(const rose_online_names *names, const rose_online_opts *o,
-                                    const rose_goodput_limits *limits, const rose_run *run,
-                                    const rose_run_stats *s, rose_err *err);
+ * texts. model: the name that the server gives it. */
+rose_status rose_online_export_vllm(const rose_online *r, const char *label, const char *model,
+                                    const rose_run *run, const rose_run_stats *s, rose_err *err);
 
 #endif

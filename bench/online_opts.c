@@ -1,5 +1,7 @@
-/* bench/online_opts.c - the options of `bench online`, as tables. */
+/* bench/online_opts.c - the options of `bench online`, as tables, and the limits of a goodput
+ * search: the highest rate of requests that keeps them. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench/online_internal.h"
@@ -34,7 +36,8 @@ static void opts_init(rose_online_opts *o)
     rose_server_flags_init(&o->server);
 }
 
-static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
+/* Writes the rows of the benchmark itself and returns how many they are. */
+static size_t own_rows(rose_online_opts *o, rose_opt *rows)
 {
     const rose_opt all[] = {
         {.name = "Workload", .kind = ROSE_OPT_HEADING},
@@ -85,31 +88,6 @@ static size_t workload_rows(rose_online_opts *o, rose_opt *rows)
                       "serve --save-detailed"),
         ROSE_ROW_STRING("client-cpus", &o->client_cpus, "LIST",
                         "CPUs of this client, which is one thread", .unset = "not pinned"),
-    };
-    memcpy(rows, all, sizeof all);
-    return sizeof all / sizeof *all;
-}
-
-static size_t profile_rows(rose_online_opts *o, rose_opt *rows)
-{
-    const rose_opt all[] = {
-        {.name = "Profiles", .kind = ROSE_OPT_HEADING},
-        ROSE_ROW_CHOICE("profile", &o->profile, "none|trace|nsys|both",
-                        "after the measurements, run each server once more with a profiler: its "
-                        "own recorder, nsys, or both; writes profile_manifest.json"),
-        ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing, only make the profiles"),
-        ROSE_ROW_U32("profile-n", &o->profile_n, "N", 1, 1000000,
-                     "use the first N requests of the trace for a profile"),
-        ROSE_ROW_FLOAT("profile-scale", &o->profile_scale, "S", 0, 1e6f,
-                       "factor on the times of these requests, as in --scales"),
-    };
-    memcpy(rows, all, sizeof all);
-    return sizeof all / sizeof *all;
-}
-
-static size_t generator_rows(rose_online_opts *o, rose_opt *rows)
-{
-    const rose_opt all[] = {
         {.name = "Generated trace", .kind = ROSE_OPT_HEADING},
         ROSE_ROW_FLOAT("rate", &o->rate, "R", 1e-3f, 1e6f, "requests per second at scale 1"),
         ROSE_ROW_FLOAT(
@@ -126,6 +104,15 @@ static size_t generator_rows(rose_online_opts *o, rose_opt *rows)
         ROSE_ROW_FLOAT("output-median", &o->out_median, "N", 1, 1e6f, "log-normal output lengths"),
         ROSE_ROW_FLOAT("output-sigma", &o->out_sigma, "S", 0, 5,
                        "sigma of these lengths; 0 makes all equal"),
+        {.name = "Profiles", .kind = ROSE_OPT_HEADING},
+        ROSE_ROW_CHOICE("profile", &o->profile, "none|trace|nsys|both",
+                        "after the measurements, run each server once more with a profiler: its "
+                        "own recorder, nsys, or both; writes profile_manifest.json"),
+        ROSE_ROW_FLAG("profile-only", &o->profile_only, "measure nothing, only make the profiles"),
+        ROSE_ROW_U32("profile-n", &o->profile_n, "N", 1, 1000000,
+                     "use the first N requests of the trace for a profile"),
+        ROSE_ROW_FLOAT("profile-scale", &o->profile_scale, "S", 0, 1e6f,
+                       "factor on the times of these requests, as in --scales"),
     };
     memcpy(rows, all, sizeof all);
     return sizeof all / sizeof *all;
@@ -135,11 +122,9 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
 {
     rose_opt opts[48 + ROSE_REQUEST_ROWS + ROSE_SERVER_ROWS];
     opts_init(o);
-    size_t n = workload_rows(o, opts);
-    n += generator_rows(o, opts + n);
-    n += profile_rows(o, opts + n);
+    size_t n = own_rows(o, opts);
     n += rose_request_flags_rows(&o->req, opts + n);
-    n += rose_server_flags_rows(&o->server, opts + n);
+    n += rose_server_flags_rows(&o->server, false, opts + n);
     const rose_command cmd = {
         .usage = "roseinfer bench online MODEL [options]",
         .about = "Latency under load: replays a trace against one server, or several in turn, and "
@@ -159,4 +144,39 @@ int rose_online_opts_parse(rose_online_opts *o, int argc, char **argv, const cha
         return 2;
     }
     return -1;
+}
+
+/* ---- goodput ---- */
+
+rose_status rose_goodput_parse(const char *text, rose_goodput_limits *out, rose_err *err)
+{
+    *out = (rose_goodput_limits){0};
+    for (const char *p = text;;) {
+        const char *colon = strchr(p, ':');
+        size_t n = colon != NULL ? (size_t)(colon - p) : 0;
+        char *end = NULL;
+        double *to = n == 4 && strncmp(p, "ttft", 4) == 0   ? &out->ttft
+                     : n == 4 && strncmp(p, "tpot", 4) == 0 ? &out->tpot
+                     : n == 3 && strncmp(p, "itl", 3) == 0  ? &out->itl
+                     : n == 3 && strncmp(p, "e2e", 3) == 0  ? &out->e2e
+                                                            : NULL;
+        double ms = to != NULL ? strtod(colon + 1, &end) : 0;
+        if (to == NULL || !(ms > 0 && ms < 1e9) || (*end != ',' && *end != '\0'))
+            return rose_fail(err, ROSE_E_INVAL,
+                             "--goodput '%s': expected ttft:MS,tpot:MS,itl:MS,e2e:MS", text);
+        *to = ms * 1e-3;
+        if (*end == '\0') return ROSE_OK;
+        p = end + 1;
+    }
+}
+
+static bool within(double limit, const rose_summary *s)
+{
+    return limit <= 0 || s->n == 0 || s->p99 <= limit;
+}
+
+bool rose_goodput_met(const rose_goodput_limits *l, const rose_run_stats *s)
+{
+    return s->n_error == 0 && s->n_success > 0 && within(l->ttft, &s->ttft) &&
+           within(l->tpot, &s->tpot) && within(l->itl, &s->itl) && within(l->e2e, &s->e2e);
 }

@@ -23,7 +23,7 @@ enum { PROFILE_VARIANT = 1 << 22, WARM_VARIANT = 1 << 23, NSYS_GRACE_MS = 300000
     "--trace-fork-before-exec=true --force-overwrite=true"
 
 typedef struct attempt {
-    const rose_profile_stage *s;
+    const rose_online *r;
     const rose_server_spec *spec;
     bool nsys;
     char *dir; /* folder of the files of this profile */
@@ -33,16 +33,16 @@ typedef struct attempt {
 static rose_status replay(attempt *a, const rose_server *server, const rose_load_trace *trace,
                           const rose_run_spec *spec, const char *count_as, rose_err *err)
 {
-    const rose_profile_stage *s = a->s;
-    const rose_workload w = {.prompts = s->prompts,
+    const rose_online *r = a->r;
+    const rose_workload w = {.prompts = r->prompts,
                              .trace = trace,
-                             .flags = &s->o->req,
+                             .flags = &r->o->req,
                              .mode = ROSE_PROMPT_UNIQUE,
                              .label = a->nsys ? "profile (nsys)" : "profile (trace)",
-                             .stop = s->stop};
+                             .stop = r->o->server.stop};
     rose_run run = {0};
     uint32_t n_ok = 0;
-    const char *model = s->o->req.model_name != NULL ? s->o->req.model_name : server->model;
+    const char *model = r->o->req.model_name != NULL ? r->o->req.model_name : server->model;
     rose_status st = rose_workload_run(&w, &server->url, model, spec, &run, err);
     for (uint32_t i = 0; st == ROSE_OK && i < run.n; i++)
         n_ok += run.replies[i].error[0] == '\0';
@@ -52,22 +52,22 @@ static rose_status replay(attempt *a, const rose_server *server, const rose_load
         if (n_ok == 0) st = rose_fail(err, ROSE_E_CLOSED, "no request succeeded");
     }
     rose_run_free(&run);
-    if (st == ROSE_OK && *s->stop) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
+    if (st == ROSE_OK && *r->o->server.stop) st = rose_fail(err, ROSE_E_CLOSED, "interrupted");
     return st;
 }
 
 static rose_status drive(attempt *a, rose_server *server, rose_err *err)
 {
-    const rose_online_opts *o = a->s->o;
+    const rose_online_opts *o = a->r->o;
     const rose_run_spec warm = {.concurrency = 1, .variant = WARM_VARIANT};
     const rose_run_spec spec = {
         .scale = (double)o->profile_scale, .n = o->profile_n, .variant = PROFILE_VARIANT};
     rose_status st = ROSE_OK, stopped = ROSE_OK;
-    if (o->warmup_requests > 0) st = replay(a, server, a->s->warm_trace, &warm, NULL, err);
+    if (o->warmup_requests > 0) st = replay(a, server, &a->r->warm_trace, &warm, NULL, err);
     if (st == ROSE_OK && !a->nsys)
         st = rose_profile_call(a->row, &server->url, "/start_profile", "start", err);
     if (st != ROSE_OK) return st;
-    st = replay(a, server, a->s->trace, &spec, "num_success", err);
+    st = replay(a, server, &a->r->trace, &spec, "num_success", err);
     /* the recording is stopped even after a failure, because it may show the cause */
     if (!a->nsys)
         stopped = rose_profile_call(a->row, &server->url, "/stop_profile", "stop",
@@ -120,21 +120,18 @@ static rose_status run_attempt(void *ctx, char *dir, rose_json *row, rose_err *e
 {
     attempt *a = ctx;
     rose_server server = {0};
-    rose_server_flags f = a->s->o->server;
+    rose_server_flags f = a->r->o->server;
     rose_buf command = {0}, extra = {0};
     bool started = false;
     a->dir = dir;
     a->row = row;
-    rose_status st = rose_profile_dirs(dir, err);
+    rose_status st = rose_results_make_dirs(dir, err);
     if (st == ROSE_OK) st = extra_args(a, &extra, err);
     if (st == ROSE_OK && a->nsys) st = wrap(a, &f, &command, err);
     if (st == ROSE_OK) {
-        st = rose_server_start(&server, a->spec, &f, a->s->model_dir, extra.data, a->dir, err);
+        st = rose_server_start(&server, a->spec, &f, a->r->model_dir, extra.data, a->dir, err);
         started = true;
-        rose_json_set_new(a->row, "cmd",
-                          rose_results_stringn(server.command.data, server.command.len));
-        rose_json_set_new(a->row, "log_path", rose_results_string(server.log));
-        rose_json_set_new(a->row, "version", rose_json_string(server.version));
+        rose_profile_note_server(a->row, &server);
     }
     if (st == ROSE_OK) st = drive(a, &server, err);
     if (started && a->nsys) rose_proc_stop(&server.proc, NSYS_GRACE_MS);
@@ -164,42 +161,38 @@ static rose_json *nsys_version(const char *dir)
     return v != NULL ? v : rose_json_null();
 }
 
-static rose_json *manifest_of(const rose_profile_stage *s, int argc, char **argv)
+static rose_json *manifest_of(const rose_online *r, int argc, char **argv)
 {
-    const rose_online_opts *o = s->o;
-    char began[32];
-    rose_json *meta = rose_results_meta(argc, argv);
-    rose_json *more = rose_json_pack(
-        "{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile, "profile_only",
-        o->profile_only, "profile_n", (int)o->profile_n, "profile_scale", (double)o->profile_scale,
-        "warmup_requests", (int)o->warmup_requests, "backends", rose_results_string(o->backends),
-        "profile_nsys_args", NSYS_ARGS, "tool_versions");
-    if (more != NULL) rose_json_update(meta, more);
-    rose_json_decref(more);
-    rose_results_time(began);
-    rose_json_set_new(meta, "profile_start_time", rose_json_string(began));
-    return rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
+    const rose_online_opts *o = r->o;
+    return rose_profile_manifest_begin(
+        argc, argv,
+        rose_json_pack("{s:s, s:b, s:i, s:f, s:i, s:o, s:s, s:{}}", "profile", o->profile,
+                       "profile_only", o->profile_only, "profile_n", (int)o->profile_n,
+                       "profile_scale", (double)o->profile_scale, "warmup_requests",
+                       (int)o->warmup_requests, "backends", rose_results_string(o->backends),
+                       "profile_nsys_args", NSYS_ARGS, "tool_versions"));
 }
 
-static bool wanted(const rose_profile_stage *s, bool nsys)
+static bool wanted(const rose_online *r, bool nsys)
 {
-    return strcmp(s->o->profile, "both") == 0 ||
-           strcmp(s->o->profile, nsys ? "nsys" : "trace") == 0;
+    return strcmp(r->o->profile, "both") == 0 ||
+           strcmp(r->o->profile, nsys ? "nsys" : "trace") == 0;
 }
 
-uint32_t rose_online_profile(const rose_profile_stage *s, int argc, char **argv)
+uint32_t rose_online_profile(const rose_online *r, int argc, char **argv)
 {
     uint32_t n_failed = 0;
     const uint64_t start = rose_now_ns();
-    rose_json *root = manifest_of(s, argc, argv), *meta = rose_json_get(root, "meta");
-    if (wanted(s, true))
-        rose_json_set_new(rose_json_get(meta, "tool_versions"), "nsys", nsys_version(s->dir));
+    rose_json *root = manifest_of(r, argc, argv), *meta = rose_json_get(root, "meta");
+    if (wanted(r, true))
+        rose_json_set_new(rose_json_get(meta, "tool_versions"), "nsys",
+                          nsys_version(r->results.dir));
     for (int nsys = 0; nsys < 2; nsys++) {
-        for (uint32_t i = 0; wanted(s, nsys) && i < s->n_specs && !*s->stop; i++) {
-            attempt a = {.s = s, .spec = &s->specs[i], .nsys = nsys};
-            n_failed += !rose_profile_try(root, s->dir, nsys ? "nsys" : "trace", a.spec->label,
-                                          run_attempt, &a);
+        for (uint32_t i = 0; wanted(r, nsys) && i < r->n_specs && !*r->o->server.stop; i++) {
+            attempt a = {.r = r, .spec = &r->specs[i], .nsys = nsys};
+            n_failed += !rose_profile_try(root, r->results.dir, nsys ? "nsys" : "trace",
+                                          a.spec->label, run_attempt, &a);
         }
     }
-    return n_failed + (rose_profile_manifest_end(root, s->dir, start) ? 0 : 1);
+    return n_failed + (rose_profile_manifest_end(root, r->results.dir, start) ? 0 : 1);
 }

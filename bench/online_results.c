@@ -6,13 +6,7 @@
 #include <string.h>
 
 #include "bench/online_internal.h"
-#include "bench/summary.h"
 #include "bench/watch.h"
-
-static rose_json *real_or_null(double x)
-{
-    return isfinite(x) ? rose_json_real(x) : rose_json_null();
-}
 
 /* Seconds since the start of the run; null for an event that did not happen. */
 static rose_json *since(uint64_t t, uint64_t start)
@@ -43,7 +37,7 @@ static rose_json *request_json(const rose_run *run, uint32_t i)
         since(r->start_ns, run->start_ns), "end_s", since(r->end_ns, run->start_ns), "lateness_s",
         between(r->due_ns, r->start_ns), "ttft_s", between(r->start_ns, r->first_ns), "e2e_s",
         between(r->start_ns, r->last_ns), "tpot_s",
-        r->error[0] == '\0' ? real_or_null(rose_reply_tpot(r)) : rose_json_null(),
+        r->error[0] == '\0' ? rose_number_json(rose_reply_tpot(r)) : rose_json_null(),
         "num_stream_events", (int)r->n_events, "finish_reason", r->finish, "http_status", r->status,
         "error", r->error[0] == '\0' ? rose_json_null() : rose_json_string(r->error),
         "server_times", r->has_times ? times_json(&r->times) : rose_json_null());
@@ -53,7 +47,7 @@ static rose_json *cdf_json(const double cdf[101])
 {
     rose_json *list = rose_json_array();
     for (int p = 0; p <= 100; p++)
-        rose_json_append_new(list, real_or_null(cdf[p] * 1e3));
+        rose_json_append_new(list, rose_number_json(cdf[p] * 1e3));
     return list;
 }
 
@@ -84,8 +78,8 @@ static rose_json *slices_json(const rose_run *run)
                                  to > from ? rose_json_real((end - begin - 1) / (to - from))
                                            : rose_json_null(),
                                  "num_requests", (int)(end - begin), "num_success", (int)n_ok,
-                                 "ttft_p50_ms", real_or_null(t.p50), "ttft_p99_ms",
-                                 real_or_null(t.p99), "e2e_p99_ms", real_or_null(e.p99)));
+                                 "ttft_p50_ms", rose_number_json(t.p50), "ttft_p99_ms",
+                                 rose_number_json(t.p99), "e2e_p99_ms", rose_number_json(e.p99)));
         rose_samples_free(&ttft);
         rose_samples_free(&e2e);
     }
@@ -103,8 +97,8 @@ static rose_json *summary_json(const char *label, const rose_run *run, const ros
         (int)run->n, "num_success", (int)s->n_success, "num_error", (int)s->n_error, "success_rate",
         run->n > 0 ? (double)s->n_success / run->n : 0.0, "total_output_events", (int64_t)s->events,
         "total_output_tokens", (int64_t)s->tokens, "total_input_tokens", (int64_t)s->prompt_tokens,
-        "duration_s", s->duration_s, "req_per_s", real_or_null(s->n_success / d), "tok_per_s",
-        real_or_null((double)s->tokens / d));
+        "duration_s", s->duration_s, "req_per_s", rose_number_json(s->n_success / d), "tok_per_s",
+        rose_number_json((double)s->tokens / d));
     const struct {
         const char *name;
         const rose_summary *s;

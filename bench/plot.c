@@ -9,19 +9,11 @@
 
 #include "base/opts.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/proc.h"
 #include "bench/results.h"
 #include "bench/stats.h"
 
 enum { MAX_PATH = 4096 };
-
-const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS] = {
-    {"ttft_ms", "ttft_s", "TTFT", "ttft"},
-    {"tpot_ms", "tpot_s", "TPOT", "tpot"},
-    {"itl_ms", NULL, "ITL", "itl"},
-    {"e2e_ms", "e2e_s", "E2E", "e2e"},
-};
 
 void rose_plot_label(const rose_json *v, char *out, size_t cap)
 {
@@ -54,40 +46,47 @@ void rose_plot_place(const rose_json *root, char out[ROSE_PLOT_PLACE])
              rose_json_is_string(dtype) ? type : "", machine, cpus);
 }
 
-void rose_plot_head(FILE *gp)
+void rose_plot_add_backend(rose_plot_backends *b, const rose_json *key)
 {
-    fputs("set encoding utf8\n"
-          "set datafile missing 'nan'\n"
-          "set grid ytics lc rgb '#e4e4e4' lw 1\n"
-          "set border 3 lc rgb '#555555'\n"
-          "set tics nomirror textcolor rgb '#333333'\n"
-          "set style fill transparent solid 0.16 noborder\n",
-          gp);
+    bool known = b->n == ROSE_PLOT_MAX_BACKENDS;
+    for (int k = 0; k < b->n && !known; k++)
+        known = rose_json_equal(b->key[k], key);
+    if (known) return;
+    b->key[b->n] = key;
+    rose_plot_label(key, b->label[b->n], sizeof b->label[b->n]);
+    b->n++;
+}
+
+static void write_head(FILE *gp)
+{
     static const char *const colours[] = {"#1f6fb4", "#e0701a", "#2b9348", "#b5263a",
                                           "#7b4fa3", "#7a5544", "#d052a2", "#5f6b73"};
+    fputs("set encoding utf8\n", gp);
     for (int i = 0; i < ROSE_PLOT_MAX_BACKENDS; i++)
         fprintf(gp, "set linetype %d lc rgb '%s' lw 2 dt %d pt %d\n", i + 1, colours[i % 8],
                 i < 8 ? 1 : 2, (const int[]){7, 5, 9, 11}[(i + i / 8) % 4]);
 }
 
-void rose_plot_each_format(FILE *gp)
-{
-    fputs("do for [fmt in 'png svg'] {\n", gp);
-}
-
-void rose_plot_end_format(FILE *gp)
-{
-    fputs("unset output\n}\n", gp);
-}
-
-void rose_plot_start(FILE *gp, const char *name, int width, int height)
+void rose_plot_begin(FILE *gp, const char *name, int width, int height)
 {
     fprintf(gp,
+            "do for [fmt in 'png svg'] {\n"
+            "reset\n"
+            "set datafile missing 'nan'\n"
+            "set grid ytics lc rgb '#e4e4e4' lw 1\n"
+            "set border 3 lc rgb '#555555'\n"
+            "set tics nomirror textcolor rgb '#333333'\n"
+            "set style fill transparent solid 0.16 noborder\n"
             "if (fmt eq 'png') { set terminal pngcairo noenhanced size %d,%d font 'sans,11' "
             "background '#ffffff' } else { set terminal svg noenhanced size %d,%d font "
             "'sans,13' background '#ffffff' }\n"
             "set output '%s.'.fmt\n",
             width, height, width, height, name);
+}
+
+void rose_plot_end(FILE *gp)
+{
+    fputs("unset output\n}\n", gp);
 }
 
 /* gnuplot runs inside the folder, so the script holds no path that would have to be quoted. */
@@ -112,19 +111,11 @@ static rose_status read_optional(rose_json **out, const char *dir, const char *n
 }
 
 /* The files that can be drawn, each with its function. */
-static bool plot_online(FILE *gp, const rose_json *online)
-{
-    bool any = rose_plot_latency(gp, online, false);
-    any |= rose_plot_latency(gp, online, true);
-    if (any) rose_plot_cdfs(gp, online);
-    return any;
-}
-
 static const struct {
     const char *file;
     /* function that draws one result file; returns false if the file holds nothing to draw */
     bool (*draw)(FILE *gp, const rose_json *root);
-} kinds[] = {{"online_results.json", plot_online},
+} kinds[] = {{"online_results.json", rose_plot_online},
              {"offline_results.json", rose_plot_offline},
              {"ablate_results.json", rose_plot_ablate},
              {"stream_results.json", rose_plot_stream}};
@@ -145,7 +136,7 @@ static rose_status write_script(const char *figures, rose_json *const roots[N_KI
     snprintf(path, sizeof path, "%s/plots.gp", figures);
     FILE *gp = fopen(path, "w");
     if (gp == NULL) return rose_fail(err, ROSE_E_IO, "cannot write %s: %s", path, strerror(errno));
-    rose_plot_head(gp);
+    write_head(gp);
     for (int i = 0; i < N_KINDS; i++)
         any |= roots[i] != NULL && kinds[i].draw(gp, roots[i]);
     if (fclose(gp) != 0) return rose_fail(err, ROSE_E_IO, "cannot write %s", path);

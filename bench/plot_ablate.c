@@ -93,9 +93,8 @@ bool rose_plot_ablate(FILE *gp, const rose_json *ablate)
     lo /= 1.05;
     hi *= 1.15; /* leaves room for the printed numbers */
     const double height = HEAD_PX + ROW_PX * rows;
-    rose_plot_each_format(gp);
     rose_plot_place(ablate, place);
-    rose_plot_start(gp, "ablate", 900, (int)height);
+    rose_plot_begin(gp, "ablate", 900, (int)height);
     fprintf(gp,
             "unset key\nunset ylabel\nset grid xtics noytics\nset ytics scale 0 ('' 1)\nset style "
             "textbox opaque noborder\n"
@@ -110,10 +109,6 @@ bool rose_plot_ablate(FILE *gp, const rose_json *ablate)
             lo, -rows, (int)rose_json_int(rose_json_get(ablate, "pairs")), place);
     write_ratios(gp, lo, hi);
     fputs(drawing, gp);
-    fputs("unset arrow 1\nunset logscale x\nset xtics autofreq\nset ytics scale 1 autofreq\n"
-          "set grid noxtics ytics\nset autoscale\nunset lmargin\nunset rmargin\nunset tmargin\n"
-          "unset bmargin\n",
-          gp);
-    rose_plot_end_format(gp);
+    rose_plot_end(gp);
     return true;
 }

@@ -9,12 +9,7 @@
 #include "base/json.h"
 #include "base/status.h"
 
-enum { ROSE_PLOT_MAX_BACKENDS = 16, ROSE_PLOT_N_METRICS = 4 };
-
-typedef struct rose_plot_metric {
-    const char *key, *request_key, *title, *file; /* "ttft_ms", "ttft_s", "TTFT", "ttft" */
-} rose_plot_metric;
-extern const rose_plot_metric rose_plot_metrics[ROSE_PLOT_N_METRICS];
+enum { ROSE_PLOT_MAX_BACKENDS = 16 };
 
 /* Writes the text of a JSON string with every character replaced that is unsafe in a gnuplot
  * literal or in a file name. */
@@ -26,19 +21,21 @@ void rose_plot_label(const rose_json *v, char *out, size_t cap);
 enum { ROSE_PLOT_PLACE = 200 };
 void rose_plot_place(const rose_json *root, char out[ROSE_PLOT_PLACE]);
 
-/* Writes the settings that all pictures share. */
-void rose_plot_head(FILE *gp);
+/* The backends of a picture, in the order in which the results name them. */
+typedef struct rose_plot_backends {
+    char label[ROSE_PLOT_MAX_BACKENDS][80];
+    const rose_json *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
+    int n;
+} rose_plot_backends;
+void rose_plot_add_backend(rose_plot_backends *b, const rose_json *key); /* unless it is there */
 
-/* Every figure is drawn twice, as PNG and as SVG: its commands stand between these two calls. */
-void rose_plot_each_format(FILE *gp);
-void rose_plot_end_format(FILE *gp);
-void rose_plot_start(FILE *gp, const char *name, int width, int height);
+/* Every figure is drawn twice, as PNG and as SVG: its commands stand between these two calls. It
+ * begins with gnuplot's defaults and the settings that all pictures share. */
+void rose_plot_begin(FILE *gp, const char *name, int width, int height);
+void rose_plot_end(FILE *gp);
 
-/* Draws latency over scale (concurrency false) or over concurrency. Returns false if there is no
- * such run. */
-bool rose_plot_latency(FILE *gp, const rose_json *online, bool concurrency);
-
-void rose_plot_cdfs(FILE *gp, const rose_json *online);
+/* Draw one file of results. They return false if it holds nothing that can be drawn. */
+bool rose_plot_online(FILE *gp, const rose_json *online);
 bool rose_plot_offline(FILE *gp, const rose_json *offline);
 bool rose_plot_ablate(FILE *gp, const rose_json *ablate);
 bool rose_plot_stream(FILE *gp, const rose_json *stream);

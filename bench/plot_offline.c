@@ -57,14 +57,12 @@ static double nice_step(double x)
 }
 
 /* Pixels left of the first panel, where the full names of the backends stand. */
-static int left_of_panels(const rose_json *const *keys, int n)
+static int left_of_panels(const rose_plot_backends *b)
 {
     enum { LEAST = 166, CHARACTER = 8, GAP = 28 };
     int px = LEAST;
-    for (int k = 0; k < n; k++) {
-        char label[80];
-        rose_plot_label(keys[k], label, sizeof label);
-        const int need = (int)strlen(label) * CHARACTER + GAP;
+    for (int k = 0; k < b->n; k++) {
+        const int need = (int)strlen(b->label[k]) * CHARACTER + GAP;
         if (need > px) px = need;
     }
     return px;
@@ -72,29 +70,27 @@ static int left_of_panels(const rose_json *const *keys, int n)
 
 bool rose_plot_offline(FILE *gp, const rose_json *offline)
 {
-    const rose_json *keys[ROSE_PLOT_MAX_BACKENDS], *row;
-    char label[80], place[ROSE_PLOT_PLACE];
+    const rose_json *row;
+    rose_plot_backends b = {.n = 0};
+    char place[ROSE_PLOT_PLACE];
     size_t i;
-    int n = 0;
     double most[3] = {0};
     rose_json_each_item (rose_json_get(offline, "results"), i, row) {
         const rose_json *key = backend_of(offline, row);
         const rose_json *tps = rose_json_get(row, "output_throughput_tps");
-        bool known = key == NULL || !rose_json_is_number(tps) || rose_json_number_value(tps) <= 0;
-        for (int k = 0; k < n && !known; k++)
-            known = rose_json_equal(keys[k], key);
-        if (!known && n < ROSE_PLOT_MAX_BACKENDS) keys[n++] = key;
+        if (key != NULL && rose_json_is_number(tps) && rose_json_number_value(tps) > 0)
+            rose_plot_add_backend(&b, key);
     }
+    const int n = b.n;
     if (n == 0) return false;
     for (int p = 0; p < 3; p++) {
         fprintf(gp, "$off%d << EOD\n", p);
         for (int k = 0; k < n; k++)
-            most[p] = fmax(most[p], write_bar(gp, offline, keys[k], panels[p].key, n - 1 - k));
+            most[p] = fmax(most[p], write_bar(gp, offline, b.key[k], panels[p].key, n - 1 - k));
         fputs("EOD\n", gp);
     }
-    rose_plot_each_format(gp);
-    const int left = left_of_panels(keys, n), width = 1114 + left, height = 262 + 46 * n;
-    rose_plot_start(gp, "offline_throughput_compare", width, height);
+    const int left = left_of_panels(&b), width = 1114 + left, height = 262 + 46 * n;
+    rose_plot_begin(gp, "offline_throughput_compare", width, height);
     fputs("set style fill solid 0.85 noborder\nunset key\nunset ylabel\nset grid xtics noytics\n",
           gp);
     rose_plot_place(offline, place);
@@ -108,8 +104,7 @@ bool rose_plot_offline(FILE *gp, const rose_json *offline)
     for (int p = 0; p < 3; p++) {
         fputs("set ytics (", gp);
         for (int k = 0; k < n; k++) {
-            rose_plot_label(keys[k], label, sizeof label);
-            fprintf(gp, "%s'%s' %d", k > 0 ? ", " : "", p == 0 ? label : "", n - 1 - k);
+            fprintf(gp, "%s'%s' %d", k > 0 ? ", " : "", p == 0 ? b.label[k] : "", n - 1 - k);
         }
         fprintf(gp,
                 ")\nset title ''\nset xlabel '%s'\nset xrange [0:%.9g]\nset xtics %.9g\n"
@@ -121,10 +116,7 @@ bool rose_plot_offline(FILE *gp, const rose_json *offline)
                 panels[p].title, most[p] * 1.3, nice_step(most[p] / 4),
                 most[p] >= 1e5 ? "%.0f" : "%g", p, n, p, p);
     }
-    fputs(
-        "unset multiplot\nset grid noxtics ytics\nset autoscale\nset format x\nset xtics autofreq\n"
-        "set ytics autofreq\n",
-        gp);
-    rose_plot_end_format(gp);
+    fputs("unset multiplot\n", gp);
+    rose_plot_end(gp);
     return true;
 }

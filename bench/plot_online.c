@@ -7,11 +7,16 @@
 #include "bench/plot_internal.h"
 #include "bench/stats.h"
 
-typedef struct backends {
-    char label[ROSE_PLOT_MAX_BACKENDS][80];
-    const rose_json *key[ROSE_PLOT_MAX_BACKENDS]; /* borrowed: the label as the file has it */
-    int n;
-} backends;
+enum { N_METRICS = 4 };
+
+static const struct metric {
+    const char *key, *request_key, *title, *file;
+} metrics[N_METRICS] = {
+    {"ttft_ms", "ttft_s", "TTFT", "ttft"},
+    {"tpot_ms", "tpot_s", "TPOT", "tpot"},
+    {"itl_ms", NULL, "ITL", "itl"},
+    {"e2e_ms", "e2e_s", "E2E", "e2e"},
+};
 
 static bool is_point(const rose_json *row, bool concurrency)
 {
@@ -56,30 +61,35 @@ static double x_of(const rose_json *row, axis x)
     return rose_json_number_value(rose_json_get(row, keys[x]));
 }
 
-static void collect(const rose_json *online, bool concurrency, backends *b)
+static rose_plot_backends collect(const rose_json *online, bool concurrency)
 {
     size_t i;
     const rose_json *row;
-    b->n = 0;
+    rose_plot_backends b = {.n = 0};
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         const rose_json *key = rose_json_get(row, "backend");
-        bool known = !is_point(row, concurrency) || !rose_json_is_string(key);
-        for (int k = 0; k < b->n && !known; k++)
-            known = rose_json_equal(b->key[k], key);
-        if (known || b->n == ROSE_PLOT_MAX_BACKENDS) continue;
-        b->key[b->n] = key;
-        rose_plot_label(key, b->label[b->n], sizeof b->label[b->n]);
-        b->n++;
+        if (is_point(row, concurrency) && rose_json_is_string(key)) rose_plot_add_backend(&b, key);
     }
+    return b;
 }
 
-static void print_value(FILE *gp, const rose_json *v)
-{
-    if (rose_json_is_number(v))
-        fprintf(gp, " %.9g", rose_json_number_value(v));
-    else
-        fputs(" nan", gp);
-}
+static const char *const percentiles[] = {"p50", "p90", "p99"};
+enum { N_PERCENTILES = 3 };
+
+typedef struct range {
+    bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
+    bool wide; /* the values of this metric differ so much that a linear axis would show only the
+                * largest */
+} range;
+
+/* What the pictures of latency over one kind of load need. */
+typedef struct latency {
+    const rose_json *online;
+    axis x;
+    rose_plot_backends b;
+    range r[N_METRICS];
+    const char *prefix; /* of the names of the gnuplot blocks */
+} latency;
 
 typedef struct point {
     double load;
@@ -92,26 +102,28 @@ static int by_load(const void *a, const void *b)
     return (x->load > y->load) - (x->load < y->load);
 }
 
-/* Writes the gnuplot block $NAME_k with rows: load p50 p90 p99, in ascending order of load. */
-static void write_points(FILE *gp, const rose_json *online, axis x, const backends *b, int k,
-                         const char *metric, const char *block)
+/* Writes the gnuplot block of a metric and backend k with rows: load p50 p90 p99, in ascending
+ * order of load. */
+static void write_points(FILE *gp, const latency *l, int metric, int k)
 {
-    const rose_json *list = rose_json_get(online, "summaries"), *row;
+    const rose_json *list = rose_json_get(l->online, "summaries"), *row;
     size_t i, n = 0;
     point *p = calloc(rose_json_count(list) + 1, sizeof *p);
-    fprintf(gp, "$%s_%d << EOD\n", block, k);
+    fprintf(gp, "$%s%s_%d << EOD\n", l->prefix, metrics[metric].file, k);
     rose_json_each_item (list, i, row) {
-        if (p != NULL && is_point(row, x == REQUESTS) &&
-            rose_json_equal(rose_json_get(row, "backend"), b->key[k]))
-            p[n++] = (point){x_of(row, x), row};
+        if (p != NULL && is_point(row, l->x == REQUESTS) &&
+            rose_json_equal(rose_json_get(row, "backend"), l->b.key[k]))
+            p[n++] = (point){x_of(row, l->x), row};
     }
     if (p != NULL) qsort(p, n, sizeof *p, by_load);
     for (i = 0; i < n; i++) {
-        const rose_json *m = rose_json_get(p[i].row, metric);
+        const rose_json *m = rose_json_get(p[i].row, metrics[metric].key);
         fprintf(gp, "%.9g", p[i].load);
-        print_value(gp, rose_json_get(m, "p50"));
-        print_value(gp, rose_json_get(m, "p90"));
-        print_value(gp, rose_json_get(m, "p99"));
+        for (int q = 0; q < N_PERCENTILES; q++) {
+            const rose_json *v = rose_json_get(m, percentiles[q]);
+            const bool known = rose_json_is_number(v);
+            fprintf(gp, " %.9g", known ? rose_json_number_value(v) : (double)NAN);
+        }
         fputc('\n', gp);
     }
     fputs("EOD\n", gp);
@@ -152,24 +164,17 @@ static void write_xtics(FILE *gp, const rose_json *online, axis x)
     rose_samples_free(&s);
 }
 
-typedef struct range {
-    bool any;  /* whether a point has a value; replies of one token have no TPOT and no ITL */
-    bool wide; /* the values of this metric differ so much that a linear axis would show only the
-                * largest */
-} range;
-
-static range range_of(const rose_json *online, bool concurrency, const rose_plot_metric *m)
+static range range_of(const rose_json *online, bool concurrency, const struct metric *m)
 {
     enum { WIDE = 50 };
-    static const char *const drawn[] = {"p50", "p90", "p99"};
     double least = HUGE_VAL, most = 0;
     range r = {0};
     size_t i;
     const rose_json *row;
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         if (!is_point(row, concurrency)) continue;
-        for (int k = 0; k < 3; k++) {
-            const rose_json *v = rose_json_get(rose_json_get(row, m->key), drawn[k]);
+        for (int k = 0; k < N_PERCENTILES; k++) {
+            const rose_json *v = rose_json_get(rose_json_get(row, m->key), percentiles[k]);
             if (!rose_json_is_number(v)) continue;
             r.any |= k == 1;
             least = fmin(least, rose_json_number_value(v));
@@ -192,9 +197,12 @@ static void write_nothing(FILE *gp, const char *title)
 
 /* Draws the curves of all backends for one metric. which: 0 draws the band, the line and the
  * hollow points; 90 or 99 draws only that percentile. */
-static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, const char *prefix,
-                       int which, bool wide, const char *legend)
+static void write_plot(FILE *gp, const latency *l, int i, int which, const char *legend)
 {
+    const struct metric *m = &metrics[i];
+    const rose_plot_backends *b = &l->b;
+    const char *prefix = l->prefix;
+    const bool wide = l->r[i].wide;
     fprintf(gp, "set ylabel '%s%s (ms%s)'\nset title \"%s%s\"\n%s\nplot ", m->title,
             which == 0    ? ""
             : which == 90 ? " p90"
@@ -218,6 +226,14 @@ static void write_plot(FILE *gp, const backends *b, const rose_plot_metric *m, c
     fputs(wide ? "\nunset logscale y\n" : "\n", gp);
 }
 
+static void write_axis(FILE *gp, const latency *l)
+{
+    static const char *const axes[] = {"requests under way", "offered load (requests/s)",
+                                       "scale of the trace times (load grows to the right)"};
+    write_xtics(gp, l->online, l->x);
+    fprintf(gp, "set xlabel '%s'\n", axes[l->x]);
+}
+
 /* ---- four panels ---- */
 
 enum {
@@ -228,14 +244,14 @@ enum {
     KEY_GAP_PX = 46
 };
 
-static int key_px(const backends *b, int k)
+static int key_px(const rose_plot_backends *b, int k)
 {
     return (int)strlen(b->label[k]) * 8 + KEY_GAP_PX;
 }
 
 /* Returns how many backends, beginning with `from`, fit into one row of the key. *px is the width
  * of that row. */
-static int key_row(const backends *b, int from, int *px)
+static int key_row(const rose_plot_backends *b, int from, int *px)
 {
     int n = 0;
     for (*px = 0; from + n < b->n; n++) {
@@ -249,13 +265,14 @@ static int key_row(const backends *b, int from, int *px)
 /* Writes one key for all four panels, between title and panels, in as many rows as the names need;
  * the picture grows with it. gnuplot's own key would take its width from the first panel and
  * overlap the title. The key is made of labels 101 and up, which write_key_end removes. */
-static void write_panels_start(FILE *gp, const backends *b, const char *name, const char *title)
+static void write_panels_start(FILE *gp, const rose_plot_backends *b, const char *name,
+                               const char *title)
 {
     int rows = 0, px;
     for (int k = 0; k < b->n; k += key_row(b, k, &px))
         rows++;
     const int height = PANELS_HEIGHT_PX + KEY_ROW_PX * (rows - 1);
-    rose_plot_start(gp, name, PANELS_PX, height);
+    rose_plot_begin(gp, name, PANELS_PX, height);
     fprintf(gp,
             "set multiplot layout 2,2 title \"%s\" margins 0.07,0.98,%.4f,%.4f spacing 0.08,%.4f\n"
             "unset key\n",
@@ -274,26 +291,26 @@ static void write_panels_start(FILE *gp, const backends *b, const char *name, co
 }
 
 /* Removes the key after the first panel; otherwise every panel would draw it again. */
-static void write_key_end(FILE *gp, const backends *b)
+static void write_key_end(FILE *gp, const rose_plot_backends *b)
 {
     for (int k = 0; k < b->n; k++)
         fprintf(gp, "unset label %d\n", 101 + k);
 }
 
-static void write_overview(FILE *gp, const backends *b, const range *r, const char *prefix,
-                           const char *name, int which, const char *title)
+static void write_overview(FILE *gp, const latency *l, const char *name, int which,
+                           const char *title)
 {
-    rose_plot_each_format(gp);
-    write_panels_start(gp, b, name, title);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (r[i].any)
-            write_plot(gp, b, &rose_plot_metrics[i], prefix, which, r[i].wide, "");
+    write_panels_start(gp, &l->b, name, title);
+    write_axis(gp, l);
+    for (int i = 0; i < N_METRICS; i++) {
+        if (l->r[i].any)
+            write_plot(gp, l, i, which, "");
         else
-            write_nothing(gp, rose_plot_metrics[i].title);
-        if (i == 0) write_key_end(gp, b);
+            write_nothing(gp, metrics[i].title);
+        if (i == 0) write_key_end(gp, &l->b);
     }
     fputs("unset multiplot\n", gp);
-    rose_plot_end_format(gp);
+    rose_plot_end(gp);
 }
 
 /* Returns a copy of the results without the runs of a goodput search, which measure one scale a
@@ -320,8 +337,6 @@ static rose_json *without_search(const rose_json *online)
 
 static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
 {
-    static const char *const axes[] = {"requests under way", "offered load (requests/s)",
-                                       "scale of the trace times (load grows to the right)"};
     static const struct {
         const char *file, *title;
         int which;
@@ -330,56 +345,41 @@ static bool draw_latency(FILE *gp, const rose_json *online, bool concurrency)
         {"latency_p90_only", "Latency, p90", 90},
         {"latency_p99_only", "Latency, p99", 99},
     };
-    const axis x = axis_of(online, concurrency);
-    char place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 80];
-    const char *prefix = concurrency ? "c" : "s";
+    latency l = {.online = online,
+                 .x = axis_of(online, concurrency),
+                 .b = collect(online, concurrency),
+                 .prefix = concurrency ? "c" : "s"};
+    char place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 80], file[80];
     const char *name = concurrency ? "online_concurrency" : "online";
-    char file[80];
-    range r[ROSE_PLOT_N_METRICS];
-    backends b;
-    collect(online, concurrency, &b);
-    if (b.n == 0) return false;
+    if (l.b.n == 0) return false;
     rose_plot_place(online, place);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        r[i] = range_of(online, concurrency, &rose_plot_metrics[i]);
-        char block[16];
-        snprintf(block, sizeof block, "%s%s", prefix, rose_plot_metrics[i].file);
-        for (int k = 0; k < b.n; k++)
-            write_points(gp, online, x, &b, k, rose_plot_metrics[i].key, block);
+    for (int i = 0; i < N_METRICS; i++) {
+        l.r[i] = range_of(online, concurrency, &metrics[i]);
+        for (int k = 0; k < l.b.n; k++)
+            write_points(gp, &l, i, k);
     }
-    write_xtics(gp, online, x);
-    fprintf(gp, "set xlabel '%s'\n", axes[x]);
     for (int i = 0; i < 3; i++) {
         snprintf(file, sizeof file, "%s_%s", name, overviews[i].file);
         snprintf(title, sizeof title, "%s\\n%s", overviews[i].title, place);
-        write_overview(gp, &b, r, prefix, file, overviews[i].which, title);
+        write_overview(gp, &l, file, overviews[i].which, title);
     }
     snprintf(title, sizeof title, ": p90 line, p50 to p90 band, hollow p99\\n%s", place);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        if (!r[i].any) continue;
-        snprintf(file, sizeof file, "%s_%s_ms", name, rose_plot_metrics[i].file);
-        rose_plot_each_format(gp);
-        rose_plot_start(gp, file, 760, 520);
+    for (int i = 0; i < N_METRICS; i++) {
+        if (!l.r[i].any) continue;
+        snprintf(file, sizeof file, "%s_%s_ms", name, metrics[i].file);
+        rose_plot_begin(gp, file, 760, 520);
+        write_axis(gp, &l);
         fputs("set key outside top center horizontal Left reverse maxrows 3\n", gp);
-        write_plot(gp, &b, &rose_plot_metrics[i], prefix, 0, r[i].wide, title);
-        rose_plot_end_format(gp);
+        write_plot(gp, &l, i, 0, title);
+        rose_plot_end(gp);
     }
-    fputs("unset logscale x\nset xtics autofreq\nset autoscale x\n", gp);
     return true;
-}
-
-bool rose_plot_latency(FILE *gp, const rose_json *online, bool concurrency)
-{
-    rose_json *drawn = without_search(online);
-    const bool any = drawn != NULL && draw_latency(gp, drawn, concurrency);
-    rose_json_decref(drawn);
-    return any;
 }
 
 /* ---- distributions ---- */
 
 /* Collects the values of one metric over the requests of a run, in ms, sorted. */
-static void collect_values(const rose_json *run, const rose_plot_metric *m, rose_samples *s)
+static void collect_values(const rose_json *run, const struct metric *m, rose_samples *s)
 {
     size_t i;
     const rose_json *r;
@@ -418,17 +418,17 @@ static const rose_json *find_run(const rose_json *online, const rose_json *key,
 }
 
 static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *like,
-                           bool concurrency, const backends *b)
+                           bool concurrency, const rose_plot_backends *b)
 {
     char name[80], at[64], place[ROSE_PLOT_PLACE], title[ROSE_PLOT_PLACE + 100];
-    bool any[ROSE_PLOT_N_METRICS] = {false};
+    bool any[N_METRICS] = {false};
     const double load = load_of(like, concurrency);
     const double rate = rose_json_number_value(rose_json_get(like, "offered_rps"));
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
+    for (int i = 0; i < N_METRICS; i++) {
         for (int k = 0; k < b->n; k++) {
             rose_samples s = {0};
             const rose_json *run = find_run(online, b->key[k], like);
-            if (run != NULL) collect_values(run, &rose_plot_metrics[i], &s);
+            if (run != NULL) collect_values(run, &metrics[i], &s);
             fprintf(gp, "$cdf%d_%d << EOD\n", i, k);
             any[i] |= s.n > 0;
             if (s.n == 0) fputs("nan nan\n", gp);
@@ -439,7 +439,6 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
         }
     }
     snprintf(name, sizeof name, "online_cdf_%s_%g", concurrency ? "concurrency" : "scale", load);
-    rose_plot_each_format(gp);
     if (concurrency)
         snprintf(at, sizeof at, "%g requests under way", load);
     else if (rate > 0)
@@ -450,30 +449,28 @@ static void write_cdf_page(FILE *gp, const rose_json *online, const rose_json *l
     snprintf(title, sizeof title, "Distribution at %s\\n%s", at, place);
     write_panels_start(gp, b, name, title);
     fputs("set yrange [0:1]\n", gp);
-    for (int i = 0; i < ROSE_PLOT_N_METRICS; i++) {
-        const char *metric = rose_plot_metrics[i].title;
-        fprintf(gp, "set xlabel '%s (ms)'\nset xrange [0:%s]\n", metric, any[i] ? "*" : "1");
+    for (int i = 0; i < N_METRICS; i++) {
+        const char *heading = metrics[i].title;
+        fprintf(gp, "set xlabel '%s (ms)'\nset xrange [0:%s]\n", heading, any[i] ? "*" : "1");
         if (!any[i]) {
-            write_nothing(gp, metric);
+            write_nothing(gp, heading);
             continue;
         }
-        fprintf(gp, "set ylabel 'share of all'\nset title '%s'\nplot ", metric);
+        fprintf(gp, "set ylabel 'share of all'\nset title '%s'\nplot ", heading);
         for (int k = 0; k < b->n; k++)
             fprintf(gp, "%s$cdf%d_%d using 1:2 with lines lt %d", k > 0 ? ", " : "", i, k, k + 1);
         fputc('\n', gp);
         if (i == 0) write_key_end(gp, b);
     }
     fputs("unset multiplot\n", gp);
-    rose_plot_end_format(gp);
-    fputs("set autoscale x\nset autoscale y\n", gp);
+    rose_plot_end(gp);
 }
 
 static void write_cdfs(FILE *gp, const rose_json *online, bool concurrency)
 {
     size_t i, j;
     const rose_json *row, *other;
-    backends b;
-    collect(online, concurrency, &b);
+    const rose_plot_backends b = collect(online, concurrency);
     rose_json_each_item (rose_json_get(online, "summaries"), i, row) {
         bool seen = false;
         if (!is_point(row, concurrency)) continue;
@@ -486,10 +483,15 @@ static void write_cdfs(FILE *gp, const rose_json *online, bool concurrency)
     }
 }
 
-void rose_plot_cdfs(FILE *gp, const rose_json *online)
+bool rose_plot_online(FILE *gp, const rose_json *online)
 {
     rose_json *drawn = without_search(online);
-    write_cdfs(gp, drawn, false);
-    write_cdfs(gp, drawn, true);
+    bool any = drawn != NULL && draw_latency(gp, drawn, false);
+    any |= drawn != NULL && draw_latency(gp, drawn, true);
+    if (any) {
+        write_cdfs(gp, drawn, false);
+        write_cdfs(gp, drawn, true);
+    }
     rose_json_decref(drawn);
+    return any;
 }

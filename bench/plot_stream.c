@@ -44,8 +44,7 @@ bool rose_plot_stream(FILE *gp, const rose_json *stream)
     char place[ROSE_PLOT_PLACE];
     if (!(most > 0)) return false;
     rose_plot_place(stream, place);
-    rose_plot_each_format(gp);
-    rose_plot_start(gp, "stream_ttft_parts", 900, (int)height);
+    rose_plot_begin(gp, "stream_ttft_parts", 900, (int)height);
     fprintf(
         gp,
         "set lmargin at screen 0.24\nset rmargin at screen 0.97\nset tmargin at screen %.4f\n"
@@ -65,9 +64,7 @@ bool rose_plot_stream(FILE *gp, const rose_json *stream)
                 "$2)) with labels left "
                 "font ',9' notitle",
                 k > 0 ? ", " : "", k, 0.26 - 0.26 * k, shades[k], shares[k], k, 0.26 - 0.26 * k);
-    fputs("\nunset lmargin\nunset rmargin\nunset tmargin\nunset bmargin\nset grid noxtics ytics\n"
-          "set autoscale\nset ytics scale 1 autofreq\n",
-          gp);
-    rose_plot_end_format(gp);
+    fputc('\n', gp);
+    rose_plot_end(gp);
     return true;
 }

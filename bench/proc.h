@@ -3,6 +3,7 @@
 #ifndef ROSE_BENCH_PROC_H
 #define ROSE_BENCH_PROC_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -56,5 +57,10 @@ const char *rose_self_path(void); /* the path of this program */
  * program and two folders up (build/tests/load and build). If it is in neither, the result is
  * "roseinfer", which is then looked up in PATH. */
 const char *rose_server_path(void);
+
+/* Installs the handlers of SIGINT (Ctrl-C) and SIGTERM. The value that the result points to becomes
+ * true with the first signal, which ends the current run and keeps what was measured. The second
+ * signal ends this program at once. */
+const volatile sig_atomic_t *rose_stop_on_signals(void);
 
 #endif

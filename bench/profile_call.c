@@ -6,26 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "bench/results.h"
 
 enum { CALL_TIMEOUT_MS = 300000 };
-
-rose_status rose_profile_dirs(char *path, rose_err *err)
-{
-    for (char *p = path + 1;; p++) {
-        if (*p != '/' && *p != '\0') continue;
-        const char end = *p;
-        *p = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return rose_fail(err, ROSE_E_IO, "cannot create %s: %s", path, strerror(errno));
-        *p = end;
-        if (end == '\0') return ROSE_OK;
-    }
-}
 
 rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err)
@@ -45,6 +31,20 @@ rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *pat
     rose_json_decref(said);
     rose_buf_free(&body);
     return st;
+}
+
+void rose_profile_note_server(rose_json *row, const rose_server *s)
+{
+    rose_json_set_new(row, "cmd", rose_results_stringn(s->command.data, s->command.len));
+    rose_json_set_new(row, "log_path", rose_results_string(s->log));
+    rose_json_set_new(row, "version", rose_json_string(s->version));
+}
+
+rose_json *rose_profile_manifest_begin(int argc, char **argv, rose_json *more)
+{
+    rose_json *meta = rose_results_meta_more(argc, argv, more);
+    rose_results_set_time(meta, "profile_start_time");
+    return rose_json_pack("{s:o, s:[]}", "meta", meta, "runs");
 }
 
 static bool write_manifest(const rose_json *root, const char *results)
@@ -73,7 +73,7 @@ bool rose_profile_try(rose_json *root, const char *results, const char *tool, co
         return false;
     }
     const rose_status st = attempt(ctx, dir, row, &why);
-    rose_json_set_new(row, "wall_s", rose_json_real((double)(rose_now_ns() - start) * 1e-9));
+    rose_results_set_wall(row, "wall_s", start);
     if (st != ROSE_OK) {
         rose_json_set_new(row, "profile_error", rose_results_string(why.msg));
         fprintf(stderr, "roseinfer: profile (%s) of %s: %s\n", tool, label, why.msg);
@@ -84,12 +84,9 @@ bool rose_profile_try(rose_json *root, const char *results, const char *tool, co
 
 bool rose_profile_manifest_end(rose_json *root, const char *dir, uint64_t start_ns)
 {
-    char ended[32];
     rose_json *meta = rose_json_get(root, "meta");
-    rose_results_time(ended);
-    rose_json_set_new(meta, "profile_end_time", rose_json_string(ended));
-    rose_json_set_new(meta, "profile_wall_s",
-                      rose_json_real((double)(rose_now_ns() - start_ns) * 1e-9));
+    rose_results_set_time(meta, "profile_end_time");
+    rose_results_set_wall(meta, "profile_wall_s", start_ns);
     const bool ok = write_manifest(root, dir);
     printf("%s/profile_manifest.json\n", dir);
     rose_json_decref(root);

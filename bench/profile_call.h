@@ -5,15 +5,19 @@
 
 #include "base/json.h"
 
-#include "bench/load.h"
-
-/* Creates a folder and the folders above it. path is changed during the call. Errors: IO. */
-rose_status rose_profile_dirs(char *path, rose_err *err);
+#include "bench/server.h"
 
 /* Sends POST path ("/start_profile" or "/stop_profile") to the server and stores its answer as
  * row[name]. Any status other than 200 is the error CLOSED with the server's message. */
 rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *path, const char *name,
                               rose_err *err);
+
+/* Notes the command line, the log and the version of a server in the row of its profile. */
+void rose_profile_note_server(rose_json *row, const rose_server *s);
+
+/* Begins profile_manifest.json: its meta is that of any result and `more`, which it frees. NULL:
+ * out of memory. */
+rose_json *rose_profile_manifest_begin(int argc, char **argv, rose_json *more);
 
 /* Makes one profile: puts its files into dir and what is to be said of it into row. */
 typedef rose_status rose_profile_attempt(void *ctx, char *dir, rose_json *row, rose_err *err);

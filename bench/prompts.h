@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
+#include "base/philox.h"
 #include "bench/load_trace.h"
 
 typedef struct rose_prompts rose_prompts;
@@ -36,6 +37,12 @@ typedef struct rose_prompt_spec {
      * keeps prefix caches cold */
     uint64_t variant;
 } rose_prompt_spec;
+
+/* Token j of prompt i, if prompts are random ids below vocab; seed is that of the run. */
+static inline uint32_t rose_prompt_random_id(uint64_t seed, uint32_t i, uint32_t j, uint32_t vocab)
+{
+    return (uint32_t)(rose_philox_uniform(seed, j, i + 1) * (float)vocab) % vocab;
+}
 
 /* Appends the prompt of row i of t as a JSON value: "text" or [ids]. Errors: NOMEM. */
 rose_status rose_prompt_write(const rose_prompts *p, const rose_prompt_spec *s,

@@ -9,7 +9,6 @@
 #include <strings.h>
 
 #include "base/json.h"
-#include "bench/event.h"
 #include "bench/results.h"
 
 void rose_reply_free(rose_reply *r)

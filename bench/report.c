@@ -6,14 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/opts.h"
 #include "base/version.h"
 #include "bench/bench.h"
-#include "bench/folder.h"
 #include "bench/plot_internal.h"
 #include "bench/report_internal.h"
 #include "bench/results.h"
@@ -232,10 +229,8 @@ static rose_status put_tree(page *p, const char *below, int depth, rose_err *err
 /* Writes the head of the page, which stands above the files. */
 static void put_head(const page *p, rose_html *h)
 {
-    char when[40];
-    struct tm tm;
-    const time_t now = (time_t)rose_unix_time();
-    gmtime_r(&now, &tm);
+    char when[32];
+    const struct tm tm = rose_results_now();
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &tm);
     rose_html_raw(h,
                   "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "

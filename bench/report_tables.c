@@ -48,6 +48,14 @@ static void cell(rose_html *h, const rose_json *v)
     rose_html_raw(h, "</td>");
 }
 
+/* Ends a row with the values of these keys. */
+static void key_cells(rose_html *h, const rose_json *o, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        cell(h, rose_json_get(o, keys[i]));
+    rose_html_raw(h, "</tr>\n");
+}
+
 static void head(rose_html *h, const char *const *columns, size_t n)
 {
     rose_html_raw(h, "<div class=\"wide\"><table>\n<thead><tr>");
@@ -66,6 +74,14 @@ static void name_cell(rose_html *h, const char *text)
     rose_html_raw(h, "<tr><th scope=\"row\">");
     rose_html_text(h, text);
     rose_html_raw(h, "</th>");
+}
+
+/* The rest of a row that has only an error; it spans the columns after the name. */
+static void failed_cell(rose_html *h, int columns, const char *error)
+{
+    rose_html_raw(h, "<td colspan=\"%d\" class=\"bad\">failed: ", columns);
+    rose_html_text(h, error);
+    rose_html_raw(h, "</td></tr>\n");
 }
 
 /* ---- where it comes from ---- */
@@ -136,9 +152,7 @@ static void online_row(rose_html *h, const rose_json *row)
     const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
     name_cell(h, text_of(row, "backend"));
     if (error[0] != '\0') {
-        rose_html_raw(h, "<td colspan=\"18\" class=\"bad\">failed: ");
-        rose_html_text(h, error);
-        rose_html_raw(h, "</td></tr>\n");
+        failed_cell(h, 18, error);
         return;
     }
     if (conc > 0)
@@ -222,15 +236,10 @@ void rose_report_offline(rose_html *h, const rose_json *root)
     rose_json_each_item (rose_json_get(root, "results"), i, row) {
         const char *error = text_of(rose_json_get(row, "extra"), "error");
         name_cell(h, text_of(row, "backend"));
-        if (error[0] != '\0') {
-            rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
-            rose_html_text(h, error);
-            rose_html_raw(h, "</td>");
-        } else {
-            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                cell(h, rose_json_get(row, keys[k]));
-        }
-        rose_html_raw(h, "</tr>\n");
+        if (error[0] != '\0')
+            failed_cell(h, 9, error);
+        else
+            key_cells(h, row, keys, sizeof keys / sizeof *keys);
     }
     foot(h);
 }
@@ -248,9 +257,7 @@ static void ablate_row(rose_html *h, const char *name, const rose_json *setting,
     rose_html_raw(h, "<td>");
     rose_html_text(h, metric);
     rose_html_raw(h, "</td>");
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        cell(h, rose_json_get(m, keys[k]));
-    rose_html_raw(h, "</tr>\n");
+    key_cells(h, m, keys, sizeof keys / sizeof *keys);
 }
 
 void rose_report_ablate(rose_html *h, const rose_json *root)
@@ -265,9 +272,7 @@ void rose_report_ablate(rose_html *h, const rose_json *root)
         const char *error = text_of(all, "error");
         if (error[0] != '\0') {
             name_cell(h, name);
-            rose_html_raw(h, "<td colspan=\"9\" class=\"bad\">failed: ");
-            rose_html_text(h, error);
-            rose_html_raw(h, "</td></tr>\n");
+            failed_cell(h, 9, error);
             continue;
         }
         rose_json_each (all, metric, m) {
@@ -295,9 +300,7 @@ static void walk(rose_html *h, const rose_json *o, const char *path, bool want_s
         if (rose_json_is_object(v) && rose_json_get(v, "p50") != NULL) {
             if (!want_spread) continue;
             name_cell(h, name);
-            for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-                cell(h, rose_json_get(v, keys[k]));
-            rose_html_raw(h, "</tr>\n");
+            key_cells(h, v, keys, sizeof keys / sizeof *keys);
         } else if (rose_json_is_object(v)) {
             walk(h, v, name, want_spread, depth + 1);
         } else if (!want_spread) {

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "bench/engine_args.h"
 #include "bench/results.h"
 
 enum { POLL_MS = 1, GET_TIMEOUT_MS = 2000, STOP_GRACE_MS = 15000 };
@@ -51,8 +50,9 @@ void rose_server_flags_init(rose_server_flags *f)
     rose_engine_flags_init(&f->engine);
 }
 
-static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
+size_t rose_server_flags_rows(rose_server_flags *f, bool ours, rose_opt *rows)
 {
+    const int n_drivers = ours ? DRIVER_ROSEINFER + 1 : ROSE_N_DRIVERS;
     size_t n = 0;
     rows[n++] = (rose_opt){.name = "Servers under test", .kind = ROSE_OPT_HEADING};
     for (int i = 0; i < n_drivers; i++) {
@@ -62,7 +62,7 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
             (rose_opt)ROSE_ROW_STRING(drivers[i].args_option, &f->args[i], "ARGS",
                                       "more arguments for it, as one quoted word", .unset = "none");
     }
-    if (n_drivers > DRIVER_LLAMA)
+    if (!ours)
         rows[n++] = (rose_opt)ROSE_ROW_STRING("llama-model", &f->llama_model, "FILE",
                                               "the GGUF file for llama.cpp", .unset = "MODEL");
     rows[n++] =
@@ -76,14 +76,15 @@ static size_t flags_rows(rose_server_flags *f, int n_drivers, rose_opt *rows)
     return n + n_engine;
 }
 
-size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows)
+rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err)
 {
-    return flags_rows(f, ROSE_N_DRIVERS, rows);
-}
-
-size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows)
-{
-    return flags_rows(f, DRIVER_ROSEINFER + 1, rows);
+    static rose_engine_flags copy;
+    rose_opt rows[ROSE_ENGINE_FLAG_ROWS];
+    copy = *f;
+    if (rose_opts_changed(rows, rose_engine_flags_rows(&copy, rows), out) == ROSE_OK &&
+        rose_buf_str(out) != NULL)
+        return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
 static int find_driver(const char *name, size_t len)

@@ -28,10 +28,13 @@ typedef struct rose_server_flags {
 } rose_server_flags;
 
 void rose_server_flags_init(rose_server_flags *f);
-size_t rose_server_flags_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
-/* Writes the option rows of our own server alone, for programs that start no other kind of
- * server. */
-size_t rose_server_flags_own_rows(rose_server_flags *f, rose_opt *rows); /* <= ROSE_SERVER_ROWS */
+/* Writes the option rows, at most ROSE_SERVER_ROWS. ours: only those of our own server, for
+ * programs that start no other kind of server. */
+size_t rose_server_flags_rows(rose_server_flags *f, bool ours, rose_opt *rows);
+
+/* Appends to *out every option of f that differs from its default, so that a program started
+ * with this text opens the same engine. *out is a string afterwards. Errors: NOMEM. */
+rose_status rose_engine_args(const rose_engine_flags *f, rose_buf *out, rose_err *err);
 
 /* One entry of --backends: "roseinfer", "vllm", "sglang", "trtllm", "llama", "llama-python" or
  * "transformers", or "url=NAME=http://...". "vllm=NAME" gives it another label. */

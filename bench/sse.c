@@ -1,5 +1,5 @@
-/* bench/sse.c - see sse.h. */
-#include "bench/sse.h"
+/* bench/sse.c - see reply.h. */
+#include "bench/reply.h"
 
 #include <string.h>
 

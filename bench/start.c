@@ -123,7 +123,7 @@ int rose_bench_start(int argc, char **argv)
     };
     size_t n = 5;
     n += rose_request_flags_rows(&o.req, opts + n);
-    n += rose_server_flags_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, false, opts + n);
     const char *model;
     const int rc = rose_opts_parse_one(
         "roseinfer bench start MODEL [options]",

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/philox.h"
 
@@ -69,7 +70,7 @@ rose_summary rose_summarise(double *v, size_t n)
     return s;
 }
 
-static rose_json *number(double x)
+rose_json *rose_number_json(double x)
 {
     return isfinite(x) ? rose_json_real(x) : rose_json_null();
 }
@@ -77,10 +78,11 @@ static rose_json *number(double x)
 rose_json *rose_summary_json(const rose_summary *s, double factor)
 {
     return rose_json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean", number(s->mean * factor), "p50",
-        number(s->p50 * factor), "p90", number(s->p90 * factor), "p95", number(s->p95 * factor),
-        "p99", number(s->p99 * factor), "max", number(s->max * factor), "std",
-        number(s->sd * factor), "min", number(s->min * factor), "n", (int64_t)s->n);
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "mean", rose_number_json(s->mean * factor),
+        "p50", rose_number_json(s->p50 * factor), "p90", rose_number_json(s->p90 * factor), "p95",
+        rose_number_json(s->p95 * factor), "p99", rose_number_json(s->p99 * factor), "max",
+        rose_number_json(s->max * factor), "std", rose_number_json(s->sd * factor), "min",
+        rose_number_json(s->min * factor), "n", (int64_t)s->n);
 }
 
 int rose_summary_digits(double x)
@@ -97,6 +99,31 @@ const char *rose_summary_text(const rose_summary *s, double factor, char out[ROS
         snprintf(out, ROSE_SUMMARY_TEXT, "%.*f/%.*f/%.*f", rose_summary_digits(p[0]), p[0],
                  rose_summary_digits(p[1]), p[1], rose_summary_digits(p[2]), p[2]);
     return out;
+}
+
+/* Sorts v; returns (max - min) / 2 / median. */
+static double half_spread(double *v, uint32_t n)
+{
+    rose_sort_f64(v, n);
+    return (v[n - 1] - v[0]) / rose_percentile(v, n, 50) / 2;
+}
+
+rose_verdict rose_verdict_make(const double *on, const double *off, uint32_t n)
+{
+    double ratio[ROSE_MAX_PAIRS] = {0}, a[ROSE_MAX_PAIRS], b[ROSE_MAX_PAIRS];
+    rose_verdict v;
+    if (n > ROSE_MAX_PAIRS) n = ROSE_MAX_PAIRS;
+    memcpy(a, on, n * sizeof *a);
+    memcpy(b, off, n * sizeof *b);
+    for (uint32_t i = 0; i < n; i++)
+        ratio[i] = off[i] / on[i];
+    rose_sort_f64(ratio, n);
+    v.ratio = rose_percentile(ratio, n, 50);
+    v.min = ratio[0];
+    v.max = ratio[n - 1];
+    v.noise = fmax(half_spread(a, n), half_spread(b, n));
+    v.changed = n >= ROSE_MIN_PAIRS && (a[n - 1] < b[0] || b[n - 1] < a[0]);
+    return v;
 }
 
 uint32_t rose_random_u32(rose_random *r)

@@ -2,11 +2,11 @@
 #ifndef ROSE_BENCH_STATS_H
 #define ROSE_BENCH_STATS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/json.h"
-
 #include "base/status.h"
 
 /* A list of doubles that grows. Zero-initialise it, free it with rose_samples_free. */
@@ -35,6 +35,8 @@ double rose_percentile(const double *sorted, size_t n, double p);
 
 rose_summary rose_summarise(double *v, size_t n); /* sorts v */
 
+rose_json *rose_number_json(double x); /* null for NaN and infinity */
+
 /* Makes a JSON object {mean, p50, p90, p95, p99, max, std, min, n} of a summary. Each value is
  * multiplied by factor; NaN becomes null. */
 rose_json *rose_summary_json(const rose_summary *s, double factor);
@@ -45,6 +47,25 @@ int rose_summary_digits(double x);
 
 /* Writes "p50/p90/p99" with each value multiplied by factor, or "-" for n == 0. Returns out. */
 const char *rose_summary_text(const rose_summary *s, double factor, char out[ROSE_SUMMARY_TEXT]);
+
+/* ---- pairs of runs, on and off in turn: did a switch change anything? ---- */
+
+typedef struct rose_verdict {
+    double ratio;    /* median of off[i] / on[i] */
+    double min, max; /* least and largest ratio of the pairs */
+    /* noise of equal runs, relative: the larger (max - min) / 2 / median of both sides */
+    double noise;
+    bool changed; /* all `on` values are smaller than all `off` values, or all are larger */
+} rose_verdict;
+
+enum { ROSE_MAX_PAIRS = 64, ROSE_MIN_PAIRS = 3 };
+
+/* on[i] and off[i] are positive; n pairs (1 .. ROSE_MAX_PAIRS). If the switch does nothing,
+ * `changed` is true by chance once in 10 times for 3 pairs, and once in 126 times for 5. It is
+ * never true for fewer than 3 pairs. */
+rose_verdict rose_verdict_make(const double *on, const double *off, uint32_t n);
+
+/* ---- random numbers ---- */
 
 /* A stream of random numbers. The numbers of one (seed, stream) pair never depend on those of
  * another. */

@@ -11,7 +11,6 @@
 #include "bench/bench.h"
 #include "bench/results.h"
 #include "bench/server.h"
-#include "bench/stop.h"
 #include "bench/workload.h"
 
 typedef struct stream_opts {
@@ -283,7 +282,7 @@ int rose_bench_stream(int argc, char **argv)
     };
     size_t n = 11;
     n += rose_request_flags_rows(&o.req, opts + n);
-    n += rose_server_flags_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, false, opts + n);
     const char *model;
     const int rc = rose_opts_parse_one(
         "roseinfer bench stream MODEL [options]",

@@ -122,7 +122,11 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
     if (st == ROSE_OK)
         st = rose_buf_addf(b, "{\"model\":%s,\"%s\":", quoted,
                            chat ? "messages\":[{\"role\":\"user\",\"content" : "prompt");
-    if (st == ROSE_OK) st = rose_prompt_write(w->prompts, &ps, w->trace, i, b);
+    if (st == ROSE_OK && w->vocab == 0) st = rose_prompt_write(w->prompts, &ps, w->trace, i, b);
+    for (uint32_t j = 0; w->vocab != 0 && j < w->trace->rows[i].n_in && st == ROSE_OK; j++)
+        st = rose_buf_addf(b, "%c%" PRIu32, j > 0 ? ',' : '[',
+                           rose_prompt_random_id(f->seed, i, j, w->vocab));
+    if (st == ROSE_OK && w->vocab != 0) st = rose_buf_add(b, "]", 1);
     if (st == ROSE_OK)
         st = rose_buf_addf(b,
                            "%s,\"max_tokens\":%" PRIu32 ",\"temperature\":%g,\"top_p\":%g,"
@@ -132,7 +136,8 @@ static rose_status write_body(const rose_workload *w, const rose_run_spec *spec,
                            f->running_usage ? ",\"continuous_usage_stats\":true" : "");
     if (st == ROSE_OK && f->send_seed)
         st = rose_buf_addf(b, ",\"seed\":%" PRIu64, (f->seed + i) & INT64_MAX);
-    if (st == ROSE_OK && f->top_k > 0) st = rose_buf_addf(b, ",\"top_k\":%" PRIu32, f->top_k);
+    if (st == ROSE_OK && (f->top_k > 0 || w->vocab != 0))
+        st = rose_buf_addf(b, ",\"top_k\":%" PRIu32, f->top_k);
     if (st == ROSE_OK && f->ignore_eos) st = rose_buf_addf(b, ",\"ignore_eos\":true");
     if (st == ROSE_OK && f->extra_body != NULL) {
         const char *open = strchr(f->extra_body, '{'), *close = strrchr(f->extra_body, '}');

@@ -28,7 +28,8 @@ size_t rose_request_flags_rows(rose_request_flags *f, rose_opt *rows);
 rose_status rose_request_flags_check(const rose_request_flags *f, rose_err *err);
 
 typedef struct rose_workload {
-    const rose_prompts *prompts;     /* borrowed */
+    const rose_prompts *prompts; /* borrowed; NULL with vocab */
+    uint32_t vocab; /* not 0: prompts of random ids below it, and top_k is sent even if it is 0 */
     const rose_load_trace *trace;    /* borrowed */
     const rose_request_flags *flags; /* borrowed */
     rose_prompt_mode mode;

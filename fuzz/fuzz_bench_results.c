@@ -61,9 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_page(&h);
     FILE *gp = open_memstream(&script, &n);
     if (gp == NULL) abort();
-    rose_plot_latency(gp, root, false);
-    rose_plot_latency(gp, root, true);
-    rose_plot_cdfs(gp, root);
+    rose_plot_online(gp, root);
     rose_plot_offline(gp, root);
     fclose(gp);
     check_script(script, n);

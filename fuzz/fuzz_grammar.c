@@ -63,7 +63,7 @@ static void check_copy(const rose_matcher *m, const uint32_t *mask, uint8_t byte
 /* Writes the text that the bytes choose to text; true if it is complete. */
 static bool follow(rose_matcher *m, const uint8_t *choices, size_t n, char *text, size_t *len)
 {
-    uint32_t mask[WORDS], forced;
+    uint32_t mask[WORDS];
     rose_err err = {""};
     for (size_t i = 0; i < n && *len + 32 < MAX_TEXT; i++) {
         if (rose_matcher_mask(m, mask, &err) != ROSE_OK) {
@@ -72,7 +72,6 @@ static bool follow(rose_matcher *m, const uint8_t *choices, size_t n, char *text
         }
         if (i % 8 == 0) check_copy(m, mask, choices[i]);
         uint32_t id = choose(mask, choices[i]);
-        if (rose_matcher_forced(m, &forced) && forced != id) abort();
         if (has_bit(mask, EOS) != rose_matcher_accepting(m)) abort();
         rose_status st = rose_matcher_accept(m, id, &err);
         if (st == ROSE_E_UNSUPPORTED) return false;

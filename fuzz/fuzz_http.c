@@ -37,19 +37,19 @@ static void on_request(void *arg, rose_http_req *r)
     size_t n;
     const char *body = rose_http_req_body(r, &n);
     (void)arg;
-    check_text(rose_http_req_path(r));
-    check_text(rose_http_req_query(r));
-    check_text(rose_http_req_method(r));
+    check_text(rose_http_req_info(r)->path);
+    check_text(rose_http_req_info(r)->query);
+    check_text(rose_http_req_info(r)->method);
     if (n > MAX_BODY) abort();
     const char *tag = rose_http_req_header(r, "X-Tag");
     if (tag != NULL && strlen(tag) > MAX_HEADER) abort();
-    if (strchr(rose_http_req_path(r), 's') != NULL) {
+    if (strchr(rose_http_req_info(r)->path, 's') != NULL) {
         rose_http_stream_begin(r, 200, "text/plain", NULL);
         rose_http_stream_write(r, body, n);
         rose_http_stream_write(r, "x", 1);
         rose_http_stream_end(r);
-    } else if (strchr(rose_http_req_path(r), 'n') != NULL) {
-        g_timer = rose_http_timer_start(g_http, rose_http_req_thread(r), 1, answer_late, r);
+    } else if (strchr(rose_http_req_info(r)->path, 'n') != NULL) {
+        g_timer = rose_http_timer_start(g_http, rose_http_req_info(r)->thread, 1, answer_late, r);
         if (g_timer == NULL) abort();
     } else {
         rose_http_reply(r, 200, "text/plain", NULL, body, n);

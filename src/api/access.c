@@ -264,18 +264,12 @@ void rose_access_log_close(rose_access_log *l)
 
 static bool is_hex(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if ((s[i] < '0' || s[i] > '9') && (s[i] < 'a' || s[i] > 'f')) return false;
-    }
-    return true;
+    return strspn(s, "0123456789abcdef") >= n;
 }
 
 static bool is_zero(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] != '0') return false;
-    }
-    return true;
+    return strspn(s, "0") >= n;
 }
 
 bool rose_api_trace_read(rose_api_trace *out, const char *value)
@@ -332,26 +326,26 @@ static void put_headers(rose_api_out *o, const rose_http_req *r)
 void rose_api_on_done(void *arg, rose_http_req *r, const rose_http_done *d)
 {
     rose_api *a = arg;
-    const uint64_t arrival = rose_http_req_arrival_ns(r);
+    const uint64_t arrival = rose_http_req_info(r)->arrival_ns;
     char client[ROSE_HTTP_CLIENT];
     rose_api_out o = {0};
     put_time(&o);
     rose_http_req_client(r, client);
     rose_api_json(&o, ",'client':'%s'", client);
     if (d->readable) {
-        const char *path = rose_http_req_path(r);
-        rose_api_json(&o, ",'method':%-s,'path':%-.*s", rose_http_req_method(r),
+        const char *path = rose_http_req_info(r)->path;
+        rose_api_json(&o, ",'method':%-s,'path':%-.*s", rose_http_req_info(r)->method,
                       (int)strnlen(path, MAX_PATH), path);
     }
     if (d->status != 0) rose_api_json(&o, ",'status':%d", d->status);
     if (d->gone) rose_api_json(&o, ",'client_left':true");
     rose_api_json(&o, ",'bytes_in':%" PRIu64 ",'bytes_out':%" PRIu64, d->bytes_in, d->bytes_out);
-    put_ms(&o, "receive_ms", arrival, rose_http_req_complete_ns(r));
+    put_ms(&o, "receive_ms", arrival, rose_http_req_info(r)->complete_ns);
     put_ms(&o, "first_byte_ms", arrival, d->first_ns);
     put_ms(&o, "duration_ms", arrival, d->end_ns);
     if (d->readable) put_headers(&o, r);
     if (rose_http_req_note(r)[0] != '\0') {
-        rose_api_json(&o, ",'model':%-s%s", a->model_id, rose_http_req_note(r));
+        rose_api_json(&o, ",'model':%-s%s", a->o.model_id, rose_http_req_note(r));
     }
     rose_api_puts(&o, "}\n");
     if (o.oom)

@@ -13,13 +13,6 @@ static bool wrong_block(rose_api_translation *t, const char *name, const char *w
     return rose_api_fail(t->err, 400, NULL, "messages", "%s must be %s", name, wanted);
 }
 
-static bool refuse_block(rose_api_translation *t, const char *name, const rose_json *type)
-{
-    return rose_api_fail(t->err, 400, "unsupported_field", "messages",
-                         "%s: the type '%.40s' is not supported by this server", name,
-                         rose_json_is_string(type) ? rose_json_text(type) : "null");
-}
-
 /* ---- system ---- */
 
 /* Returns the length of the header lines at the start of a system text. Some clients send such
@@ -151,7 +144,8 @@ static bool add_tool_result(rose_api_translation *t, const rose_json *block, con
             if (!add_reference(t, m, part, name, k)) return false;
             continue;
         }
-        if (!rose_api_json_is(type, "text")) return refuse_block(t, name, type);
+        if (!rose_api_json_is(type, "text"))
+            return rose_api_fail_type(t->err, "messages", name, type);
         if (!rose_json_is_string(text)) return wrong_block(t, name, "made of blocks with a 'text'");
         if (!rose_api_translate_text(t, m, text)) return false;
     }
@@ -186,7 +180,7 @@ static bool add_block(rose_api_translation *t, const char *role, const rose_json
         (rose_api_json_is(type, "thinking") || rose_api_json_is(type, "redacted_thinking")))
         return true;
     if (is_of_server(type)) return rose_api_leave_out(t->ignored, name, type, t->err);
-    return refuse_block(t, name, type);
+    return rose_api_fail_type(t->err, "messages", name, type);
 }
 
 static bool add_turn(rose_api_translation *t, const rose_json *turn, size_t i)
@@ -353,9 +347,9 @@ static bool take_thinking(rose_api_translation *t)
     if (!off && !rose_api_json_is(type, "enabled") && !rose_api_json_is(type, "adaptive"))
         return rose_api_fail_wrong(t->err, "thinking",
                                    "of the type 'enabled', 'adaptive' or 'disabled'");
-    if (!t->templated) return off || rose_api_translate_hint(t, "thinking");
+    if (!t->templated) return off || rose_api_hint(t->ignored, "thinking", t->err);
     if (budget != NULL && !rose_json_is_null(budget) && !off &&
-        !rose_api_translate_hint(t, "thinking.budget_tokens"))
+        !rose_api_hint(t->ignored, "thinking.budget_tokens", t->err))
         return false;
     if (kwargs != NULL && !rose_json_is_object(kwargs)) return true; /* the chat refuses it */
     rose_json *all = kwargs != NULL ? rose_json_copy(kwargs) : rose_json_object();
@@ -386,20 +380,6 @@ static bool take_output_config(rose_api_translation *t, const rose_json *config)
 
 /* ---- the table of fields ---- */
 
-/* Tools of servers that this server does not call. */
-static bool take_servers(rose_api_translation *t, const rose_json *v)
-{
-    return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-           rose_api_translate_hint(t, "mcp_servers");
-}
-
-/* A container that is an empty list asks for nothing. */
-static bool take_container(rose_api_translation *t, const rose_json *v)
-{
-    return (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-           rose_api_fail_unsupported(t->err, "container", NULL);
-}
-
 static const rose_api_translated rows[] = {
     {"model", .to = "model"},
     {"max_tokens", .to = "max_tokens"},
@@ -422,8 +402,8 @@ static const rose_api_translated rows[] = {
     {"diagnostics", .hint = true},
     {"inference_geo", .hint = true},
     {"speed", .hint = true},
-    {"container", .take = take_container},
-    {"mcp_servers", .take = take_servers},
+    {"container", .list = true, .why = ""},
+    {"mcp_servers", .list = true, .hint = true}, /* their tools: this server calls none */
 };
 
 bool rose_api_anthropic_translate(rose_api_translation *t)

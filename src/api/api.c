@@ -75,17 +75,6 @@ static rose_status check_profiler(const rose_api_opts *o, rose_err *err)
     return ROSE_OK;
 }
 
-static bool copy_strings(rose_api *a, const rose_api_opts *o)
-{
-    a->model_id = strdup(o->model_id);
-    a->version = strdup(o->version == NULL ? ROSE_VERSION : o->version);
-    a->model_path = o->model_path == NULL ? NULL : strdup(o->model_path);
-    a->profiler_dir = o->profiler_dir == NULL ? NULL : strdup(o->profiler_dir);
-    if ((a->model_path != NULL) != (o->model_path != NULL)) return false;
-    if ((a->profiler_dir != NULL) != (o->profiler_dir != NULL)) return false;
-    return a->model_id != NULL && a->version != NULL;
-}
-
 static rose_status parse_kwargs(rose_api *a, const char *text, rose_err *err)
 {
     rose_json_error e;
@@ -131,13 +120,10 @@ rose_status rose_api_create(rose_api **out, const rose_api_opts *o, rose_err *er
     if ((a = calloc(1, sizeof *a)) == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
     a->o = *o;
+    if (o->version == NULL) a->o.version = ROSE_VERSION;
     pthread_mutex_init(&a->profile_lock, NULL);
     pthread_mutex_init(&a->logged.lock, NULL);
     rose_api_grammars_init(&a->grammars, o->grammar_cache_bytes);
-    if (!copy_strings(a, o)) {
-        st = rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
-        goto done;
-    }
     if ((st = parse_kwargs(a, o->chat_kwargs, err)) != ROSE_OK) goto done;
     a->created = rose_unix_time();
     if (getrandom(&first_id, sizeof first_id, GRND_NONBLOCK) < 0) first_id = rose_now_ns();
@@ -231,11 +217,7 @@ void rose_api_destroy(rose_api *a)
     for (uint32_t i = 0; a->io != NULL && i < a->o.n_io_threads; i++)
         free_io(&a->io[i]);
     free(a->io);
-    free(a->model_id);
-    free(a->model_path);
-    free(a->version);
     rose_json_decref(a->chat_kwargs);
-    free(a->profiler_dir);
     pthread_mutex_destroy(&a->profile_lock);
     pthread_mutex_destroy(&a->logged.lock);
     rose_api_grammars_free(&a->grammars);

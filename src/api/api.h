@@ -23,6 +23,7 @@
 
 typedef struct rose_api rose_api;
 
+/* Strings are borrowed until rose_api_destroy. */
 typedef struct rose_api_opts {
     const char *model_id;         /* the name in the API and in replies (--served-model-name) */
     rose_opt_list model_aliases;  /* further names that requests may use */

@@ -21,7 +21,6 @@
 #include "api/guide.h"
 #include "api/json_out.h"
 #include "api/metrics.h"
-#include "api/rules.h"
 #include "api/turns.h"
 #include "base/json.h"
 #include "base/siphash.h"
@@ -45,6 +44,9 @@ bool rose_api_fail(rose_api_error *e, int status, const char *code, const char *
 bool rose_api_fail_nomem(rose_api_error *e);
 /* "field 'name' must be `wanted`". */
 bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted);
+/* A value of a type that is not served; name: what has the type. False. */
+bool rose_api_fail_type(rose_api_error *e, const char *param, const char *name,
+                        const rose_json *type);
 /* A known field that is not served, because of `why`, or NULL. */
 bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why);
 /* Fills e from a status of the engine. The engine says when to try again; NULL: there is none
@@ -65,6 +67,8 @@ void rose_api_utf8_clean(char *s);
 bool rose_api_json_load(rose_json **root, const char *body, size_t len, size_t max_values,
                         rose_api_error *err);
 
+/* Whether v is "", [] or {}. */
+bool rose_api_json_is_empty(const rose_json *v);
 /* Whether v is this string, or key one of these names, which end with a NULL. v and key may be
  * NULL. */
 bool rose_api_json_is(const rose_json *v, const char *text);
@@ -100,6 +104,8 @@ typedef struct rose_api_logged_fields {
 void rose_api_ignored_add(rose_api_ignored *g, const char *name);
 /* Handles a field that the API does not know: notes it or, with `strict`, refuses it (false). */
 bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_error *err);
+/* Handles a field that changes no answer of this server, likewise. */
+bool rose_api_hint(rose_api_ignored *g, const char *name, rose_api_error *err);
 /* Notes a member of a list that is left out, because this server cannot serve its type, by its name
  * (tools[1]) and the type. With `strict`, or if the type is no string, it is refused (false). */
 bool rose_api_leave_out(rose_api_ignored *g, const char *name, const rose_json *type,
@@ -458,12 +464,12 @@ struct rose_api_job {
 
     /* Where it is. */
     rose_api_phase phase;
-    rose_api_job *next;   /* in the workers' queue */
-    rose_api_right right; /* of the worker that has the job, or had it last */
-    rose_api_turn turn;   /* its client, and the grammar that it needs */
-    bool declined;        /* the job was only parsed, and must run again: a worker must run it, or
-                           * it waits for its turn */
-    bool notice;          /* the worker pushes the job twice, first with timeout_s alone */
+    TAILQ_ENTRY(rose_api_job) queue_link; /* in the workers' queue */
+    rose_api_right right;                 /* of the worker that has the job, or had it last */
+    rose_api_turn turn;                   /* its client, and the grammar that it needs */
+    bool declined; /* the job was only parsed, and must run again: a worker must run it, or
+                    * it waits for its turn */
+    bool notice;   /* the worker pushes the job twice, first with timeout_s alone */
     uint64_t t_arrival, t_complete, t_worker, t_parsed, t_tokenized;
 
     /* What a worker has made of the body. */
@@ -577,6 +583,9 @@ void rose_api_io_on_sink(void *io);      /* rose_http_watch callbacks */
 void rose_api_io_on_done(void *io);
 void rose_api_io_poll(void *api, uint32_t thread); /* rose_http_callbacks */
 
+#define ROSE_API_PROMPT_FORMS                                                                      \
+    "a string, a list of strings, a list of token ids, or a list of lists of token ids"
+
 /* prompt.c: makes lists of ids from the request; the caller owns prompts[0..n) */
 typedef struct rose_api_prompt_ctx {
     rose_encoder *enc;
@@ -608,9 +617,21 @@ bool rose_api_may_fit(size_t len, const rose_api_prompt_ctx *c);
 bool rose_api_encode_chat(rose_ids *out, const rose_template_text *text,
                           const rose_api_prompt_ctx *c, rose_api_error *err);
 
-/* rules.c: reads from the request body the fields that become the engine's sampling rules
- * (penalties, biases and the like). Call after the schema's check. */
-enum { ROSE_API_MAX_BAD_WORDS = 512 };
+/* rules.c: reads from the request body the fields that become the engine's sampling rules: bias,
+ * penalties, allowed ids, stop ids, banned words, reports. Call after the schema's check. */
+enum {
+    ROSE_API_MAX_BAD_WORDS = 512,
+    ROSE_API_MAX_REPORTS = 1 << 22 /* logprob entries of a whole request: 12 bytes each, and about
+                                    * 40 in the reply */
+};
+
+typedef struct rose_api_rules {
+    rose_request_rules r; /* its arrays are owned by this */
+    bool any;             /* r asks for something */
+    uint32_t *mem[6];     /* owned */
+} rose_api_rules;
+
+void rose_api_rules_free(rose_api_rules *u);
 bool rose_api_rules_load(rose_api_rules *u, const rose_api_params *p, const rose_api_prompt_ctx *c,
                          rose_api_error *err);
 
@@ -649,8 +670,9 @@ typedef struct rose_api_translated {
     const char *name;
     const char *to; /* the field of a chat with the same meaning */
     bool (*take)(rose_api_translation *t, const rose_json *v);
-    const char *why; /* why the field is refused */
-    bool hint;       /* as rose_api_translate_hint */
+    const char *why; /* why the field is refused; "": without a reason */
+    bool hint;       /* as rose_api_hint */
+    bool list;       /* an empty list asks for nothing */
 } rose_api_translated;
 
 /* Begins t->chat, and takes each field of the body by its row; null is an absent field. */
@@ -660,11 +682,6 @@ bool rose_api_translate_members(rose_api_translation *t, const char *field, cons
                                 const rose_api_translated *rows, size_t n);
 /* Copies a field that has the same meaning in a chat. */
 bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose_json *v);
-/* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
- * notes an unknown field. */
-bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v);
-/* Notes, or with --strict-fields refuses, a field that changes no answer of this server. */
-bool rose_api_translate_hint(rose_api_translation *t, const char *name);
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role); /* appended */
 rose_json *rose_api_translate_last(const rose_api_translation *t); /* NULL: there is none */
 /* Appends a message with the result of a call. */
@@ -844,8 +861,7 @@ enum {
     * and the number of jobs */
 
 struct rose_api {
-    rose_api_opts o; /* strings owned: */
-    char *model_id, *model_path, *version, *profiler_dir;
+    rose_api_opts o;
     rose_json *chat_kwargs; /* owned: an object, or NULL; read-only */
     int64_t created;
     _Atomic(rose_engine *) engine; /* release in set_engine: tok is set before */
@@ -875,6 +891,8 @@ static inline rose_engine *rose_api_engine(const rose_api *a)
 void rose_api_get_page(rose_api_io *io, rose_http_req *r);
 
 /* routes.c */
+/* Whether the value of Content-Type, or NULL, is that of JSON; if not, err says so. */
+bool rose_api_is_json_type(const char *type, rose_api_error *err);
 uint32_t rose_api_route_index(const char *path); /* below ROSE_METRIC_ROUTES; the last: none */
 const char *rose_api_route_name(uint32_t index);
 /* The dialect in which the errors of a path are written. */

@@ -7,31 +7,31 @@
 
 #include "api/api_internal.h"
 #include "api/doors.h"
+#include "base/utf8.h"
 #include "batch/store.h"
 
 enum { MAX_ID = 63, MIN_EXPIRY_S = 3600, MAX_EXPIRY_S = 30 * 24 * 3600, MAX_WINDOW_H = 30 * 24 };
 
-typedef enum op {
-    OP_NONE, /* nothing is at this path */
-    OP_FILE_CREATE,
-    OP_FILE_LIST,
-    OP_FILE_GET,
-    OP_FILE_CONTENT,
-    OP_FILE_DELETE,
-    OP_BATCH_CREATE,
-    OP_BATCH_LIST,
-    OP_BATCH_GET,
-    OP_BATCH_CANCEL
+/* What is asked: a row of `ops`. */
+typedef struct op {
+    bool file;          /* under /v1/files, else under /v1/batches */
+    const char *method; /* GET: HEAD likewise */
+    const char *word;   /* after the id; "": nothing; NULL: there is no id either */
+    const char *type;   /* of the reply; NULL: JSON */
+    /* One of three: makes something; lists; does something with what has the id. */
+    void (*create)(rose_api_job *j, rose_api_ignored *g);
+    rose_status (*list)(rose_batch_store *s, const char *owner, const rose_batch_page *p,
+                        rose_buf *out, rose_err *err);
+    rose_status (*one)(rose_batch_store *s, const char *owner, const char *id, rose_buf *out,
+                       rose_err *err);
 } op;
 
 struct rose_api_store_call {
-    op op;
+    const op *op; /* NULL: nothing is at this path */
     char id[MAX_ID + 1];
     char owner[ROSE_BATCH_OWNER];
     char *type, *query; /* owned: Content-Type, or NULL; the query */
 };
-
-/* ---- I/O thread ---- */
 
 bool rose_api_store_may(const rose_api *a, const rose_http_req *r, rose_api_error *err)
 {
@@ -41,57 +41,11 @@ bool rose_api_store_may(const rose_api *a, const rose_http_req *r, rose_api_erro
                              "--batch-dir DIR");
     /* A browser sends Origin if a page asks. A page of another site may send an upload without
      * asking first, so no page may. */
-    if (strcmp(rose_http_req_method(r), "POST") == 0 && rose_http_req_header(r, "Origin") != NULL)
+    if (strcmp(rose_http_req_info(r)->method, "POST") == 0 &&
+        rose_http_req_header(r, "Origin") != NULL)
         return rose_api_fail(err, 403, "batch_from_page", "Origin",
                              "a web page may not upload files or make batches");
     return true;
-}
-
-/* Takes "ID" or "ID/WORD" apart; false: the path is neither. */
-static bool take_id(char id[MAX_ID + 1], const char *path, const char **word)
-{
-    const size_t n = strcspn(path, "/");
-    if (n == 0 || n > MAX_ID) return false;
-    memcpy(id, path, n);
-    id[n] = '\0';
-    *word = path[n] == '/' ? path + n + 1 : "";
-    return true;
-}
-
-static op op_of(const rose_http_req *r, char id[MAX_ID + 1])
-{
-    static const char files[] = "/v1/files", batches[] = "/v1/batches";
-    const char *path = rose_http_req_path(r), *method = rose_http_req_method(r), *word;
-    const bool post = strcmp(method, "POST") == 0, drop = strcmp(method, "DELETE") == 0;
-    const bool file = strncmp(path, files, sizeof files - 1) == 0;
-    path += file ? sizeof files - 1 : sizeof batches - 1;
-    path += *path == '/';
-    id[0] = '\0';
-    if (*path == '\0' && drop) return OP_NONE;
-    if (*path == '\0' && file) return post ? OP_FILE_CREATE : OP_FILE_LIST;
-    if (*path == '\0') return post ? OP_BATCH_CREATE : OP_BATCH_LIST;
-    if (!take_id(id, path, &word)) return OP_NONE;
-    if (file && strcmp(word, "content") == 0 && !post && !drop) return OP_FILE_CONTENT;
-    if (!file && strcmp(word, "cancel") == 0 && post) return OP_BATCH_CANCEL;
-    if (*word != '\0' || post || (drop && !file)) return OP_NONE;
-    if (file) return drop ? OP_FILE_DELETE : OP_FILE_GET;
-    return OP_BATCH_GET;
-}
-
-rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_req *r)
-{
-    rose_api_store_call *c = calloc(1, sizeof *c);
-    if (c == NULL) return NULL;
-    const char *type = rose_http_req_header(r, "Content-Type");
-    const char *auth = rose_http_req_header(r, "Authorization");
-    c->op = op_of(r, c->id);
-    c->type = type == NULL ? NULL : strdup(type);
-    c->query = strdup(rose_http_req_query(r));
-    const char *key = a->o.keys != NULL && auth != NULL ? rose_api_bearer(auth) : NULL;
-    rose_batch_store_owner(a->o.batches, key, c->owner);
-    if (c->query != NULL && (type == NULL || c->type != NULL)) return c;
-    rose_api_store_call_free(c);
-    return NULL;
 }
 
 void rose_api_store_call_free(rose_api_store_call *c)
@@ -250,20 +204,6 @@ static void create_file(rose_api_job *j, rose_api_ignored *g)
     free(u.copy);
 }
 
-static void list(rose_api_job *j)
-{
-    const bool files = j->store->op == OP_FILE_LIST;
-    char after[MAX_ID + 1], purpose[32];
-    rose_batch_page p;
-    rose_err err = {{0}};
-    if (!read_page(&p, j->store, after, purpose, files ? 10000 : 20, files ? 10000 : 100, &j->err))
-        return;
-    const rose_status st =
-        files ? rose_batch_file_list(j->api->o.batches, j->store->owner, &p, &j->reply.b, &err)
-              : rose_batch_list(j->api->o.batches, j->store->owner, &p, &j->reply.b, &err);
-    if (st != ROSE_OK) fail_status(&j->err, st, &err);
-}
-
 /* ---- worker: batches ---- */
 
 /* "24h": a number of minutes, hours or days. 0: it is none, or too long. */
@@ -356,13 +296,7 @@ static void create_batch(rose_api_job *j, rose_api_ignored *g)
     rose_json *root = NULL;
     rose_batch_order_form f = {0};
     rose_err err = {{0}};
-    const char *type = j->store->type;
-    if (type == NULL || strncasecmp(type, "application/json", 16) != 0 ||
-        strchr("; \t", type[16]) == NULL) { /* or the text's end */
-        rose_api_fail(&j->err, 415, "unsupported_media_type", NULL,
-                      "the request needs the header 'Content-Type: application/json'");
-        return;
-    }
+    if (!rose_api_is_json_type(j->store->type, &j->err)) return;
     if (!rose_api_json_load(&root, j->body, j->body_len, 1024, &j->err)) return;
     if (read_order(&f, root, g, &j->err)) {
         const rose_status st =
@@ -372,52 +306,82 @@ static void create_batch(rose_api_job *j, rose_api_ignored *g)
     rose_json_decref(root);
 }
 
-/* An operation on one id. */
-static void one(rose_api_job *j)
+/* ---- the table of operations ---- */
+
+static const op ops[] = {
+    {true, "POST", NULL, .create = create_file},
+    {true, "GET", NULL, .list = rose_batch_file_list},
+    {true, "GET", "", .one = rose_batch_file_get},
+    {true, "DELETE", "", .one = rose_batch_file_delete},
+    {true, "GET", "content", .type = "application/octet-stream", .one = rose_batch_file_content},
+    {false, "POST", NULL, .create = create_batch},
+    {false, "GET", NULL, .list = rose_batch_list},
+    {false, "GET", "", .one = rose_batch_get},
+    {false, "POST", "cancel", .one = rose_batch_cancel},
+};
+
+/* Finds the operation by "/v1/files", or "/v1/batches", and after it "/ID" or "/ID/WORD". */
+static const op *find_op(const rose_http_req *r, char id[MAX_ID + 1])
 {
-    rose_batch_store *s = j->api->o.batches;
-    const char *id = j->store->id, *owner = j->store->owner;
-    rose_buf *out = &j->reply.b;
-    rose_err err = {{0}};
-    rose_status st = ROSE_OK;
-    if (j->store->op == OP_FILE_GET) st = rose_batch_file_get(s, owner, id, out, &err);
-    if (j->store->op == OP_FILE_DELETE) st = rose_batch_file_delete(s, owner, id, out, &err);
-    if (j->store->op == OP_BATCH_GET) st = rose_batch_get(s, owner, id, out, &err);
-    if (j->store->op == OP_BATCH_CANCEL) st = rose_batch_cancel(s, owner, id, out, &err);
-    if (j->store->op == OP_FILE_CONTENT) {
-        st = rose_batch_file_content(s, owner, id, out, &err);
-        j->reply_type = "application/octet-stream";
+    static const char files[] = "/v1/files", batches[] = "/v1/batches";
+    const char *path = rose_http_req_info(r)->path, *method = rose_http_req_info(r)->method,
+               *word = NULL;
+    const bool file = strncmp(path, files, sizeof files - 1) == 0;
+    path += file ? sizeof files - 1 : sizeof batches - 1;
+    path += *path == '/';
+    const size_t n = strcspn(path, "/");
+    if (n > MAX_ID || (n == 0 && *path != '\0')) return NULL;
+    memcpy(id, path, n);
+    id[n] = '\0';
+    if (n > 0) word = path[n] == '/' ? path + n + 1 : "";
+    if (strcmp(method, "HEAD") == 0) method = "GET";
+    for (const op *o = ops; o < ops + sizeof ops / sizeof *ops; o++) {
+        const bool fits =
+            word == NULL || o->word == NULL ? word == o->word : strcmp(word, o->word) == 0;
+        if (fits && o->file == file && strcmp(method, o->method) == 0) return o;
     }
-    if (st != ROSE_OK) fail_status(&j->err, st, &err);
+    return NULL;
+}
+
+rose_api_store_call *rose_api_store_call_new(const rose_api *a, const rose_http_req *r)
+{
+    rose_api_store_call *c = calloc(1, sizeof *c);
+    if (c == NULL) return NULL;
+    const char *type = rose_http_req_header(r, "Content-Type");
+    const char *auth = rose_http_req_header(r, "Authorization");
+    c->op = find_op(r, c->id);
+    c->type = type == NULL ? NULL : strdup(type);
+    c->query = strdup(rose_http_req_info(r)->query);
+    const char *key = a->o.keys != NULL && auth != NULL ? rose_api_bearer(auth) : NULL;
+    rose_batch_store_owner(a->o.batches, key, c->owner);
+    if (c->query != NULL && (type == NULL || c->type != NULL)) return c;
+    rose_api_store_call_free(c);
+    return NULL;
 }
 
 void rose_api_store_run(rose_api_job *j, rose_api_ignored *g)
 {
-    switch (j->store->op) {
-    case OP_NONE:
+    rose_batch_store *s = j->api->o.batches;
+    const rose_api_store_call *c = j->store;
+    char after[MAX_ID + 1], purpose[32];
+    rose_batch_page p;
+    rose_err err = {{0}};
+    rose_status st = ROSE_OK;
+    if (c->op == NULL) {
         rose_api_fail(&j->err, 404, "not_found", NULL,
                       "there is nothing at this path with this method; there are GET, POST "
                       "/v1/files, GET, DELETE /v1/files/ID, GET /v1/files/ID/content, GET, POST "
                       "/v1/batches, GET /v1/batches/ID and POST /v1/batches/ID/cancel");
-        return;
-    case OP_FILE_CREATE:
-        create_file(j, g);
-        return;
-    case OP_BATCH_CREATE:
-        create_batch(j, g);
-        return;
-    case OP_FILE_LIST:
-    case OP_BATCH_LIST:
-        list(j);
-        return;
-    case OP_FILE_GET:
-    case OP_FILE_CONTENT:
-    case OP_FILE_DELETE:
-    case OP_BATCH_GET:
-    case OP_BATCH_CANCEL:
-        one(j);
-        return;
+    } else if (c->op->create != NULL) {
+        c->op->create(j, g);
+    } else if (c->op->one != NULL) {
+        st = c->op->one(s, c->owner, c->id, &j->reply.b, &err);
+        j->reply_type = c->op->type;
+    } else if (read_page(&p, c, after, purpose, c->op->file ? 10000 : 20, c->op->file ? 10000 : 100,
+                         &j->err)) {
+        st = c->op->list(s, c->owner, &p, &j->reply.b, &err);
     }
+    if (st != ROSE_OK) fail_status(&j->err, st, &err);
 }
 
 /* ==== multipart/form-data ==== */
@@ -425,13 +389,6 @@ void rose_api_store_run(rose_api_job *j, rose_api_ignored *g)
 static bool is_space(char c)
 {
     return c == ' ' || c == '\t';
-}
-
-/* A character that a boundary may have (RFC 2046). */
-static bool may_bound(char c)
-{
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
-    return c != '\0' && strchr("'()+_,-./:=? ", c) != NULL;
 }
 
 /* Finds "; NAME=VALUE" or ; NAME="VALUE" in [p, end). False: it is not there. The value is not
@@ -476,10 +433,8 @@ rose_status rose_multipart_begin(rose_multipart *m, const char *type, const char
         return rose_fail(err, ROSE_E_FORMAT,
                          "the upload needs the header 'Content-Type: multipart/form-data; "
                          "boundary=...'");
-    bool sound = n > 0 && n <= ROSE_MULTIPART_BOUNDARY && value[n - 1] != ' ';
-    for (size_t i = 0; sound && i < n; i++)
-        sound = may_bound(value[i]);
-    if (!sound)
+    if (n == 0 || n > ROSE_MULTIPART_BOUNDARY || value[n - 1] == ' ' ||
+        strspn(value, ROSE_ALNUM "'()+_,-./:=? ") < n) /* RFC 2046 */
         return rose_fail(err, ROSE_E_FORMAT, "the boundary in Content-Type has 1 to %d characters",
                          ROSE_MULTIPART_BOUNDARY);
     *m = (rose_multipart){.p = body, .end = body + len};

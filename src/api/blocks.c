@@ -244,16 +244,14 @@ static void put_response(rose_api_out *o, const rose_api_job *j, const char *sta
     rose_api_json(o, ",'incomplete_details':%s",
                   ended && !failed && is_cut(c) ? "{\"reason\":\"max_output_tokens\"}" : "null");
     rose_api_put(o, j->head.b.data, j->head.b.len);
+    if (!ended) {
+        rose_api_json(o, ",'output':[],'usage':null}");
+        return;
+    }
     rose_api_json(o, ",'output':");
-    if (ended)
-        put_output(o, c);
-    else
-        PUT(o, "[]");
+    put_output(o, c);
     rose_api_json(o, ",'usage':");
-    if (ended)
-        put_response_usage(o, j);
-    else
-        PUT(o, "null");
+    put_response_usage(o, j);
     PUT(o, "}");
 }
 
@@ -271,7 +269,7 @@ static void echo(rose_api_out *o, const rose_api_params *p, const char *key, con
 /* The fields of the request that its response repeats. */
 static void responses_head(rose_api_out *o, const rose_api_job *j, const rose_api_params *p)
 {
-    rose_api_json(o, ",'model':%-s", j->api->model_id);
+    rose_api_json(o, ",'model':%-s", j->api->o.model_id);
     echo(o, p, "instructions", "null");
     echo(o, p, "max_output_tokens", "null");
     echo(o, p, "max_tool_calls", "null");
@@ -499,7 +497,7 @@ static void put_stop_members(rose_api_out *o, const rose_api_choice *c)
 static void begin_message(rose_api_out *o, const rose_api_job *j)
 {
     rose_api_json(o, "{'id':%-s,'type':'message','role':'assistant','model':%-s,'content':[", j->id,
-                  j->api->model_id);
+                  j->api->o.model_id);
 }
 
 /* Writes the arguments of a call as an object. Arguments that are no object, because the reply was

@@ -17,14 +17,6 @@
 
 #include "api/api_internal.h"
 
-/* A member that the template does not use. */
-static bool ignore_member(rose_api_ignored *g, size_t i, const char *key, rose_api_error *err)
-{
-    char name[128];
-    snprintf(name, sizeof name, "messages[%zu].%s", i, key);
-    return rose_api_unknown_field(g, name, err);
-}
-
 static bool check_part(const rose_json *part, size_t i, size_t k, rose_api_ignored *g,
                        rose_api_error *err)
 {
@@ -96,6 +88,7 @@ static bool check_members(const rose_json *message, size_t i, rose_api_ignored *
     static const char *const used[] = {"role", "content", NULL};
     static const char *const refused[] = {"tool_calls", "tool_call_id", "function_call",
                                           "refusal",    "audio",        NULL};
+    char name[128];
     const char *key;
     rose_json *v;
     rose_json_each (message, key, v) {
@@ -104,7 +97,8 @@ static bool check_members(const rose_json *message, size_t i, rose_api_ignored *
         if (rose_api_is_one_of(key, refused))
             return rose_api_fail(err, 400, "unsupported_field", "messages",
                                  "messages[%zu].%s is not supported by this server", i, key);
-        if (!ignore_member(g, i, key, err)) return false;
+        snprintf(name, sizeof name, "messages[%zu].%s", i, key);
+        if (!rose_api_unknown_field(g, name, err)) return false;
     }
     return true;
 }
@@ -136,8 +130,7 @@ bool rose_api_chat_render(rose_api_out *out, const rose_api_params *p, rose_api_
         return rose_api_fail(err, 400, NULL, "continue_final_message",
                              "continue_final_message and add_generation_prompt exclude each other");
     if (!rose_json_is_array(messages) || rose_json_count(messages) == 0)
-        return rose_api_fail(err, 400, NULL, "messages",
-                             "field 'messages' must be a list of at least one message");
+        return rose_api_fail_wrong(err, "messages", "a list of at least one message");
     for (size_t i = 0; i < rose_json_count(messages); i++) {
         if (!render_message(out, rose_json_at(messages, i), i, g, err)) return false;
     }

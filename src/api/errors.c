@@ -39,6 +39,14 @@ bool rose_api_fail_wrong(rose_api_error *e, const char *name, const char *wanted
     return rose_api_fail(e, 400, NULL, name, "field '%.80s' must be %s", name, wanted);
 }
 
+bool rose_api_fail_type(rose_api_error *e, const char *param, const char *name,
+                        const rose_json *type)
+{
+    return rose_api_fail(e, 400, "unsupported_field", param,
+                         "%s: the type '%.40s' is not supported by this server", name,
+                         rose_json_is_string(type) ? rose_json_text(type) : "null");
+}
+
 bool rose_api_fail_unsupported(rose_api_error *e, const char *name, const char *why)
 {
     return rose_api_fail(e, 400, "unsupported_field", name,
@@ -128,13 +136,8 @@ void rose_api_reply_take(rose_api_io *io, rose_http_req *r, const char *type, co
 
 bool rose_api_label_is_sound(const char *s)
 {
-    size_t n = 0;
-    for (; s[n] != '\0' && n <= ROSE_API_MAX_LABEL; n++) {
-        bool letter = (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= 'A' && s[n] <= 'Z');
-        bool other = (s[n] >= '0' && s[n] <= '9') || strchr("._:/+=@-", s[n]) != NULL;
-        if (!letter && !other) return false;
-    }
-    return n > 0 && n <= ROSE_API_MAX_LABEL;
+    const size_t n = strspn(s, ROSE_ALNUM "._:/+=@-");
+    return s[n] == '\0' && n > 0 && n <= ROSE_API_MAX_LABEL;
 }
 
 void rose_api_put_label(rose_api_out *o, const rose_http_req *r)
@@ -152,7 +155,7 @@ void rose_api_reply_error(rose_api_io *io, rose_http_req *r, const rose_api_erro
     rose_api_out o = {0};
     snprintf(after, sizeof after, "Retry-After: %u\r\n", e->retry_s > 0 ? e->retry_s : 1);
     rose_api_count_refusal(io, e);
-    rose_api_route_dialect(rose_http_req_path(r))->error(&o, e);
+    rose_api_route_dialect(rose_http_req_info(r)->path)->error(&o, e);
     if (o.oom)
         rose_api_reply(io, r, e->status, "application/json", NULL, last_resort,
                        sizeof last_resort - 1);

@@ -60,9 +60,16 @@ static rose_status get_cache(rose_api *a, rose_grammar_cache **out, rose_err *er
     return st;
 }
 
+/* The text of a grammar; kind and order are those of grammar/grammar.h. */
+typedef struct source {
+    rose_grammar_kind kind;
+    bool order;
+    const char *text;
+    size_t len;
+} source;
+
 /* *too_costly becomes true if the grammar needs a turn with more steps. */
-static rose_status compile(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
-                           const char *text, size_t len, bool *too_costly, rose_err *err)
+static rose_status compile(rose_api_job *j, const source *s, bool *too_costly, rose_err *err)
 {
     rose_grammar_cache *c;
     uint64_t work = 0;
@@ -74,32 +81,30 @@ static rose_status compile(rose_api_job *j, rose_grammar_kind kind, bool schema_
     rose_status st = get_cache(j->api, &c, err);
     if (st != ROSE_OK) return st;
     const rose_prof_span span = rose_prof_begin("api.grammar");
-    st = rose_grammar_cache_get_within(&j->grammar, c, kind, schema_order, text, len, &own, err);
-    rose_prof_end_with(&span, "bytes", len);
+    st = rose_grammar_cache_get(&j->grammar, c, s->kind, s->order, s->text, s->len, &own, err);
+    rose_prof_end_with(&span, "bytes", s->len);
     *too_costly = most > 0 && st == ROSE_E_UNSUPPORTED && work > most;
     return st;
 }
 
 /* Compiles as soon as it is this job's turn. EMPTY: later; FULL: never. */
-static rose_status compile_in_turn(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
-                                   const char *text, size_t len, rose_err *err)
+static rose_status compile_in_turn(rose_api_job *j, const source *s, rose_err *err)
 {
     rose_api_workers *w = j->api->workers;
     bool too_costly = false;
     /* Other threads read the text of a turn that runs. */
     if (j->right != ROSE_API_TURN_RUNS)
-        j->turn.text = rose_grammar_cache_key(kind, schema_order, text, len);
+        j->turn.text = rose_grammar_cache_key(s->kind, s->order, s->text, s->len);
     rose_status st = rose_api_workers_may_compile(w, j);
     if (st != ROSE_OK) return st;
-    st = compile(j, kind, schema_order, text, len, &too_costly, err);
+    st = compile(j, s, &too_costly, err);
     rose_api_workers_compiled(w, j);
     if (!too_costly) return st;
     j->turn.nth++;
-    return compile_in_turn(j, kind, schema_order, text, len, err);
+    return compile_in_turn(j, s, err);
 }
 
-bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_order,
-                         const char *text, size_t len, const char *param)
+static bool load_source(rose_api_job *j, const source *s, const char *param)
 {
     rose_err err = {0};
     rose_grammar_cache *c = cache_of(&j->api->grammars);
@@ -110,8 +115,8 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     snprintf(j->guided_by, sizeof j->guided_by, "%s", param);
     rose_status st = ROSE_E_EMPTY;
     if (c != NULL)
-        st = rose_grammar_cache_find(&j->grammar, c, kind, schema_order, text, len, &err);
-    if (st == ROSE_E_EMPTY) st = compile_in_turn(j, kind, schema_order, text, len, &err);
+        st = rose_grammar_cache_find(&j->grammar, c, s->kind, s->order, s->text, s->len, &err);
+    if (st == ROSE_E_EMPTY) st = compile_in_turn(j, s, &err);
     j->declined = st == ROSE_E_EMPTY;
     if (st == ROSE_OK || st == ROSE_E_EMPTY) return st == ROSE_OK;
     if (st == ROSE_E_FULL && err.msg[0] == '\0') {
@@ -125,17 +130,18 @@ bool rose_api_guide_load(rose_api_job *j, rose_grammar_kind kind, bool schema_or
     return false;
 }
 
-bool rose_api_guide_load_structure(rose_api_job *j, const rose_api_structure *s)
+bool rose_api_guide_load(rose_api_job *j, const rose_api_structure *s)
 {
+    source from = {s->kind, s->schema_order, rose_json_text(s->value),
+                   rose_json_text_len(s->value)};
     rose_api_out text = {0};
     if (!s->any) return true;
-    if (rose_json_is_string(s->value))
-        return rose_api_guide_load(j, s->kind, s->schema_order, rose_json_text(s->value),
-                                   rose_json_text_len(s->value), s->param);
-    if (s->value != NULL) rose_api_put_json(&text, s->value);
-    const bool ok = text.oom ? rose_api_fail_nomem(&j->err)
-                             : rose_api_guide_load(j, s->kind, s->schema_order, text.b.data,
-                                                   text.b.len, s->param);
+    if (s->value != NULL && from.text == NULL) {
+        rose_api_put_json(&text, s->value);
+        from.text = text.b.data;
+        from.len = text.b.len;
+    }
+    const bool ok = text.oom ? rose_api_fail_nomem(&j->err) : load_source(j, &from, s->param);
     rose_api_out_free(&text);
     return ok;
 }

@@ -41,16 +41,13 @@ void rose_api_grammars_free(rose_api_grammars *g); /* call after the workers hav
 /* All figures are 0 until a request has made the cache. Any thread. */
 void rose_api_grammars_read(const rose_api_grammars *g, rose_grammar_cache_stats *out);
 
-/* Sets j->grammar to the grammar of text[0..len), from the cache or newly compiled. kind and
- * schema_order are those of grammar/grammar.h. Call it on the thread that runs the job, before the
- * prompts are tokenised. False: the caller must return. Either j->err says why (400 with the
- * compiler's message and `param`), or j->declined is set and a worker must run the job again. */
+/* Sets j->grammar to the grammar of what the fields of a request ask for, from the cache or newly
+ * compiled; if they ask for nothing, it does nothing. Call it on the thread that runs the job,
+ * before the prompts are tokenised. False: the caller must return. Either j->err says why (400 with
+ * the compiler's message and s->param), or j->declined is set and a worker must run the job again.
+ */
 struct rose_api_job;
-bool rose_api_guide_load(struct rose_api_job *j, rose_grammar_kind kind, bool schema_order,
-                         const char *text, size_t len, const char *param);
-
-/* The same for what the fields of a request ask for. */
-bool rose_api_guide_load_structure(struct rose_api_job *j, const rose_api_structure *s);
+bool rose_api_guide_load(struct rose_api_job *j, const rose_api_structure *s);
 
 /* Gives each choice of the job a guide that stands at the start of j->grammar. Without a grammar it
  * does nothing. False: out of memory, and j->err says so. */

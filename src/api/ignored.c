@@ -9,11 +9,11 @@
 
 #include "api/api_internal.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 static bool is_plain(unsigned char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("-_.[]", c) != NULL);
+    return c != '\0' && strchr(ROSE_ALNUM "-_.[]", c) != NULL;
 }
 
 /* Writes the name in safe characters, cut before the first character that does not fit. An empty
@@ -51,15 +51,19 @@ bool rose_api_unknown_field(rose_api_ignored *g, const char *name, rose_api_erro
     return true;
 }
 
+bool rose_api_hint(rose_api_ignored *g, const char *name, rose_api_error *err)
+{
+    if (g->strict) return rose_api_fail_unsupported(err, name, NULL);
+    rose_api_ignored_add(g, name);
+    return true;
+}
+
 bool rose_api_leave_out(rose_api_ignored *g, const char *name, const rose_json *type,
                         rose_api_error *err)
 {
     char whole[ROSE_API_IGNORED_BYTES + 1];
-    const char *text = rose_json_is_string(type) ? rose_json_text(type) : "null";
-    if (g->strict || !rose_json_is_string(type))
-        return rose_api_fail(err, 400, "unsupported_field", name,
-                             "%s: the type '%.40s' is not supported by this server", name, text);
-    snprintf(whole, sizeof whole, "%s.%s", name, text);
+    if (g->strict || !rose_json_is_string(type)) return rose_api_fail_type(err, name, name, type);
+    snprintf(whole, sizeof whole, "%s.%s", name, rose_json_text(type));
     rose_api_ignored_add(g, whole);
     return true;
 }

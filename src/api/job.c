@@ -48,11 +48,8 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     if (j == NULL) return NULL;
     /* Take the body, because the client may leave while a worker reads it. A copy of 27 MB would
      * delay every stream of this thread. */
-    if (kind == ROSE_API_STORE && (j->store = rose_api_store_call_new(io->api, r)) == NULL) {
-        free(j);
-        return NULL;
-    }
-    if ((j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
+    if ((kind == ROSE_API_STORE && (j->store = rose_api_store_call_new(a, r)) == NULL) ||
+        (j->body = rose_http_req_take_body(r, &j->body_len)) == NULL) {
         rose_api_store_call_free(j->store);
         free(j);
         return NULL;
@@ -63,12 +60,12 @@ rose_api_job *rose_api_job_create(rose_api_io *io, rose_http_req *r, rose_api_ki
     j->kind = kind;
     j->dialect = d;
     j->created = rose_unix_time();
-    j->background = rose_http_req_is_own(r);
+    j->background = rose_http_req_info(r)->own;
     j->turn.client = rose_api_client_of(a, r);
     j->turn.text = (uintptr_t)j; /* no other job's, until a grammar is needed */
-    j->prof_id = rose_http_req_prof_id(r);
-    j->t_arrival = rose_http_req_arrival_ns(r);
-    j->t_complete = rose_http_req_complete_ns(r);
+    j->prof_id = rose_http_req_info(r)->prof_id;
+    j->t_arrival = rose_http_req_info(r)->arrival_ns;
+    j->t_complete = rose_http_req_info(r)->complete_ns;
     snprintf(j->id, sizeof j->id, "%s%016llx", d->id,
              (unsigned long long)rose_mix64(atomic_fetch_add_explicit(
                  &a->next_id, 0x9E3779B97F4A7C15u, memory_order_relaxed)));
@@ -479,7 +476,7 @@ static bool check_body(rose_api_job *j, run *r)
 {
     const rose_api *a = j->api;
     const rose_api_dialect *d = j->dialect;
-    const rose_api_schema_opts so = {.model_id = a->model_id,
+    const rose_api_schema_opts so = {.model_id = a->o.model_id,
                                      .model_aliases = &a->o.model_aliases,
                                      .max_n = a->o.max_n,
                                      .max_stop = a->o.max_stop,
@@ -554,7 +551,7 @@ static void run_body(rose_api_job *j, rose_encoder *enc)
         if (!rose_api_generates(j))
             run_text(j, &r);
         else if (!j->declined && rose_api_tools_load(j, &r.p, &r.c, &r.text, &r.tag) &&
-                 rose_api_guide_load_structure(j, &r.p.structure))
+                 rose_api_guide_load(j, &r.p.structure))
             run_generation(j, &r);
     }
     if (j->dialect->renames != NULL) {

@@ -40,6 +40,13 @@ double rose_api_json_peek(const char *body, size_t len, const char *key)
     return x;
 }
 
+bool rose_api_json_is_empty(const rose_json *v)
+{
+    return (rose_json_is_string(v) && rose_json_text_len(v) == 0) ||
+           (rose_json_is_array(v) && rose_json_count(v) == 0) ||
+           (rose_json_is_object(v) && rose_json_size(v) == 0);
+}
+
 bool rose_api_json_is(const rose_json *v, const char *text)
 {
     return rose_json_is_string(v) && strcmp(rose_json_text(v), text) == 0;

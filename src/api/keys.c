@@ -215,9 +215,9 @@ const char *rose_api_bearer(const char *value)
 /* Paths that a page, a probe or a router asks for without a key. */
 static bool is_open(const rose_http_req *r)
 {
-    const char *method = rose_http_req_method(r), *path = rose_http_req_path(r);
+    const char *method = rose_http_req_info(r)->method, *path = rose_http_req_info(r)->path;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) return false;
-    if (rose_http_req_has_body(r)) return false;
+    if (rose_http_req_info(r)->has_body) return false;
     return strcmp(path, "/") == 0 || rose_api_route_is_probe(path);
 }
 
@@ -254,9 +254,10 @@ int rose_api_on_head(void *arg, const rose_http_req *r, const char **why, const 
     const rose_api *a = arg;
     const rose_api_keys *k = a->o.keys;
     if (k == NULL || is_open(r) || rose_http_req_is_preflight(r)) return 0;
-    if (rose_http_req_is_own(r)) return 0; /* the key of the batch was checked when it was made */
+    if (rose_http_req_info(r)->own)
+        return 0; /* the key of the batch was checked when it was made */
     const bool anthropic =
-        rose_api_route_dialect(rose_http_req_path(r)) == &rose_api_dialect_messages;
+        rose_api_route_dialect(rose_http_req_info(r)->path) == &rose_api_dialect_messages;
     bool given = false;
     if (header_holds(k, r, "Authorization", true, &given)) return 0;
     if (anthropic && header_holds(k, r, "x-api-key", false, &given)) return 0;

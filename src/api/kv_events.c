@@ -58,28 +58,31 @@ typedef struct zmq_poll_item {
     short events, revents;
 } zmq_poll_item;
 
+#define ZMQ_FUNCTIONS(X)                                                                           \
+    X(void *, ctx_new, "zmq_ctx_new", void)                                                        \
+    X(int, ctx_term, "zmq_ctx_term", void *ctx)                                                    \
+    X(void *, socket, "zmq_socket", void *ctx, int type)                                           \
+    X(int, close, "zmq_close", void *socket)                                                       \
+    X(int, setsockopt, "zmq_setsockopt", void *socket, int option, const void *value, size_t n)    \
+    X(int, bind, "zmq_bind", void *socket, const char *endpoint)                                   \
+    X(int, connect, "zmq_connect", void *socket, const char *endpoint)                             \
+    X(int, send, "zmq_send", void *socket, const void *bytes, size_t n, int flags)                 \
+    X(int, msg_init, "zmq_msg_init", zmq_msg *m)                                                   \
+    X(int, msg_init_data, "zmq_msg_init_data", zmq_msg *m, void *data, size_t n,                   \
+      void (*release)(void *, void *), void *hint)                                                 \
+    X(int, msg_send, "zmq_msg_send", zmq_msg *m, void *socket, int flags)                          \
+    X(int, msg_recv, "zmq_msg_recv", zmq_msg *m, void *socket, int flags)                          \
+    X(int, msg_close, "zmq_msg_close", zmq_msg *m)                                                 \
+    X(void *, msg_data, "zmq_msg_data", zmq_msg *m)                                                \
+    X(size_t, msg_size, "zmq_msg_size", const zmq_msg *m)                                          \
+    X(int, msg_more, "zmq_msg_more", const zmq_msg *m)                                             \
+    X(int, poll, "zmq_poll", zmq_poll_item *items, int n, long timeout_ms)                         \
+    X(int, error, "zmq_errno", void)                                                               \
+    X(const char *, error_text, "zmq_strerror", int e)
+
 typedef struct zmq {
     void *library;
-    void *(*ctx_new)(void);
-    int (*ctx_term)(void *ctx);
-    void *(*socket)(void *ctx, int type);
-    int (*close)(void *socket);
-    int (*setsockopt)(void *socket, int option, const void *value, size_t n);
-    int (*bind)(void *socket, const char *endpoint);
-    int (*connect)(void *socket, const char *endpoint);
-    int (*send)(void *socket, const void *bytes, size_t n, int flags);
-    int (*msg_init)(zmq_msg *m);
-    int (*msg_init_data)(zmq_msg *m, void *data, size_t n, void (*release)(void *, void *),
-                         void *hint);
-    int (*msg_send)(zmq_msg *m, void *socket, int flags);
-    int (*msg_recv)(zmq_msg *m, void *socket, int flags);
-    int (*msg_close)(zmq_msg *m);
-    void *(*msg_data)(zmq_msg *m);
-    size_t (*msg_size)(const zmq_msg *m);
-    int (*msg_more)(const zmq_msg *m);
-    int (*poll)(zmq_poll_item *items, int n, long timeout_ms);
-    int (*error)(void);
-    const char *(*error_text)(int e);
+    ZMQ_FUNCTIONS(ROSE_DL_MEMBER)
 } zmq;
 
 typedef struct payload {
@@ -199,27 +202,9 @@ static rose_status read_config(config *o, rose_json **json, const char *text, ro
 static rose_status load(zmq *z, rose_err *err)
 {
     static const char *const paths[] = {"libzmq.so.5"};
-    const rose_dl_function functions[] = {
-        {"zmq_ctx_new", &z->ctx_new},
-        {"zmq_ctx_term", &z->ctx_term},
-        {"zmq_socket", &z->socket},
-        {"zmq_close", &z->close},
-        {"zmq_setsockopt", &z->setsockopt},
-        {"zmq_bind", &z->bind},
-        {"zmq_connect", &z->connect},
-        {"zmq_send", &z->send},
-        {"zmq_msg_init", &z->msg_init},
-        {"zmq_msg_init_data", &z->msg_init_data},
-        {"zmq_msg_send", &z->msg_send},
-        {"zmq_msg_recv", &z->msg_recv},
-        {"zmq_msg_close", &z->msg_close},
-        {"zmq_msg_data", &z->msg_data},
-        {"zmq_msg_size", &z->msg_size},
-        {"zmq_msg_more", &z->msg_more},
-        {"zmq_poll", &z->poll},
-        {"zmq_errno", &z->error},
-        {"zmq_strerror", &z->error_text},
-    };
+#define ROW(type, member, name, ...) {name, &z->member},
+    const rose_dl_function functions[] = {ZMQ_FUNCTIONS(ROW)};
+#undef ROW
     rose_err why = {{0}};
     const rose_status st =
         rose_dl_open(&z->library, paths, 1, functions, sizeof functions / sizeof *functions, &why);

@@ -237,9 +237,8 @@ static bool take_refusal(rose_json *message, rose_api_error *err)
 {
     rose_json *refusal = rose_json_get(message, "refusal"), *text;
     text = rose_json_get(message, "content");
-    const bool empty = !is_given(text) ||
-                       (rose_json_is_string(text) && rose_json_text_len(text) == 0) ||
-                       (rose_json_is_array(text) && rose_json_count(text) == 0);
+    const bool empty =
+        !is_given(text) || (!rose_json_is_object(text) && rose_api_json_is_empty(text));
     if (!rose_json_is_string(refusal)) return true;
     if (rose_json_text_len(refusal) > 0) {
         if (!empty) return true; /* the check of messages refuses it */

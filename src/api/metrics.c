@@ -39,14 +39,14 @@ static uint32_t method_index(const char *method)
 
 void rose_api_count_http(rose_api_io *io, const rose_http_req *r, int status)
 {
-    uint32_t route = rose_api_route_index(rose_http_req_path(r));
-    uint32_t method = method_index(rose_http_req_method(r));
+    uint32_t route = rose_api_route_index(rose_http_req_info(r)->path);
+    uint32_t method = method_index(rose_http_req_info(r)->method);
     rose_count_add(&io->metrics->http[route][method][status_index(status)], 1);
 }
 
 void rose_api_count_http_time(rose_api_io *io, const rose_http_req *r)
 {
-    uint64_t now = rose_now_ns(), start = rose_http_req_arrival_ns(r);
+    uint64_t now = rose_now_ns(), start = rose_http_req_info(r)->arrival_ns;
     rose_hist_add(&io->metrics->http_time, &rose_hist_latency, now > start ? now - start : 0);
 }
 
@@ -172,7 +172,7 @@ static void put_series(page *p, const char *name, const char *suffix)
     rose_api_puts(p->o, name);
     rose_api_puts(p->o, suffix);
     rose_api_puts(p->o, "{model_name=\"");
-    put_label_value(p->o, p->a->model_id);
+    put_label_value(p->o, p->a->o.model_id);
     rose_api_puts(p->o, "\",engine=\"0\"");
 }
 
@@ -183,7 +183,7 @@ static void one(page *p, const char *name, const char *type, const char *help, d
     rose_api_putf(p->o, "} %.17g\n", value);
 }
 
-/* Writes the sum over the I/O threads of the histogram that is `at` bytes into their tables. */
+/* unit: what a count of one means in the metric's unit. */
 static void hist(page *p, const char *name, const char *help, const rose_hist *h,
                  const rose_hist_bounds *b, double unit)
 {
@@ -214,42 +214,18 @@ static void by_label(page *p, const char *name, const char *label, const char *c
     }
 }
 
-static void merge_counts(_Atomic uint64_t *dst, const _Atomic uint64_t *src, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        rose_count_add(&dst[i], rose_count_get(&src[i]));
-}
-
-/* Adds up what the I/O threads have counted. dst is zero. */
+/* Adds up what the I/O threads have counted: a table is an array of counts. dst is zero. */
 static void merge(rose_api_metrics *dst, const rose_api *a)
 {
+    _Atomic uint64_t *to = (_Atomic uint64_t *)dst;
+    _Static_assert(sizeof *dst % sizeof *to == 0, "members other than counts");
     for (uint32_t i = 0; i < a->o.n_io_threads; i++) {
-        const rose_api_metrics *src = a->io[i].metrics;
-        merge_counts(&dst->prompt_tokens, &src->prompt_tokens, 1);
-        merge_counts(&dst->cached_tokens, &src->cached_tokens, 1);
-        merge_counts(&dst->generation_tokens, &src->generation_tokens, 1);
-        merge_counts(&dst->ignored_fields, &src->ignored_fields, 1);
-        merge_counts(dst->outcomes, src->outcomes, ROSE_N_OUTCOMES);
-        merge_counts(dst->rejections, src->rejections, ROSE_N_REJECTIONS);
-        rose_hist_merge(&dst->ttft, &src->ttft);
-        rose_hist_merge(&dst->itl, &src->itl);
-        rose_hist_merge(&dst->tpot, &src->tpot);
-        rose_hist_merge(&dst->e2e, &src->e2e);
-        rose_hist_merge(&dst->queue, &src->queue);
-        rose_hist_merge(&dst->prefill, &src->prefill);
-        rose_hist_merge(&dst->decode, &src->decode);
-        rose_hist_merge(&dst->inference, &src->inference);
-        rose_hist_merge(&dst->http_time, &src->http_time);
-        rose_hist_merge(&dst->prompt_len, &src->prompt_len);
-        rose_hist_merge(&dst->computed_len, &src->computed_len);
-        rose_hist_merge(&dst->generation_len, &src->generation_len);
-        rose_hist_merge(&dst->longest_len, &src->longest_len);
-        rose_hist_merge(&dst->max_tokens, &src->max_tokens);
-        rose_hist_merge(&dst->n, &src->n);
-        merge_counts(&dst->http[0][0][0], &src->http[0][0][0],
-                     sizeof dst->http / sizeof dst->http[0][0][0]);
+        const _Atomic uint64_t *from = (const _Atomic uint64_t *)a->io[i].metrics;
+        for (size_t k = 0; k < sizeof *dst / sizeof *to; k++)
+            rose_count_add(&to[k], rose_count_get(&from[k]));
     }
-    merge_counts(&dst->rejections[ROSE_REJECT_CONNECTIONS], &a->early[status_index(503)], 1);
+    rose_count_add(&dst->rejections[ROSE_REJECT_CONNECTIONS],
+                   rose_count_get(&a->early[status_index(503)]));
 }
 
 static void put_gauges(page *p, const rose_engine_stats *s)
@@ -598,7 +574,7 @@ bool rose_api_loads_json(rose_api_out *o, const rose_api *a, const rose_engine *
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S+00:00", &tm);
     rose_api_json(o, "{'timestamp':'%s','version':%-s,'dp_rank_count':1,'loads':[", when,
-                  a->version);
+                  a->o.version);
     put_load(o, e, bits);
     rose_api_puts(o, "]}");
     return true;

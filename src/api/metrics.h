@@ -37,6 +37,7 @@ enum {
 
 typedef _Atomic uint64_t rose_http_counts[ROSE_METRIC_METHODS][ROSE_METRIC_STATUSES];
 
+/* Every member is made of counts alone, because metrics.c adds the tables up as arrays. */
 typedef struct rose_api_metrics {
     _Atomic uint64_t prompt_tokens, cached_tokens, generation_tokens;
     _Atomic uint64_t ignored_fields;

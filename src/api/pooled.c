@@ -127,15 +127,19 @@ static bool load_ids(const input *in, rose_ids *out, const rose_json *list, cons
     return check_length(in, name, out);
 }
 
+/* what: inputs, texts. */
+static bool check_count(const input *in, size_t n, const char *name, const char *what)
+{
+    if (n == 0) return rose_api_fail(&in->j->err, 400, NULL, name, "'%s' is empty", name);
+    return n <= MAX_INPUTS || rose_api_fail(&in->j->err, 400, NULL, name,
+                                            "'%s' has %zu %s, the limit of a request is %d", name,
+                                            n, what, MAX_INPUTS);
+}
+
 /* Room for n inputs. */
-static bool create_inputs(const input *in, size_t n, const char *name)
+static bool create_inputs(const input *in, size_t n)
 {
     rose_api_prompts *to = &in->j->prompts;
-    if (n == 0) return rose_api_fail(&in->j->err, 400, NULL, name, "'%s' is empty", name);
-    if (n > MAX_INPUTS)
-        return rose_api_fail(&in->j->err, 400, NULL, name,
-                             "'%s' has %zu inputs, the limit of a request is %d", name, n,
-                             MAX_INPUTS);
     to->v = calloc(n, sizeof *to->v);
     if (to->v == NULL) return rose_api_fail_nomem(&in->j->err);
     to->n = (uint32_t)n;
@@ -155,10 +159,9 @@ static bool load_embed(const input *in)
     const rose_json *v = in->p->pooled.input, *first = rose_json_at(v, 0);
     const bool many = rose_json_is_array(v) && !rose_json_is_integer(first);
     if (!rose_json_is_string(v) && !rose_json_is_array(v))
-        return rose_api_fail(&in->j->err, 400, NULL, "input",
-                             "field 'input' must be a string, a list of strings, a list of token "
-                             "ids, or a list of lists of token ids");
-    if (!create_inputs(in, many ? rose_json_count(v) : 1, "input")) return false;
+        return rose_api_fail_wrong(&in->j->err, "input", ROSE_API_PROMPT_FORMS);
+    const size_t n = many ? rose_json_count(v) : 1;
+    if (!check_count(in, n, "input", "inputs") || !create_inputs(in, n)) return false;
     rose_ids *to = in->j->prompts.v;
     if (!many)
         return rose_json_is_array(v) ? load_ids(in, to, v, "input") : load_text(in, to, v, "input");
@@ -197,18 +200,13 @@ typedef struct texts {
 static bool read_texts(const input *in, texts *t)
 {
     const size_t n = rose_json_is_array(t->list) ? rose_json_count(t->list) : 1;
-    if (n == 0) return rose_api_fail(&in->j->err, 400, NULL, t->name, "'%s' is empty", t->name);
-    if (n > MAX_INPUTS)
-        return rose_api_fail(&in->j->err, 400, NULL, t->name,
-                             "'%s' has %zu texts, the limit of a request is %d", t->name, n,
-                             MAX_INPUTS);
+    if (!check_count(in, n, t->name, "texts")) return false;
     t->n = (uint32_t)n;
     for (uint32_t i = 0; i < t->n; i++)
         if (text_at(t->list, i) == NULL)
-            return rose_api_fail(&in->j->err, 400, NULL, t->name,
-                                 "field '%s' must be a string, or a list of strings or of objects "
-                                 "with the string 'text'",
-                                 t->name);
+            return rose_api_fail_wrong(&in->j->err, t->name,
+                                       "a string, or a list of strings or of objects with the "
+                                       "string 'text'");
     return true;
 }
 
@@ -220,11 +218,10 @@ static bool read_sides(const input *in, texts side[2])
     side[0] = (texts){rerank ? q->query : q->text_1, rerank ? "query" : "text_1", 0};
     side[1] = (texts){rerank ? q->documents : q->text_2, rerank ? "documents" : "text_2", 0};
     if (rerank && !rose_json_is_string(q->query))
-        return rose_api_fail(&in->j->err, 400, NULL, "query", "field 'query' must be a string");
+        return rose_api_fail_wrong(&in->j->err, "query", "a string");
     if (rerank && !rose_json_is_array(q->documents))
-        return rose_api_fail(&in->j->err, 400, NULL, "documents",
-                             "field 'documents' must be a list of strings or of objects with the "
-                             "string 'text'");
+        return rose_api_fail_wrong(&in->j->err, "documents",
+                                   "a list of strings or of objects with the string 'text'");
     if (!read_texts(in, &side[0]) || !read_texts(in, &side[1])) return false;
     return side[0].n == 1 || side[0].n == side[1].n ||
            rose_api_fail(&in->j->err, 400, NULL, "text_1",
@@ -248,9 +245,7 @@ static bool load_cosines(const input *in, rose_api_pooled *d, const texts side[2
                              "embeddings (--task rerank); put an instruction into the texts");
     d->n_pairs = side[1].n;
     d->n_first = side[0].n;
-    in->j->prompts.v = calloc((size_t)side[0].n + side[1].n, sizeof *in->j->prompts.v);
-    if (in->j->prompts.v == NULL) return rose_api_fail_nomem(&in->j->err);
-    in->j->prompts.n = side[0].n + side[1].n;
+    if (!create_inputs(in, (size_t)side[0].n + side[1].n)) return false;
     for (const texts *s = side; s < side + 2; s++)
         for (uint32_t i = 0; i < s->n; i++, at++) {
             char name[40];
@@ -342,10 +337,8 @@ static bool load_ranks(const input *in, rose_api_pooled *d, const texts side[2])
 {
     rose_ids part[3] = {{0}, {0}, {0}};
     if (in->p->pooled.instruction != NULL && !rose_json_is_string(in->p->pooled.instruction))
-        return rose_api_fail(&in->j->err, 400, NULL, "instruction",
-                             "field 'instruction' must be a string");
-    bool ok = find_answers(in, d) && check_pair_bytes(in, side) &&
-              create_inputs(in, side[1].n, side[1].name) &&
+        return rose_api_fail_wrong(&in->j->err, "instruction", "a string");
+    bool ok = find_answers(in, d) && check_pair_bytes(in, side) && create_inputs(in, side[1].n) &&
               rose_api_encode(&part[0], rose_rank_head, strlen(rose_rank_head), 0, in->c, "query",
                               &in->j->err) &&
               rose_api_encode(&part[2], rose_rank_tail, strlen(rose_rank_tail), 0, in->c, "query",
@@ -386,11 +379,9 @@ static bool read_embed(const input *in, rose_api_pooled *d)
     const rose_pooling_config *pooling = &in->c->api->o.pooling;
     d->base64 = rose_api_json_is(q->encoding_format, "base64");
     if (q->encoding_format != NULL && !d->base64 && !rose_api_json_is(q->encoding_format, "float"))
-        return rose_api_fail(&in->j->err, 400, NULL, "encoding_format",
-                             "field 'encoding_format' must be \"float\" or \"base64\"");
+        return rose_api_fail_wrong(&in->j->err, "encoding_format", "\"float\" or \"base64\"");
     if (q->normalize != NULL && !rose_json_is_boolean(q->normalize))
-        return rose_api_fail(&in->j->err, 400, NULL, "normalize",
-                             "field 'normalize' must be true or false");
+        return rose_api_fail_wrong(&in->j->err, "normalize", "true or false");
     if (q->normalize != NULL) d->normalizes = rose_json_is_true(q->normalize);
     if (q->dimensions == 0) return true;
     if (q->dimensions > (int64_t)d->width ||
@@ -637,15 +628,17 @@ static double score_of(const rose_api_pooled *d, uint32_t pair)
     return 1 / (1 + exp(no - yes));
 }
 
-static void put_head(rose_api_out *o, const rose_api_job *j, const char *members)
+/* Begins a reply and its list of results. */
+static void put_head(rose_api_out *o, const rose_api_job *j, const char *members, const char *list)
 {
-    rose_api_json(o, "{'id':'%s',%s'created':%lld,'model':%-s", j->id, members,
-                  (long long)j->created, j->api->model_id);
+    rose_api_json(o, "{'id':'%s',%s'created':%lld,'model':%-s,'%s':[", j->id, members,
+                  (long long)j->created, j->api->o.model_id, list);
 }
 
-static void put_usage(rose_api_out *o, const rose_api_job *j)
+/* Ends the list of results and the reply. */
+static void end_reply(rose_api_out *o, const rose_api_job *j)
 {
-    rose_api_json(o, ",'usage':");
+    rose_api_json(o, "],'usage':");
     rose_api_usage_json(o, j);
     rose_api_puts(o, "}");
 }
@@ -653,27 +646,23 @@ static void put_usage(rose_api_out *o, const rose_api_job *j)
 static void put_embeddings(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
-    put_head(o, j, "\"object\":\"list\",");
-    rose_api_json(o, ",'data':[");
+    put_head(o, j, "\"object\":\"list\",", "data");
     for (uint32_t i = 0; i < j->n_choices; i++) {
         rose_api_json(o, "%s{'object':'embedding','index':%u,'embedding':", i > 0 ? "," : "", i);
         put_embedding(o, d, d->states + (size_t)i * d->n_kept);
         rose_api_puts(o, "}");
     }
-    rose_api_puts(o, "]");
-    put_usage(o, j);
+    end_reply(o, j);
 }
 
 static void put_scores(rose_api_out *o, const rose_api_job *j)
 {
     const rose_api_pooled *d = j->pooled;
-    put_head(o, j, "\"object\":\"list\",");
-    rose_api_json(o, ",'data':[");
+    put_head(o, j, "\"object\":\"list\",", "data");
     for (uint32_t i = 0; i < d->n_pairs; i++)
         rose_api_json(o, "%s{'object':'score','index':%u,'score':%.9g}", i > 0 ? "," : "", i,
                       score_of(d, i));
-    rose_api_puts(o, "]");
-    put_usage(o, j);
+    end_reply(o, j);
 }
 
 typedef struct ranked {
@@ -701,8 +690,7 @@ static void put_ranks(rose_api_out *o, const rose_api_job *j)
     for (uint32_t i = 0; i < d->n_pairs; i++)
         all[i] = (ranked){score_of(d, i), i};
     qsort(all, d->n_pairs, sizeof *all, by_score);
-    put_head(o, j, "");
-    rose_api_json(o, ",'results':[");
+    put_head(o, j, "", "results");
     for (uint32_t i = 0; i < d->top_n; i++) {
         rose_api_json(o, "%s{'index':%u,", i > 0 ? "," : "", all[i].index);
         if (d->documents != NULL) {
@@ -712,8 +700,7 @@ static void put_ranks(rose_api_out *o, const rose_api_job *j)
         }
         rose_api_json(o, "'relevance_score':%.9g}", all[i].score);
     }
-    rose_api_puts(o, "]");
-    put_usage(o, j);
+    end_reply(o, j);
     free(all);
 }
 

@@ -17,7 +17,7 @@
 
 bool rose_api_profile_may(const rose_api *a, const rose_http_req *r, rose_api_error *err)
 {
-    if (a->profiler_dir == NULL)
+    if (a->o.profiler_dir == NULL)
         return rose_api_fail(err, 403, "profiler_disabled", NULL,
                              "this server was started without --profiler-dir");
     /* A browser sends Origin if a page of another site asks; curl and benchmarks do not. */
@@ -64,7 +64,7 @@ static char *new_path(rose_api *a)
     time_t now = time(NULL);
     gmtime_r(&now, &tm);
     strftime(when, sizeof when, "%Y%m%dT%H%M%SZ", &tm);
-    if (rose_buf_addf(&path, "%s/roseinfer-%s-%ld-%u.trace.json", a->profiler_dir, when,
+    if (rose_buf_addf(&path, "%s/roseinfer-%s-%ld-%u.trace.json", a->o.profiler_dir, when,
                       (long)getpid(), ++a->n_profiles) != ROSE_OK)
         rose_buf_free(&path);
     return path.data; /* NUL-terminated by addf, or NULL */

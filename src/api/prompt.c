@@ -113,10 +113,7 @@ static bool check_items(const rose_json *list, const rose_api_prompt_ctx *c, ros
     for (size_t i = 0; i < n; i++) {
         const rose_json *v = rose_json_at(list, i);
         if (strings ? !rose_json_is_string(v) : !rose_json_is_array(v))
-            return rose_api_fail(
-                err, 400, NULL, "prompt",
-                "field 'prompt' must be a string, a list of strings, a list of token "
-                "ids, or a list of lists of token ids");
+            return rose_api_fail_wrong(err, "prompt", ROSE_API_PROMPT_FORMS);
     }
     return true;
 }
@@ -127,10 +124,7 @@ bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool 
     bool many = rose_json_is_array(prompt) && !rose_json_is_integer(rose_json_at(prompt, 0));
     *out = (rose_api_prompts){0};
     if (!rose_json_is_string(prompt) && !rose_json_is_array(prompt))
-        return rose_api_fail(
-            err, 400, NULL, "prompt",
-            "field 'prompt' must be a string, a list of strings, a list of token ids, "
-            "or a list of lists of token ids");
+        return rose_api_fail_wrong(err, "prompt", ROSE_API_PROMPT_FORMS);
     if (rose_json_is_array(prompt) && rose_json_count(prompt) == 0)
         return rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
     if (many && !check_items(prompt, c, err)) return false;

@@ -216,7 +216,7 @@ void rose_api_reply_json(rose_api_out *o, const rose_api_job *j)
 {
     rose_api_json(o, "{'id':'%s','object':'%s','created':%lld,'model':%-s,'choices':[", j->id,
                   j->kind == ROSE_API_CHAT ? "chat.completion" : "text_completion",
-                  (long long)j->created, j->api->model_id);
+                  (long long)j->created, j->api->o.model_id);
     for (uint32_t i = 0; i < j->n_choices; i++) {
         if (i > 0) rose_api_puts(o, ",");
         put_choice(o, j, &j->choices[i]);

@@ -18,10 +18,7 @@ static const char *member(char name[MAX_NAME], size_t i, const char *key)
 static bool refuse_type(rose_api_translation *t, size_t i, const char *key, const rose_json *type)
 {
     char name[MAX_NAME];
-    return rose_api_fail(t->err, 400, "unsupported_field", "input",
-                         "%s: the type '%.40s' is not supported by this server",
-                         member(name, i, key),
-                         rose_json_is_string(type) ? rose_json_text(type) : "null");
+    return rose_api_fail_type(t->err, "input", member(name, i, key), type);
 }
 
 static bool wrong_member(rose_api_translation *t, size_t i, const char *key, const char *wanted)
@@ -384,12 +381,12 @@ static bool take_top_logprobs(rose_api_translation *t, const rose_json *v)
         if (rose_api_json_is(rose_json_at(include, i), "message.output_text.logprobs")) return true;
     }
     return (rose_json_is_integer(v) && rose_json_int(v) == 0) ||
-           rose_api_translate_hint(t, "top_logprobs");
+           rose_api_hint(t->ignored, "top_logprobs", t->err);
 }
 
 static bool take_truncation(rose_api_translation *t, const rose_json *v)
 {
-    return rose_api_json_is(v, "disabled") || rose_api_translate_hint(t, "truncation");
+    return rose_api_json_is(v, "disabled") || rose_api_hint(t->ignored, "truncation", t->err);
 }
 
 /* This server answers a request while its client waits. */

@@ -7,37 +7,45 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 
+/* An answer that needs no job, and what it is made of. */
+typedef struct answer {
+    const rose_api *a;
+    rose_engine *e; /* NULL: the model is loading */
+    const rose_http_req *r;
+    int status;
+    const char *type, *headers;
+    char allow[64];
+    rose_api_out o;
+    rose_api_error err; /* status != 0: the answer is this error */
+} answer;
+
 typedef struct route {
     const char *path;
     bool post;
     bool vital; /* answered even at the limit --max-connections */
-    /* One of three: an answer; a JSON reply of a loaded model; a job. */
+    bool early; /* answered while the model loads */
+    /* One of four: a page of its own; an answer; a JSON reply; a job. */
     void (*run)(rose_api_io *io, rose_http_req *r);
-    void (*get)(rose_api_out *o, const rose_api *a, const rose_engine *e);
+    void (*get)(answer *y);
+    void (*put)(rose_api_out *o, const rose_api *a, const rose_engine *e);
     rose_api_kind kind;
     const rose_api_dialect *dialect;
     bool render; /* the reply has the ids of the prompt, and nothing is generated */
 } route;
 
-static void reply_out(rose_api_io *io, rose_http_req *r, int status, const char *headers,
-                      rose_api_out *o)
+static void send_answer(rose_api_io *io, rose_http_req *r, answer *y)
 {
-    rose_api_error e;
-    if (o->oom) {
-        rose_api_fail_nomem(&e);
-        rose_api_reply_error(io, r, &e);
-    } else {
-        rose_api_reply(io, r, status, "application/json", headers, o->b.data, o->b.len);
-    }
-    rose_api_out_free(o);
+    if (y->o.oom) rose_api_fail_nomem(&y->err);
+    if (y->err.status != 0)
+        rose_api_reply_error(io, r, &y->err);
+    else
+        rose_api_reply(io, r, y->status, y->type, y->headers, y->o.b.data, y->o.b.len);
+    rose_api_out_free(&y->o);
 }
 
-static void fail(rose_api_io *io, rose_http_req *r, int status, const char *code,
-                 const char *message)
+static bool fail_loading(rose_api_error *e)
 {
-    rose_api_error e;
-    rose_api_fail(&e, status, code, NULL, "%s", message);
-    rose_api_reply_error(io, r, &e);
+    return rose_api_fail(e, 503, "service_unavailable", NULL, "the model is still loading");
 }
 
 static bool is_draining(const rose_api *a)
@@ -47,60 +55,47 @@ static bool is_draining(const rose_api *a)
 
 /* People and routers wait for 200 here before they send requests: vLLM does not answer while it
  * loads, and llama-server answers 503. */
-static void get_health(rose_api_io *io, rose_http_req *r)
+static void get_health(answer *y)
 {
-    rose_engine *e = rose_api_engine(io->api);
     rose_engine_stats s = {0};
-    rose_api_out o = {0};
-    if (e != NULL) s = rose_engine_get_stats(e);
-    rose_api_putf(&o, "{\"status\":\"%s\"", e == NULL ? "loading" : s.failed ? "failed" : "ok");
-    rose_api_putf(&o, ",\"running\":%u,\"waiting\":%u,\"kv_pages\":%u,\"kv_pages_free\":%u",
-                  s.running, s.waiting, s.kv_pages, s.kv_pages_free);
-    rose_api_putf(&o, ",\"finished\":%llu,\"cancelled\":%llu", (unsigned long long)s.finished,
+    if (y->e != NULL) s = rose_engine_get_stats(y->e);
+    rose_api_json(&y->o, "{'status':'%s'", y->e == NULL ? "loading" : s.failed ? "failed" : "ok");
+    rose_api_json(&y->o, ",'running':%u,'waiting':%u,'kv_pages':%u,'kv_pages_free':%u", s.running,
+                  s.waiting, s.kv_pages, s.kv_pages_free);
+    rose_api_json(&y->o, ",'finished':%llu,'cancelled':%llu", (unsigned long long)s.finished,
                   (unsigned long long)s.cancelled);
-    const char *why = e != NULL ? rose_engine_failure(e) : NULL;
-    if (why != NULL) rose_api_json(&o, ",'error':%-s", why);
-    rose_api_puts(&o, "}");
-    const bool well = e != NULL && !s.failed;
-    reply_out(io, r, well ? 200 : 503, e == NULL ? "Retry-After: 1\r\n" : NULL, &o);
+    const char *why = y->e != NULL ? rose_engine_failure(y->e) : NULL;
+    if (why != NULL) rose_api_json(&y->o, ",'error':%-s", why);
+    rose_api_puts(&y->o, "}");
+    if (y->e == NULL || s.failed) y->status = 503;
+    if (y->e == NULL) y->headers = "Retry-After: 1\r\n";
 }
 
-static void get_ready(rose_api_io *io, rose_http_req *r)
+static void get_ready(answer *y)
 {
-    rose_engine *e = rose_api_engine(io->api);
     const char *state = "ready";
-    rose_api_out o = {0};
-    if (e == NULL)
+    if (y->e == NULL)
         state = "loading";
-    else if (rose_engine_get_stats(e).failed)
+    else if (rose_engine_get_stats(y->e).failed)
         state = "failed";
-    else if (is_draining(io->api))
+    else if (is_draining(y->a))
         state = "draining";
-    bool ready = strcmp(state, "ready") == 0;
-    rose_api_json(&o, "{'status':'%s'}", state);
-    reply_out(io, r, ready ? 200 : 503, ready ? NULL : "Retry-After: 1\r\n", &o);
+    rose_api_json(&y->o, "{'status':'%s'}", state);
+    if (strcmp(state, "ready") == 0) return;
+    y->status = 503;
+    y->headers = "Retry-After: 1\r\n";
 }
 
-static void get_version(rose_api_io *io, rose_http_req *r)
+static void put_version(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    rose_api_out o = {0};
-    rose_api_json(&o, "{'version':%-s}", io->api->version);
-    reply_out(io, r, 200, NULL, &o);
+    (void)e;
+    rose_api_json(o, "{'version':%-s}", a->o.version);
 }
 
-static void get_metrics(rose_api_io *io, rose_http_req *r)
+static void get_metrics(answer *y)
 {
-    rose_api_error e;
-    rose_api_out o = {0};
-    rose_api_metrics_page(&o, io->api);
-    if (o.oom) {
-        rose_api_fail_nomem(&e);
-        rose_api_reply_error(io, r, &e);
-    } else {
-        rose_api_reply(io, r, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, o.b.data,
-                       o.b.len);
-    }
-    rose_api_out_free(&o);
+    y->type = "text/plain; version=0.0.4; charset=utf-8";
+    rose_api_metrics_page(&y->o, y->a);
 }
 
 static void put_model(rose_api_out *o, const rose_api *a, const rose_engine *e, const char *id)
@@ -120,7 +115,7 @@ static const char *alias(const rose_api *a, uint32_t i)
 
 static void put_models(rose_api_out *o, const rose_api *a, const rose_engine *e)
 {
-    const char *id = a->model_id;
+    const char *id = a->o.model_id;
     rose_api_json(o, "{'object':'list','data':[");
     for (uint32_t i = 0; id != NULL; id = alias(a, i++)) {
         if (i > 0) rose_api_puts(o, ",");
@@ -146,42 +141,27 @@ static bool path_equals(const char *text, const char *name)
     return *name == '\0';
 }
 
-static void get_model(rose_api_io *io, rose_http_req *r)
+static void get_model(answer *y)
 {
-    rose_engine *e = rose_api_engine(io->api);
-    const char *path = rose_http_req_path(r) + strlen("/v1/models/");
-    const char *id = io->api->model_id;
-    rose_api_out o = {0};
-    rose_api_error err;
+    const char *path = rose_http_req_info(y->r)->path + strlen("/v1/models/");
+    const char *id = y->a->o.model_id;
     for (uint32_t i = 0; id != NULL && !path_equals(path, id);)
-        id = alias(io->api, i++);
-    if (e == NULL) {
-        fail(io, r, 503, "service_unavailable", "the model is still loading");
-    } else if (id == NULL) {
-        rose_api_fail(&err, 404, "model_not_found", "model",
+        id = alias(y->a, i++);
+    if (id != NULL)
+        put_model(&y->o, y->a, y->e, id);
+    else
+        rose_api_fail(&y->err, 404, "model_not_found", "model",
                       "the model '%.200s' does not exist; this server serves '%.200s'", path,
-                      io->api->model_id);
-        rose_api_reply_error(io, r, &err);
-    } else {
-        put_model(&o, io->api, e, id);
-        reply_out(io, r, 200, NULL, &o);
-    }
-}
-
-/* NULL while loading; then the request is answered. */
-static rose_engine *loaded(rose_api_io *io, rose_http_req *r)
-{
-    rose_engine *e = rose_api_engine(io->api);
-    if (e == NULL) fail(io, r, 503, "service_unavailable", "the model is still loading");
-    return e;
+                      y->a->o.model_id);
 }
 
 /* What /get_model_info and /server_info both tell. */
 static void put_names(rose_api_out *o, const rose_api *a)
 {
-    rose_api_json(o, "'served_model_name':%-s", a->model_id);
-    if (a->model_path != NULL) /* the model's folder has the tokenizer */
-        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->model_path, a->model_path);
+    rose_api_json(o, "'served_model_name':%-s", a->o.model_id);
+    if (a->o.model_path != NULL) /* the model's folder has the tokenizer */
+        rose_api_json(o, ",'model_path':%-s,'tokenizer_path':%-s", a->o.model_path,
+                      a->o.model_path);
 }
 
 /* In SGLang's form, without what this server does not have. */
@@ -202,7 +182,7 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
     const rose_memory_plan *plan = rose_engine_plan(e);
     const rose_generation *g = &a->o.generation;
     const rose_api_params p = rose_api_schema_defaults(g);
-    rose_api_json(o, "{'version':%-s,", a->version);
+    rose_api_json(o, "{'version':%-s,", a->o.version);
     put_names(o, a);
     rose_api_json(o, ",'dtype':'%s','context_length':%u,'page_size':%d",
                   rose_compute_name(plan->dtype), plan->max_model_len, ROSE_KV_PAGE_TOKENS);
@@ -219,27 +199,21 @@ static void put_server_info(rose_api_out *o, const rose_api *a, const rose_engin
     rose_api_puts(o, "}}");
 }
 
-static void get_loads(rose_api_io *io, rose_http_req *r)
+static void get_loads(answer *y)
 {
-    rose_engine *e = loaded(io, r);
-    rose_api_out o = {0};
-    rose_api_error err;
-    if (e == NULL) return;
-    if (rose_api_loads_json(&o, io->api, e, rose_http_req_query(r), &err))
-        reply_out(io, r, 200, NULL, &o);
-    else
-        rose_api_reply_error(io, r, &err);
+    (void)rose_api_loads_json(&y->o, y->a, y->e, rose_http_req_info(y->r)->query, &y->err);
 }
 
-/* Requires the content type JSON. A web page of another site cannot send this type without
- * permission, so a server on localhost is safe from pages in the browser. */
-static bool is_json(const rose_http_req *r)
+/* A web page of another site cannot send this type without permission, so a server on localhost is
+ * safe from pages in the browser. */
+bool rose_api_is_json_type(const char *type, rose_api_error *err)
 {
     static const char json[] = "application/json";
-    const char *type = rose_http_req_header(r, "Content-Type");
-    if (type == NULL || strncasecmp(type, json, sizeof json - 1) != 0) return false;
-    char next = type[sizeof json - 1];
-    return next == '\0' || next == ';' || next == ' ' || next == '\t';
+    const size_t n = sizeof json - 1;
+    return (type != NULL && strncasecmp(type, json, n) == 0 &&
+            strchr("; \t", type[n]) != NULL) || /* or the text's end */
+           rose_api_fail(err, 415, "unsupported_media_type", NULL,
+                         "the request needs the header 'Content-Type: application/json'");
 }
 
 /* Names the compression of a body that is sent compressed; else NULL. */
@@ -271,16 +245,15 @@ static bool prepare(rose_api_io *io, rose_api_error *err)
 static bool may_start(rose_api_io *io, rose_http_req *r, rose_api_kind kind, rose_api_error *err)
 {
     rose_api *a = io->api;
-    if (rose_api_engine(a) == NULL)
-        return rose_api_fail(err, 503, "service_unavailable", NULL, "the model is still loading");
+    if (rose_api_engine(a) == NULL) return fail_loading(err);
     if (is_draining(a))
         return rose_api_fail(err, 503, "service_unavailable", NULL, "the server is shutting down");
     if (kind == ROSE_API_STORE && !rose_api_store_may(a, r, err)) return false;
     if (kind == ROSE_API_PROFILE_START || kind == ROSE_API_PROFILE_STOP)
         return rose_api_profile_may(a, r, err) && prepare(io, err);
-    if (kind != ROSE_API_STORE && !is_json(r)) /* an upload is none */
-        return rose_api_fail(err, 415, "unsupported_media_type", NULL,
-                             "the request needs the header 'Content-Type: application/json'");
+    if (kind != ROSE_API_STORE && /* an upload has no JSON */
+        !rose_api_is_json_type(rose_http_req_header(r, "Content-Type"), err))
+        return false;
     const char *coding = coding_of(r);
     if (coding != NULL)
         return rose_api_fail(err, 415, "unsupported_media_type", NULL,
@@ -326,20 +299,14 @@ static bool run_short(rose_api_io *io, rose_api_job *j)
     return done;
 }
 
-static void start(rose_api_io *io, rose_http_req *r, const route *rt)
+/* False: err is the answer. */
+static bool start(rose_api_io *io, rose_http_req *r, const route *rt, rose_api_error *err)
 {
     rose_api *a = io->api;
-    rose_api_error err;
     rose_api_job *j;
-    if (!may_start(io, r, rt->kind, &err)) {
-        rose_api_reply_error(io, r, &err);
-        return;
-    }
-    if ((j = rose_api_job_create(io, r, rt->kind, rt->dialect)) == NULL) {
-        rose_api_fail_nomem(&err);
-        rose_api_reply_error(io, r, &err);
-        return;
-    }
+    if (!may_start(io, r, rt->kind, err)) return false;
+    if ((j = rose_api_job_create(io, r, rt->kind, rt->dialect)) == NULL)
+        return rose_api_fail_nomem(err);
     j->render = rt->render;
     rose_http_req_set_user(r, j);
     const double timeout_s = a->o.async_admit ? peek_timeout(j) : 0; /* then it may wait */
@@ -347,15 +314,16 @@ static void start(rose_api_io *io, rose_http_req *r, const route *rt)
         rose_api_job_process(j, io->encoder);
         rose_api_job_back(j);
     } else if (may_run_here(io, j) && run_short(io, j)) {
-        return;
+        return true;
     } else if (!rose_api_workers_push(a->workers, j)) {
         rose_api_job_free(j);
         rose_http_req_set_user(r, NULL);
-        rose_api_fail_status(&err, ROSE_E_FULL, NULL, rose_api_engine(a));
-        rose_api_reply_error(io, r, &err);
+        rose_api_fail_status(err, ROSE_E_FULL, NULL, rose_api_engine(a));
+        return false;
     } else {
         rose_api_job_watch(j, timeout_s);
     }
+    return true;
 }
 
 #define JOB(kind_, dialect_)                                                                       \
@@ -380,8 +348,8 @@ static const route routes[] = {
     {"/rerank", JOB(RERANK, rerank)},
     {"/v1/score", JOB(SCORE, score)},
     {"/score", JOB(SCORE, score)},
-    {"/v1/models", .get = put_models},
-    {"/v1/models/", .run = get_model},
+    {"/v1/models", .put = put_models},
+    {"/v1/models/", .get = get_model},
     {"/v1/files", STORE},
     {"/v1/files/", STORE},
     {"/v1/batches", STORE},
@@ -389,14 +357,14 @@ static const route routes[] = {
     {"/tokenize", JOB(TOKENIZE, completion)},
     {"/detokenize", JOB(DETOKENIZE, completion)},
     {"/apply-template", JOB(APPLY, completion)},
-    {"/tokenizer_info", .get = rose_api_tokenizer_json},
-    {"/get_model_info", .get = put_model_info},
-    {"/server_info", .get = put_server_info},
-    {"/v1/loads", .run = get_loads},
-    {"/health", .vital = true, .run = get_health},
-    {"/ready", .vital = true, .run = get_ready},
-    {"/version", .run = get_version},
-    {"/metrics", .vital = true, .run = get_metrics},
+    {"/tokenizer_info", .put = rose_api_tokenizer_json},
+    {"/get_model_info", .put = put_model_info},
+    {"/server_info", .put = put_server_info},
+    {"/v1/loads", .get = get_loads},
+    {"/health", .vital = true, .early = true, .get = get_health},
+    {"/ready", .vital = true, .early = true, .get = get_ready},
+    {"/version", .early = true, .put = put_version},
+    {"/metrics", .vital = true, .early = true, .get = get_metrics},
     {"/start_profile", JOB(PROFILE_START, completion)},
     {"/stop_profile", JOB(PROFILE_STOP, completion)},
 };
@@ -426,7 +394,7 @@ bool rose_api_is_vital(void *arg, const char *path)
 bool rose_api_route_is_probe(const char *path)
 {
     const route *rt = find_route(path);
-    return rt != NULL && (rt->run == get_health || rt->run == get_ready);
+    return rt != NULL && (rt->get == get_health || rt->get == get_ready);
 }
 
 _Static_assert(sizeof routes / sizeof *routes < ROSE_METRIC_ROUTES, "metrics.h: too few rows");
@@ -546,19 +514,18 @@ static void nothing_there(rose_api_error *e, const char *path)
                       path);
 }
 
-static void wrong_method(rose_api_io *io, rose_http_req *r, const route *rt)
+static void wrong_method(answer *y, const route *rt)
 {
     rose_api_error e;
-    rose_api_out o = {0};
-    char allow[64];
     const char *further = further_method(rt), *more = further != NULL ? further : "";
     rose_api_fail(&e, 405, "method_not_allowed", NULL, "'%.200s' takes %s%s%s, not %.20s",
-                  rose_http_req_path(r), rt->post ? "POST" : "GET", more[0] != '\0' ? " and " : "",
-                  more, rose_http_req_method(r));
-    rose_api_route_dialect(rt->path)->error(&o, &e);
-    snprintf(allow, sizeof allow, "Allow: %s%s%s\r\n", rt->post ? "POST" : "GET, HEAD",
+                  rose_http_req_info(y->r)->path, rt->post ? "POST" : "GET",
+                  more[0] != '\0' ? " and " : "", more, rose_http_req_info(y->r)->method);
+    rose_api_route_dialect(rt->path)->error(&y->o, &e);
+    snprintf(y->allow, sizeof y->allow, "Allow: %s%s%s\r\n", rt->post ? "POST" : "GET, HEAD",
              more[0] != '\0' ? ", " : "", more);
-    reply_out(io, r, 405, allow, &o);
+    y->status = 405;
+    y->headers = y->allow;
 }
 
 /* Tells whether it is OPTIONS *, which asks about the server as a whole. */
@@ -567,37 +534,45 @@ static bool asks_about_server(const char *method, const char *path)
     return strcmp(path, "*") == 0 && strcmp(method, "OPTIONS") == 0;
 }
 
+/* False: somebody else answers the request. */
+static bool make_answer(answer *y, rose_api_io *io, rose_http_req *r)
+{
+    const char *path = rose_http_req_info(r)->path, *method = rose_http_req_info(r)->method;
+    const char *label = rose_http_req_header(r, "X-Request-Id");
+    const route *rt = find_route(path);
+    if (rt != NULL && rt->run == rose_api_get_page && !y->a->o.web) rt = NULL;
+    if (asks_about_server(method, path)) {
+        y->type = NULL;
+        y->headers = "Allow: GET, HEAD, POST, OPTIONS\r\n";
+    } else if (rt == NULL) {
+        nothing_there(&y->err, path);
+    } else if (!method_fits(rt, method)) {
+        wrong_method(y, rt);
+    } else if (label != NULL && !rose_api_label_is_sound(label)) {
+        rose_api_fail(&y->err, 400, NULL, "X-Request-Id",
+                      "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",
+                      ROSE_API_MAX_LABEL);
+    } else if (rt->run != NULL) {
+        rt->run(io, r);
+        return false;
+    } else if (rt->dialect != NULL) {
+        return !start(io, r, rt, &y->err);
+    } else if (y->e == NULL && !rt->early) {
+        fail_loading(&y->err);
+    } else if (rt->get != NULL) {
+        rt->get(y);
+    } else {
+        rt->put(&y->o, y->a, y->e);
+    }
+    return true;
+}
+
 void rose_api_on_request(void *arg, rose_http_req *r)
 {
     rose_api *a = arg;
-    const char *path = rose_http_req_path(r), *method = rose_http_req_method(r);
-    const char *label = rose_http_req_header(r, "X-Request-Id");
-    const route *rt = find_route(path);
-    rose_api_io *io = &a->io[rose_http_req_thread(r)];
-    rose_engine *engine;
-    rose_api_out o = {0};
-    rose_api_error e;
-    if (rt != NULL && rt->run == rose_api_get_page && !a->o.web) rt = NULL;
-    if (asks_about_server(method, path)) {
-        rose_api_reply(io, r, 200, NULL, "Allow: GET, HEAD, POST, OPTIONS\r\n", NULL, 0);
-    } else if (rt == NULL) {
-        nothing_there(&e, path);
-        rose_api_reply_error(io, r, &e);
-    } else if (!method_fits(rt, method)) {
-        wrong_method(io, r, rt);
-    } else if (label != NULL && !rose_api_label_is_sound(label)) {
-        rose_api_fail(&e, 400, NULL, "X-Request-Id",
-                      "the header X-Request-Id must be 1 to %d of letters, digits and ._:/+=@-",
-                      ROSE_API_MAX_LABEL);
-        rose_api_reply_error(io, r, &e);
-    } else if (rt->run != NULL) {
-        rt->run(io, r);
-    } else if (rt->get == NULL) {
-        start(io, r, rt);
-    } else if ((engine = loaded(io, r)) != NULL) {
-        rt->get(&o, a, engine);
-        reply_out(io, r, 200, NULL, &o);
-    }
+    rose_api_io *io = &a->io[rose_http_req_info(r)->thread];
+    answer y = {.a = a, .e = rose_api_engine(a), .r = r, .status = 200, .type = "application/json"};
+    if (make_answer(&y, io, r)) send_answer(io, r, &y);
 }
 
 void rose_api_on_gone(void *arg, rose_http_req *r)

@@ -1,7 +1,6 @@
-/* api/rules.c - see rules.h. Every count is checked against its limit before memory of that size
- * is allocated. The engine checks once more whatever depends on the model (ids, backend). */
-#include "api/rules.h"
-
+/* api/rules.c - the fields of a request that become the engine's sampling rules. Every count is
+ * checked against its limit before memory of that size is allocated. The engine checks once more
+ * whatever depends on the model (ids, backend). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +20,7 @@ static bool load_ids(uint32_t **out, uint32_t *n, const rose_json *list, const c
 {
     rose_ids ids = {0};
     if (list == NULL) return true;
-    if (!rose_json_is_array(list))
-        return rose_api_fail(err, 400, NULL, name, "field '%s' must be a list of token ids", name);
+    if (!rose_json_is_array(list)) return rose_api_fail_wrong(err, name, "a list of token ids");
     if (rose_json_count(list) > most)
         return rose_api_fail(err, 400, NULL, name, "field '%s' holds %zu ids, the limit is %u",
                              name, rose_json_count(list), most);
@@ -51,8 +49,7 @@ static bool load_bias(rose_api_rules *u, const rose_json *map, uint32_t vocab, r
     rose_json *v;
     if (map == NULL) return true;
     if (!rose_json_is_object(map))
-        return rose_api_fail(err, 400, NULL, name,
-                             "field 'logit_bias' must be an object of token ids and numbers");
+        return rose_api_fail_wrong(err, name, "an object of token ids and numbers");
     size_t n = rose_json_size(map);
     if (n > ROSE_MAX_BIAS)
         return rose_api_fail(err, 400, NULL, name,

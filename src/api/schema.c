@@ -15,6 +15,7 @@ typedef enum field_type {
     T_INT,     /* a JSON integer, or a number without a fraction, in [lo, hi] */
     T_NUM,     /* a JSON number in [lo, hi], finite */
     T_JSON,    /* kept as it is, checked elsewhere */
+    T_NEEDED,  /* likewise; the request must have it */
     T_LABEL,   /* a string that the client chooses, such as `user`; it is accepted and not used */
     T_MODEL,   /* must be the served model */
     T_REFUSED, /* not served: only values in `off` pass */
@@ -60,33 +61,28 @@ enum {
 static const field fields[] = {
     /* served */
     {"model", ALL | POOLED, T_MODEL, 0, 0, 0, 0, NULL},
-    {"input", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(input), 0, 0, NULL},
+    {"input", ROSE_API_EMBED, T_NEEDED, 0, POOLED_AT(input), 0, 0, NULL},
     {"encoding_format", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(encoding_format), 0, 0, NULL},
     {"dimensions", ROSE_API_EMBED, T_INT, 0, POOLED_AT(dimensions), 1, INT32_MAX,
      "1 to 2147483647"},
     {"normalize", ROSE_API_EMBED, T_JSON, 0, POOLED_AT(normalize), 0, 0, NULL},
-    {"query", ROSE_API_RERANK, T_JSON, 0, POOLED_AT(query), 0, 0, NULL},
-    {"documents", ROSE_API_RERANK, T_JSON, 0, POOLED_AT(documents), 0, 0, NULL},
+    {"query", ROSE_API_RERANK, T_NEEDED, 0, POOLED_AT(query), 0, 0, NULL},
+    {"documents", ROSE_API_RERANK, T_NEEDED, 0, POOLED_AT(documents), 0, 0, NULL},
     {"top_n", ROSE_API_RERANK, T_INT, 0, POOLED_AT(top_n), 0, INT32_MAX,
      "0 (all), or 1 to 2147483647"},
     {"return_documents", ROSE_API_RERANK, T_BOOL, 0, POOLED_AT(return_documents), 0, 0, NULL},
-    {"text_1", ROSE_API_SCORE, T_JSON, 0, POOLED_AT(text_1), 0, 0, NULL},
-    {"text_2", ROSE_API_SCORE, T_JSON, 0, POOLED_AT(text_2), 0, 0, NULL},
+    {"text_1", ROSE_API_SCORE, T_NEEDED, 0, POOLED_AT(text_1), 0, 0, NULL},
+    {"text_2", ROSE_API_SCORE, T_NEEDED, 0, POOLED_AT(text_2), 0, 0, NULL},
     {"instruction", RANKED, T_JSON, 0, POOLED_AT(instruction), 0, 0, NULL},
     {"truncate_prompt_tokens", POOLED, T_INT, 0, POOLED_AT(truncate), -1, INT32_MAX,
      "-1 (the context), or 1 to 2147483647"},
-    {"add_special_tokens", POOLED, T_BOOL, 0, AT(add_special_tokens), 0, 0, NULL},
-    {"timeout", POOLED, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT,
-     "0 (none) to 86400 seconds"},
-    {"priority", POOLED, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
-    {"cache_salt", POOLED, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
-    {"user", POOLED, T_LABEL, 0, 0, 0, 0, NULL},
-    {"request_id", POOLED, T_LABEL, 0, 0, 0, 0, NULL},
     {"messages", ROSE_API_EMBED, T_REFUSED, OFF_EMPTY, 0, 0, 0, NULL},
     {"max_tokens_per_doc", ROSE_API_RERANK, T_REFUSED, OFF_ZERO, 0, 0, 0, NULL},
     {"max_chunks_per_doc", ROSE_API_RERANK, T_REFUSED, OFF_ONE, 0, 0, 0, NULL},
-    {"prompt", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
-    {"messages", CT, T_JSON, 0, AT(messages), 0, 0, NULL},
+    {"prompt", ROSE_API_COMPLETION, T_NEEDED, 0, AT(prompt), 0, 0, NULL},
+    {"prompt", ROSE_API_TOKENIZE, T_JSON, 0, AT(prompt), 0, 0, NULL},
+    {"messages", ROSE_API_CHAT, T_NEEDED, 0, AT(messages), 0, 0, NULL},
+    {"messages", ROSE_API_TOKENIZE, T_JSON, 0, AT(messages), 0, 0, NULL},
     {"add_generation_prompt", CT, T_BOOL, 0, AT(add_generation_prompt), 0, 0, NULL},
     {"continue_final_message", CT, T_BOOL, 0, AT(continue_final), 0, 0, NULL},
     {"chat_template", CT, T_JSON, 0, AT(chat_template), 0, 0, NULL},
@@ -95,7 +91,7 @@ static const field fields[] = {
     {"tool_choice", ROSE_API_CHAT, T_JSON, 0, AT(tool_choice), 0, 0, NULL},
     {"parallel_tool_calls", ROSE_API_CHAT, T_BOOL, 0, AT(parallel_calls), 0, 0, NULL},
     {"documents", ROSE_API_CHAT, T_JSON, 0, AT(documents), 0, 0, NULL},
-    {"tokens", ROSE_API_DETOKENIZE, T_JSON, 0, AT(tokens), 0, 0, NULL},
+    {"tokens", ROSE_API_DETOKENIZE, T_NEEDED, 0, AT(tokens), 0, 0, NULL},
     {"max_tokens", ROSE_API_COMPLETION, T_INT, 0, AT(max_tokens), 0, INT32_MAX, "0 to 2147483647"},
     {"max_tokens", ROSE_API_CHAT, T_INT, 0, AT(max_tokens), 1, INT32_MAX, "1 to 2147483647"},
     {"max_completion_tokens", CC, T_INT, 0, AT(max_completion_tokens), 1, INT32_MAX,
@@ -111,7 +107,7 @@ static const field fields[] = {
     {"ignore_eos", CC, T_BOOL, 0, AT(ignore_eos), 0, 0, NULL},
     {"stream", CC, T_BOOL, 0, AT(stream), 0, 0, NULL},
     {"stream_options", CC, T_JSON, 0, AT(stream_options), 0, 0, NULL},
-    {"add_special_tokens", ROSE_API_COMPLETION | ROSE_API_TOKENIZE, T_BOOL, 0,
+    {"add_special_tokens", ROSE_API_COMPLETION | ROSE_API_TOKENIZE | POOLED, T_BOOL, 0,
      AT(add_special_tokens), 0, 0, NULL},
     {"logprobs", ROSE_API_COMPLETION, T_JSON, 0, AT(logprobs), 0, 0, NULL},
     {"logprobs", ROSE_API_CHAT, T_BOOL, 0, AT(chat_logprobs), 0, 0, NULL},
@@ -130,9 +126,11 @@ static const field fields[] = {
     {"bad_words", CC, T_JSON, 0, AT(bad_words), 0, 0, NULL},
     {"return_token_ids", CC, T_BOOL, 0, AT(token_ids), 0, 0, NULL},
     {"return_tokens_as_token_ids", CC, T_BOOL, 0, AT(as_ids), 0, 0, NULL},
-    {"timeout", CC, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT, "0 (none) to 86400 seconds"},
-    {"priority", CC, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX, "-2147483648 to 2147483647"},
-    {"cache_salt", CC, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
+    {"timeout", CC | POOLED, T_NUM, 0, AT(timeout), 0, ROSE_API_MAX_TIMEOUT,
+     "0 (none) to 86400 seconds"},
+    {"priority", CC | POOLED, T_INT, 0, AT(priority), INT32_MIN, INT32_MAX,
+     "-2147483648 to 2147483647"},
+    {"cache_salt", CC | POOLED, T_JSON, 0, AT(cache_salt), 0, 0, NULL},
     /* structured output (structured.c) */
     {"response_format", CC, T_JSON, 0, AT(structured[ROSE_API_RESPONSE_FORMAT]), 0, 0, NULL},
     {"structured_outputs", CC, T_JSON, 0, AT(structured[ROSE_API_STRUCTURED_OUTPUTS]), 0, 0, NULL},
@@ -145,8 +143,8 @@ static const field fields[] = {
     {"json_schema", CC, T_JSON, 0, AT(structured[ROSE_API_JSON_SCHEMA]), 0, 0, NULL},
     {"grammar", CC, T_JSON, 0, AT(structured[ROSE_API_GRAMMAR]), 0, 0, NULL},
     /* labels: they ask for nothing */
-    {"user", CC, T_LABEL, 0, 0, 0, 0, NULL},
-    {"request_id", CC, T_LABEL, 0, 0, 0, 0, NULL},
+    {"user", CC | POOLED, T_LABEL, 0, 0, 0, 0, NULL},
+    {"request_id", CC | POOLED, T_LABEL, 0, 0, 0, 0, NULL},
     {"safety_identifier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"prompt_cache_key", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
     {"service_tier", ROSE_API_CHAT, T_LABEL, 0, 0, 0, 0, NULL},
@@ -195,18 +193,10 @@ static const field fields[] = {
 
 static const field *find_field(const char *name, rose_api_kind kind)
 {
-    if (kind == ROSE_API_APPLY) kind = ROSE_API_CHAT;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if ((fields[i].where & kind) != 0 && strcmp(fields[i].name, name) == 0) return &fields[i];
     }
     return NULL;
-}
-
-static bool is_empty(const rose_json *v)
-{
-    return (rose_json_is_string(v) && rose_json_text_len(v) == 0) ||
-           (rose_json_is_array(v) && rose_json_count(v) == 0) ||
-           (rose_json_is_object(v) && rose_json_size(v) == 0);
 }
 
 static bool is_text(const rose_json *v)
@@ -229,7 +219,7 @@ static bool is_off(const rose_json *v, uint8_t off)
     return ((off & OFF_FALSE) && rose_json_is_false(v)) ||
            ((off & OFF_TRUE) && rose_json_is_true(v)) || ((off & OFF_ZERO) && is_number(v, 0)) ||
            ((off & OFF_ONE) && is_number(v, 1)) || ((off & OFF_MINUS_ONE) && is_number(v, -1)) ||
-           ((off & OFF_EMPTY) && is_empty(v)) || ((off & OFF_TEXT) && is_text(v)) ||
+           ((off & OFF_EMPTY) && rose_api_json_is_empty(v)) || ((off & OFF_TEXT) && is_text(v)) ||
            ((off & OFF_NONE) && (rose_api_json_is(v, "none") || rose_api_json_is(v, "auto")));
 }
 
@@ -294,13 +284,6 @@ static bool take_model(const rose_json *v, const rose_api_schema_opts *o, rose_a
                          rose_json_text(v), o->model_id);
 }
 
-static bool take_hint(const char *name, rose_api_ignored *g, rose_api_error *err)
-{
-    if (g->strict) return rose_api_fail_unsupported(err, name, NULL);
-    rose_api_ignored_add(g, name);
-    return true;
-}
-
 static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
                        const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
@@ -317,6 +300,7 @@ static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
     case T_NUM:
         return take_num(at, f, v, err);
     case T_JSON:
+    case T_NEEDED:
         memcpy(at, &v, sizeof v);
         return true;
     case T_LABEL:
@@ -326,7 +310,7 @@ static bool take_field(rose_api_params *p, const field *f, const rose_json *v,
     case T_REFUSED:
         return is_off(v, f->off) || rose_api_fail_unsupported(err, f->name, NULL);
     case T_HINT:
-        return is_off(v, f->off) || take_hint(f->name, g, err);
+        return is_off(v, f->off) || rose_api_hint(g, f->name, err);
     case T_ANY:
         return true;
     }
@@ -381,7 +365,7 @@ static bool take_stream_option(rose_api_params *p, const char *key, const rose_j
     if (strcmp(key, "continuous_usage_stats") == 0)
         return take_flag(&p->continuous_usage, name, v, err);
     if (strcmp(key, "include_obfuscation") == 0)
-        return take_flag(&padded, name, v, err) && (!padded || take_hint(name, g, err));
+        return take_flag(&padded, name, v, err) && (!padded || rose_api_hint(g, name, err));
     return (rose_json_is_null(v) && !g->strict) || rose_api_unknown_field(g, name, err);
 }
 
@@ -400,7 +384,7 @@ static bool check_stream_options(rose_api_params *p, rose_api_ignored *g, rose_a
     }
     if (!p->continuous_usage || p->include_usage) return true;
     p->continuous_usage = false; /* as in vLLM: alone it has no effect */
-    return take_hint("stream_options.continuous_usage_stats", g, err);
+    return rose_api_hint(g, "stream_options.continuous_usage_stats", err);
 }
 
 /* Refuses more candidates than replies, because they would have to be generated and ranked. */
@@ -415,20 +399,16 @@ static bool check_best_of(const rose_api_params *p, rose_api_error *err)
 
 static bool check_required(const rose_api_params *p, rose_api_kind kind, rose_api_error *err)
 {
-    const char *name = NULL;
-    if (kind == ROSE_API_EMBED && p->pooled.input == NULL) name = "input";
-    if (kind == ROSE_API_RERANK && p->pooled.documents == NULL) name = "documents";
-    if (kind == ROSE_API_RERANK && p->pooled.query == NULL) name = "query";
-    if (kind == ROSE_API_SCORE && p->pooled.text_2 == NULL) name = "text_2";
-    if (kind == ROSE_API_SCORE && p->pooled.text_1 == NULL) name = "text_1";
-    if (kind == ROSE_API_COMPLETION && p->prompt == NULL) name = "prompt";
-    if ((kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) && p->messages == NULL) name = "messages";
-    if (kind == ROSE_API_DETOKENIZE && p->tokens == NULL) name = "tokens";
-    if (kind == ROSE_API_TOKENIZE && (p->prompt == NULL) == (p->messages == NULL))
-        return rose_api_fail(err, 400, NULL, "prompt",
-                             "one of 'prompt' and 'messages' is required");
-    return name == NULL || rose_api_fail(err, 400, "missing_required_parameter", name,
-                                         "field '%s' is required", name);
+    for (const field *f = fields; f < fields + sizeof fields / sizeof *fields; f++) {
+        const rose_json *v = NULL;
+        if (f->type != T_NEEDED || (f->where & kind) == 0) continue;
+        memcpy(&v, (const char *)p + f->at, sizeof v);
+        if (v == NULL)
+            return rose_api_fail(err, 400, "missing_required_parameter", f->name,
+                                 "field '%s' is required", f->name);
+    }
+    return kind != ROSE_API_TOKENIZE || (p->prompt == NULL) != (p->messages == NULL) ||
+           rose_api_fail(err, 400, NULL, "prompt", "one of 'prompt' and 'messages' is required");
 }
 
 /* Checks logprobs. For completions, logprobs is the number of alternatives. For chat, logprobs
@@ -437,7 +417,7 @@ static bool check_logprobs(rose_api_params *p, rose_api_kind kind, rose_api_erro
 {
     const rose_json *v = p->logprobs;
     p->n_logprobs = -1;
-    if (kind == ROSE_API_CHAT || kind == ROSE_API_APPLY) {
+    if (kind == ROSE_API_CHAT) {
         if (p->chat_logprobs) p->n_logprobs = p->top_logprobs > 0 ? p->top_logprobs : 0;
         if (!p->chat_logprobs && p->top_logprobs > 0)
             return rose_api_fail(err, 400, NULL, "top_logprobs",
@@ -470,7 +450,8 @@ static bool take_list(const rose_json **v, const char *name, rose_api_error *err
 
 static bool check_template(rose_api_params *p, const rose_api_schema_opts *o, rose_api_error *err)
 {
-    if (p->chat_template != NULL && is_empty(p->chat_template)) p->chat_template = NULL;
+    if (p->chat_template != NULL && rose_api_json_is_empty(p->chat_template))
+        p->chat_template = NULL;
     if (p->chat_template == NULL) return true;
     if (!rose_json_is_string(p->chat_template))
         return rose_api_fail_wrong(err, "chat_template", "a string");
@@ -490,8 +471,8 @@ static bool check_chat(rose_api_params *p, rose_api_kind kind, const rose_api_sc
     const bool templated = o->has_template || p->chat_template != NULL;
     if (p->chat_kwargs != NULL && !rose_json_is_object(p->chat_kwargs))
         return rose_api_fail_wrong(err, "chat_template_kwargs", "an object");
-    if (p->chat_kwargs != NULL && !templated && !is_empty(p->chat_kwargs) &&
-        !take_hint("chat_template_kwargs", g, err))
+    if (p->chat_kwargs != NULL && !templated && !rose_api_json_is_empty(p->chat_kwargs) &&
+        !rose_api_hint(g, "chat_template_kwargs", err))
         return false;
     if (p->documents != NULL && !templated)
         return rose_api_fail_unsupported(err, "documents", NULL);
@@ -526,17 +507,18 @@ rose_api_params rose_api_schema_defaults(const rose_generation *g)
 bool rose_api_schema_check(rose_api_params *p, const rose_json *root, rose_api_kind kind,
                            const rose_api_schema_opts *o, rose_api_ignored *g, rose_api_error *err)
 {
+    const rose_api_kind fields_of = kind == ROSE_API_APPLY ? ROSE_API_CHAT : kind;
     const char *key;
     rose_json *v;
     *p = rose_api_schema_defaults(&o->generation);
     rose_json_each (root, key, v) {
-        const field *f = find_field(key, kind);
+        const field *f = find_field(key, fields_of);
         if (rose_json_is_null(v) && (f != NULL || !g->strict)) continue; /* absent, as for OpenAI */
         if (f == NULL ? !rose_api_unknown_field(g, key, err) : !take_field(p, f, v, o, g, err))
             return false;
     }
-    return check_required(p, kind, err) && check_stop(p->stop, o, err) &&
+    return check_required(p, fields_of, err) && check_stop(p->stop, o, err) &&
            check_salt(p->cache_salt, err) && check_stream_options(p, g, err) &&
-           check_best_of(p, err) && check_logprobs(p, kind, err) &&
+           check_best_of(p, err) && check_logprobs(p, fields_of, err) &&
            check_chat(p, kind, o, g, err) && rose_api_structure_read(p, g, err);
 }

@@ -15,7 +15,7 @@ static void put_head(rose_api_out *head, const rose_api_job *j, const rose_api_p
 {
     (void)p;
     rose_api_json(head, "data: {'id':'%s','object':'%s','created':%lld,'model':%-s,'choices':[",
-                  j->id, chunk_object(j), (long long)j->created, j->api->model_id);
+                  j->id, chunk_object(j), (long long)j->created, j->api->o.model_id);
 }
 
 #define PUT(o, literal) rose_api_put(o, literal, sizeof literal - 1)
@@ -152,7 +152,7 @@ static bool fill_chunk(rose_json *root, const rose_api_choice *c, rose_json *cho
     bool ok = rose_json_append(choices, choice) == 0 && set(root, "id", rose_json_string(j->id)) &&
               set(root, "object", rose_json_string(chunk_object(j))) &&
               set(root, "created", rose_json_integer(j->created)) &&
-              set(root, "model", rose_json_string(j->api->model_id)) &&
+              set(root, "model", rose_json_string(j->api->o.model_id)) &&
               rose_json_set(root, "choices", choices) == 0 &&
               (!j->asked.usage || set(root, "usage", chunk_usage(c)));
     rose_json_decref(choices);

@@ -216,8 +216,7 @@ static bool take_outputs(rose_api_structure *s, const rose_json *v, rose_api_ign
     const char *key;
     rose_json *x;
     size_t n = 0;
-    const bool empty = rose_json_is_string(v) && rose_json_text_len(v) == 0;
-    if (v == NULL || empty || (rose_json_is_array(v) && rose_json_count(v) == 0)) return true;
+    if (v == NULL || rose_api_json_is_empty(v)) return true;
     if (!rose_json_is_object(v)) return rose_api_fail_wrong(err, "structured_outputs", "an object");
     rose_json_each (v, key, x) {
         if (rose_json_is_null(x)) continue;

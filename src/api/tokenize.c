@@ -16,61 +16,59 @@ void rose_api_put_ids(rose_api_out *o, const rose_ids *ids)
     rose_api_puts(o, "]");
 }
 
-static void put_tokenize_reply(rose_api_out *o, const rose_ids *ids, uint32_t max_model_len)
+/* The ids of what a request counts: only the size of its body limits the text. */
+static bool encode_all(rose_ids *out, rose_api_job *j, const rose_api_params *p,
+                       const rose_api_prompt_ctx *c)
 {
-    rose_api_json(o, "{'count':%zu,'max_model_len':%u,'tokens':", ids->len, max_model_len);
-    rose_api_put_ids(o, ids);
-    rose_api_json(o, ",'token_strs':null}");
+    rose_api_prompt_ctx any_length = *c;
+    any_length.max_model_len = 0;
+    if (p->messages != NULL) {
+        rose_template_text text = {0};
+        const bool ok = rose_api_messages_render(&text, p, c, &j->err) &&
+                        rose_api_encode_chat(out, &text, &any_length, &j->err);
+        rose_template_text_free(&text);
+        return ok;
+    }
+    if (!rose_json_is_string(p->prompt)) return rose_api_fail_wrong(&j->err, "prompt", "a string");
+    return rose_api_encode(out, rose_json_text(p->prompt), rose_json_text_len(p->prompt),
+                           p->add_special_tokens ? ROSE_ENCODE_ADD_SPECIAL : 0, &any_length,
+                           "prompt", &j->err);
 }
 
 void rose_api_tokenize_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     rose_ids ids = {0};
-    rose_template_text text = {0};
-    rose_api_prompt_ctx any_length =
-        *c; /* this endpoint counts tokens, so only the size of the body limits the text */
-    any_length.max_model_len = 0;
-    bool ok;
-    if (p->messages != NULL) {
-        ok = rose_api_messages_render(&text, p, c, &j->err) &&
-             rose_api_encode_chat(&ids, &text, &any_length, &j->err);
-    } else if (!rose_json_is_string(p->prompt)) {
-        ok = rose_api_fail(&j->err, 400, NULL, "prompt", "field 'prompt' must be a string");
-    } else {
-        ok = rose_api_encode(&ids, rose_json_text(p->prompt), rose_json_text_len(p->prompt),
-                             p->add_special_tokens ? ROSE_ENCODE_ADD_SPECIAL : 0, &any_length,
-                             "prompt", &j->err);
+    rose_api_out *o = &j->reply;
+    if (encode_all(&ids, j, p, c)) {
+        rose_api_json(o, "{'count':%zu,'max_model_len':%u,'tokens':", ids.len, c->max_model_len);
+        rose_api_put_ids(o, &ids);
+        rose_api_json(o, ",'token_strs':null}");
     }
-    if (ok) put_tokenize_reply(&j->reply, &ids, c->max_model_len);
-    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+    if (o->oom) rose_api_fail_nomem(&j->err);
     rose_ids_free(&ids);
-    rose_template_text_free(&text);
 }
 
 void rose_api_count_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     rose_ids ids = {0};
-    rose_template_text text = {0};
-    rose_api_prompt_ctx any_length = *c; /* as in rose_api_tokenize_run */
-    any_length.max_model_len = 0;
-    if (rose_api_messages_render(&text, p, c, &j->err) &&
-        rose_api_encode_chat(&ids, &text, &any_length, &j->err))
-        rose_api_putf(&j->reply, "%s%zu}", j->dialect->count, ids.len);
+    if (encode_all(&ids, j, p, c)) rose_api_putf(&j->reply, "%s%zu}", j->dialect->count, ids.len);
     if (j->reply.oom) rose_api_fail_nomem(&j->err);
     rose_ids_free(&ids);
-    rose_template_text_free(&text);
+}
+
+static void put_prompt_reply(rose_api_job *j, const char *text, size_t len)
+{
+    rose_api_json(&j->reply, "{'prompt':");
+    rose_api_put_string(&j->reply, text, len);
+    rose_api_puts(&j->reply, "}");
+    if (j->reply.oom) rose_api_fail_nomem(&j->err);
 }
 
 /* The endpoint is for people who check a template: nothing is tokenised. */
 void rose_api_apply_run(rose_api_job *j, const rose_api_params *p, const rose_api_prompt_ctx *c)
 {
     rose_template_text text = {0};
-    if (rose_api_messages_render(&text, p, c, &j->err)) {
-        rose_api_json(&j->reply, "{'prompt':");
-        rose_api_put_string(&j->reply, text.bytes, text.len);
-        rose_api_puts(&j->reply, "}");
-    }
-    if (j->reply.oom) rose_api_fail_nomem(&j->err);
+    if (rose_api_messages_render(&text, p, c, &j->err)) put_prompt_reply(j, text.bytes, text.len);
     rose_template_text_free(&text);
 }
 
@@ -81,18 +79,14 @@ void rose_api_detokenize_run(rose_api_job *j, const rose_api_params *p,
     rose_buf text = {0};
     rose_err err = {0};
     if (!rose_json_is_array(p->tokens)) {
-        rose_api_fail(&j->err, 400, NULL, "tokens", "field 'tokens' must be a list of token ids");
+        rose_api_fail_wrong(&j->err, "tokens", "a list of token ids");
     } else if (rose_api_ids_load(&ids, p->tokens, "tokens", c->vocab_size, &j->err)) {
         rose_status st = rose_decode(c->tok, ids.data, ids.len, 0, &text, &err);
-        if (st == ROSE_OK) {
-            rose_api_json(&j->reply, "{'prompt':");
-            rose_api_put_string(&j->reply, text.data, text.len);
-            rose_api_puts(&j->reply, "}");
-        } else {
+        if (st == ROSE_OK)
+            put_prompt_reply(j, text.data, text.len);
+        else
             rose_api_fail_status(&j->err, st, &err, NULL);
-        }
     }
-    if (j->reply.oom) rose_api_fail_nomem(&j->err);
     rose_buf_free(&text);
     rose_ids_free(&ids);
 }
@@ -210,7 +204,7 @@ static void put_rendered(rose_api_out *o, const rose_api_job *j, const rose_api_
     rose_api_put_ids(o, ids);
     rose_api_json(o, ",'sampling_params':");
     put_sampling(o, j, p, j->asked.max_tokens < left ? j->asked.max_tokens : left);
-    rose_api_json(o, ",'model':%-s,'stream':%s", j->api->model_id, bool_text(p->stream));
+    rose_api_json(o, ",'model':%-s,'stream':%s", j->api->o.model_id, bool_text(p->stream));
     put_member(o, "stream_options", p->stream_options);
     put_member(o, "cache_salt", p->cache_salt);
     rose_api_json(o, ",'priority':%lld}", (long long)p->priority);

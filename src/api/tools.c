@@ -13,6 +13,7 @@
 
 #include "api/api_internal.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 /* ---- the fields ---- */
 
@@ -37,10 +38,8 @@ static bool has_tool(const rose_json *tools, const char *name)
 /* Names are those of OpenAI's API, and '.', '/' and ':', which no format gives a meaning. */
 static bool is_name(const rose_json *v)
 {
-    static const char letters[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:";
     const char *s = rose_json_text(v);
-    return s != NULL && rose_json_text_len(v) == strspn(s, letters) && s[0] != '\0' &&
+    return s != NULL && rose_json_text_len(v) == strspn(s, ROSE_ALNUM "_-./:") && s[0] != '\0' &&
            rose_json_text_len(v) <= ROSE_API_MAX_TOOL_NAME;
 }
 

@@ -16,7 +16,9 @@ bool rose_api_translate_copy(rose_api_translation *t, const char *to, const rose
     return rose_api_translate_set(t, to, rose_json_incref(v));
 }
 
-bool rose_api_translate_other(rose_api_translation *t, const char *name, const rose_json *v)
+/* Handles a field that the API does not have: copies a sampling field of our own, such as min_p, or
+ * notes an unknown field. */
+static bool other_field(rose_api_translation *t, const char *name, const rose_json *v)
 {
     static const char *const ours[] = {"top_k",
                                        "min_p",
@@ -48,8 +50,10 @@ static bool take_field(rose_api_translation *t, const rose_api_translated *row, 
 {
     if (row->to != NULL) return rose_api_translate_copy(t, row->to, v);
     if (row->take != NULL) return row->take(t, v);
-    if (row->hint) return rose_api_translate_hint(t, key);
-    return row->why == NULL || rose_api_fail_unsupported(t->err, key, row->why);
+    if (row->list && rose_json_is_array(v) && rose_json_count(v) == 0) return true;
+    if (row->hint) return rose_api_hint(t->ignored, key, t->err);
+    return row->why == NULL ||
+           rose_api_fail_unsupported(t->err, key, row->why[0] != '\0' ? row->why : NULL);
 }
 
 static bool other_member(rose_api_translation *t, const char *field, const char *key)
@@ -74,7 +78,7 @@ bool rose_api_translate_members(rose_api_translation *t, const char *field, cons
         if (i < n)
             ok = take_field(t, &rows[i], key, v);
         else
-            ok = field != NULL ? other_member(t, field, key) : rose_api_translate_other(t, key, v);
+            ok = field != NULL ? other_member(t, field, key) : other_field(t, key, v);
         if (!ok) return false;
     }
     return true;
@@ -86,13 +90,6 @@ bool rose_api_translate_fields(rose_api_translation *t, const rose_api_translate
     t->messages = rose_json_get(t->chat, "messages");
     if (t->messages == NULL) return rose_api_fail_nomem(t->err);
     return rose_api_translate_members(t, NULL, t->body, rows, n);
-}
-
-bool rose_api_translate_hint(rose_api_translation *t, const char *name)
-{
-    if (t->ignored->strict) return rose_api_fail_unsupported(t->err, name, NULL);
-    rose_api_ignored_add(t->ignored, name);
-    return true;
 }
 
 rose_json *rose_api_translate_message(rose_api_translation *t, const char *role)

@@ -20,7 +20,7 @@ struct rose_api_workers {
     rose_api *api;
     pthread_mutex_t lock; /* guards all below up to threads */
     pthread_cond_t more;
-    rose_api_job *head, *tail;
+    TAILQ_HEAD(, rose_api_job) jobs; /* those that wait, in order of arrival */
     uint32_t n_jobs, max_jobs;
     uint32_t n_long, max_long; /* long bodies that workers have */
     rose_api_turns turns;      /* jobs that wait until they may compile a grammar */
@@ -44,17 +44,10 @@ static rose_api_job *job_of(rose_api_turn *x)
 /* Takes the first job that may begin out of the queue; NULL: there is none. */
 static rose_api_job *pick_other(rose_api_workers *w)
 {
-    rose_api_job *j = w->head, *before = NULL;
-    while (j != NULL && is_long(j) && w->n_long == w->max_long) {
-        before = j;
-        j = j->next;
-    }
-    if (j == NULL) return NULL;
-    if (before == NULL)
-        w->head = j->next;
-    else
-        before->next = j->next;
-    if (w->tail == j) w->tail = before;
+    rose_api_job *j = TAILQ_FIRST(&w->jobs);
+    while (j != NULL && is_long(j) && w->n_long == w->max_long)
+        j = TAILQ_NEXT(j, queue_link);
+    if (j != NULL) TAILQ_REMOVE(&w->jobs, j, queue_link);
     return j;
 }
 
@@ -123,14 +116,6 @@ bool rose_api_workers_idle(void *job)
     return !wanted;
 }
 
-/* Puts a job before all others. With the lock. */
-static void put_first(rose_api_workers *w, rose_api_job *j)
-{
-    j->next = w->head;
-    w->head = j;
-    if (j->next == NULL) w->tail = j;
-}
-
 /* Puts a job back into the queue that may not compile now. */
 static void put_back(rose_api_workers *w, rose_api_job *j)
 {
@@ -142,7 +127,7 @@ static void put_back(rose_api_workers *w, rose_api_job *j)
     if (j->right == ROSE_API_TURN_WAITS)
         rose_api_turns_wait(&w->turns, &j->turn);
     else
-        put_first(w, j);
+        TAILQ_INSERT_HEAD(&w->jobs, j, queue_link);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -150,7 +135,7 @@ void rose_api_workers_write(rose_api_workers *w, rose_api_job *j)
 {
     j->body_len = 0; /* the body is freed, and takes no room in the queue */
     pthread_mutex_lock(&w->lock);
-    put_first(w, j);
+    TAILQ_INSERT_HEAD(&w->jobs, j, queue_link);
     w->n_jobs++;
     pthread_cond_signal(&w->more);
     pthread_mutex_unlock(&w->lock);
@@ -210,6 +195,7 @@ rose_status rose_api_workers_create(rose_api_workers **out, rose_api *a, uint32_
     if (w == NULL) return rose_fail(err, ROSE_E_NOMEM, "api: out of memory");
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
+    TAILQ_INIT(&w->jobs);
     w->api = a;
     w->max_jobs = max_jobs;
     w->max_long = n > 1 ? n - 1 : 1;
@@ -241,12 +227,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
     if (room || w->n_jobs == 0) {
         room = true;
         j->declined = false;
-        j->next = NULL;
-        if (w->tail != NULL)
-            w->tail->next = j;
-        else
-            w->head = j;
-        w->tail = j;
+        TAILQ_INSERT_TAIL(&w->jobs, j, queue_link);
         w->n_jobs++;
         w->long_bytes += more;
         pthread_cond_signal(&w->more);
@@ -257,6 +238,7 @@ bool rose_api_workers_push(rose_api_workers *w, rose_api_job *j)
 
 void rose_api_workers_destroy(rose_api_workers *w)
 {
+    rose_api_job *j;
     if (w == NULL) return;
     pthread_mutex_lock(&w->lock);
     w->stop = true;
@@ -264,13 +246,12 @@ void rose_api_workers_destroy(rose_api_workers *w)
     pthread_mutex_unlock(&w->lock);
     for (uint32_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
-    while (w->head != NULL) {
-        rose_api_job *j = w->head;
-        w->head = j->next;
+    while ((j = TAILQ_FIRST(&w->jobs)) != NULL) {
+        TAILQ_REMOVE(&w->jobs, j, queue_link);
         rose_api_job_free(j);
     }
     while (w->turns.first != NULL) {
-        rose_api_job *j = job_of(w->turns.first);
+        j = job_of(w->turns.first);
         w->turns.first = j->turn.next;
         rose_api_job_free(j);
     }

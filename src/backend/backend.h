@@ -286,6 +286,10 @@ rose_batch_seq rose_batch_next(const rose_batch *b, uint32_t *i);
 /* Whether an output has rules, or a sum. */
 bool rose_batch_has_rules(const rose_batch *b);
 bool rose_batch_has_sums(const rose_batch *b);
+/* Whether one of the outputs first .. end - 1 has no sum, so that its logits are needed. */
+bool rose_batch_needs_logits(const rose_batch *b, uint32_t first, uint32_t end);
+/* Whether the rules change the logits that an id is sampled from. */
+bool rose_rules_change(const rose_output_rules *r);
 
 typedef struct rose_step_result {
     uint32_t n_outputs;

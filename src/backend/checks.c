@@ -58,6 +58,18 @@ bool rose_batch_has_sums(const rose_batch *b)
     return false;
 }
 
+bool rose_batch_needs_logits(const rose_batch *b, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++)
+        if (b->outs[i].sum == NULL) return true;
+    return false;
+}
+
+bool rose_rules_change(const rose_output_rules *r)
+{
+    return r->mask != NULL || r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
+}
+
 static rose_status check_outputs(const rose_batch *b, uint32_t vocab, rose_err *err)
 {
     uint32_t n_sums = 0;

@@ -14,12 +14,22 @@ typedef struct rose_bump {
     uint64_t align;
 } rose_bump;
 
+static inline uint64_t rose_align_up(uint64_t n, uint64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
 /* Returns the next part, `bytes` long; NULL while base is NULL. */
 static inline void *rose_bump_take(rose_bump *b, uint64_t bytes)
 {
     void *at = b->base == NULL ? NULL : b->base + b->used;
-    b->used += (bytes + b->align - 1) / b->align * b->align;
+    b->used += rose_align_up(bytes, b->align);
     return at;
+}
+
+static inline float *rose_bump_floats(rose_bump *b, uint64_t n)
+{
+    return rose_bump_take(b, n * sizeof(float));
 }
 
 #endif

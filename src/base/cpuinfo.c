@@ -4,7 +4,6 @@
 #include "base/cpuinfo.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/procstat.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -249,37 +249,45 @@ uint32_t rose_cpus_quota_parse(const char *text)
     return n < 1 ? 1 : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-static uint32_t quota_of(const char *group)
+/* The smallest figure of this process's cgroup and of all cgroups above it; UINT64_MAX without a
+ * limit. dir: the folder of a cgroup. */
+static uint64_t least_of_cgroups(uint64_t (*figure)(const char *dir, bool v2))
 {
-    char path[4200], text[80];
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return UINT32_MAX; /* the root has none */
-    const bool read = fgets(text, sizeof text, f) != NULL;
-    fclose(f);
-    return read ? rose_cpus_quota_parse(text) : UINT32_MAX;
+    char text[4096], dir[4200];
+    uint64_t least = UINT64_MAX;
+
+    if (!rose_proc_read("/proc/self/cgroup", text, sizeof text)) return least;
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        const bool v2 = strncmp(line, "0::", 3) == 0;
+        char *const v1 = strstr(line, ":memory:");
+        if (!v2 && v1 == NULL) continue;
+        char *const path = v2 ? line + 3 : v1 + 8;
+        for (;;) {
+            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", path);
+            const uint64_t here = figure(dir, v2);
+            if (here < least) least = here;
+            char *slash = strrchr(path, '/');
+            if (slash == NULL) break;
+            *slash = '\0';
+        }
+    }
+    return least;
+}
+
+static uint64_t cpus_of_cgroup(const char *dir, bool v2)
+{
+    char path[4300], text[80];
+    snprintf(path, sizeof path, "%s/cpu.max", dir);
+    if (!v2 || !rose_proc_read(path, text, sizeof text)) return UINT64_MAX; /* the root has none */
+    return rose_cpus_quota_parse(text);
 }
 
 uint32_t rose_cpus_quota(void)
 {
-    char line[4096];
-    uint32_t least = UINT32_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (f == NULL) return least;
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, "0::/", 4) != 0) continue;
-        char *group = line + 3, *end = group + strcspn(group, "\n");
-        for (;;) { /* the group, then those above it */
-            *end = '\0';
-            const uint32_t n = quota_of(group);
-            if (n < least) least = n;
-            if (end == group) break;
-            while (end > group && *--end != '/') {
-            }
-        }
-    }
-    fclose(f);
-    return least;
+    const uint64_t least = least_of_cgroups(cpus_of_cgroup);
+    return least < UINT32_MAX ? (uint32_t)least : UINT32_MAX;
 }
 
 int rose_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
@@ -349,93 +357,33 @@ void rose_thread_ftz(void)
 
 /* ---- memory ---- */
 
-/* Reads a small file into a string of at most cap - 1 bytes; false if it cannot be read. */
-static bool read_small(const char *path, char *text, size_t cap)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    size_t n = 0;
-    ssize_t got;
-    while (n < cap - 1 && (got = read(fd, text + n, cap - 1 - n)) > 0)
-        n += (size_t)got;
-    close(fd);
-    text[n] = '\0';
-    return n > 0;
-}
-
-/* Finds the number after `key` at the start of a line; false if there is none. */
-static bool find_number(const char *text, const char *key, uint64_t *out)
-{
-    size_t len = strlen(key);
-    for (const char *p = text; p != NULL && *p != '\0'; p = strchr(p, '\n')) {
-        if (*p == '\n') p++;
-        if (strncmp(p, key, len) != 0) continue;
-        return sscanf(p + len, "%" SCNu64, out) == 1;
-    }
-    return false;
-}
-
 /* Returns the memory that one cgroup still allows: limit - (usage - file cache that can be
  * dropped). UINT64_MAX when it has no limit. */
 static uint64_t cgroup_room(const char *dir, bool v2)
 {
-    char path[1200], text[8192];
+    char path[4300], text[8192];
     uint64_t limit, used, cache = 0;
 
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
-    if (!read_small(path, text, sizeof text) || !find_number(text, "", &limit)) return UINT64_MAX;
+    if (!rose_proc_read(path, text, sizeof text) || !rose_proc_number(text, "", &limit))
+        return UINT64_MAX;
     snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.current" : "memory.usage_in_bytes");
-    if (!read_small(path, text, sizeof text) || !find_number(text, "", &used)) return UINT64_MAX;
+    if (!rose_proc_read(path, text, sizeof text) || !rose_proc_number(text, "", &used))
+        return UINT64_MAX;
     snprintf(path, sizeof path, "%s/memory.stat", dir);
-    if (read_small(path, text, sizeof text))
-        find_number(text, v2 ? "inactive_file " : "total_inactive_file ", &cache);
+    if (rose_proc_read(path, text, sizeof text))
+        rose_proc_number(text, v2 ? "inactive_file " : "total_inactive_file ", &cache);
     used = used > cache ? used - cache : 0;
     return limit > used ? limit - used : 0;
-}
-
-/* Returns the smallest room in this process's cgroup and all cgroups above it. */
-static uint64_t cgroups_room(void)
-{
-    char text[4096], path[512], dir[1024];
-    uint64_t room = UINT64_MAX;
-
-    if (!read_small("/proc/self/cgroup", text, sizeof text)) return room;
-    char *save = NULL;
-    for (char *line = strtok_r(text, "\n", &save); line != NULL;
-         line = strtok_r(NULL, "\n", &save)) {
-        bool v2 = strncmp(line, "0::", 3) == 0;
-        const char *v1 = strstr(line, ":memory:");
-        if (!v2 && v1 == NULL) continue;
-        snprintf(path, sizeof path, "%s", v2 ? line + 3 : v1 + 8);
-        for (;;) {
-            snprintf(dir, sizeof dir, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", path);
-            uint64_t here = cgroup_room(dir, v2);
-            if (here < room) room = here;
-            char *slash = strrchr(path, '/');
-            if (slash == NULL) break;
-            *slash = '\0';
-        }
-    }
-    return room;
 }
 
 uint64_t rose_memory_available(void)
 {
     char text[8192];
     uint64_t kib = 0;
-    if (!read_small("/proc/meminfo", text, sizeof text) ||
-        !find_number(text, "MemAvailable:", &kib))
+    if (!rose_proc_read("/proc/meminfo", text, sizeof text) ||
+        !rose_proc_number(text, "MemAvailable:", &kib))
         return 0;
-    uint64_t room = cgroups_room();
+    uint64_t room = least_of_cgroups(cgroup_room);
     return kib * 1024 < room ? kib * 1024 : room;
-}
-
-uint64_t rose_memory_resident(void)
-{
-    char text[256];
-    uint64_t size, resident;
-    if (!read_small("/proc/self/statm", text, sizeof text) ||
-        sscanf(text, "%" SCNu64 " %" SCNu64, &size, &resident) != 2)
-        return 0;
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }

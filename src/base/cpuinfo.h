@@ -81,6 +81,5 @@ void rose_thread_ftz(void);
 /* Returns the bytes of memory available now (MemAvailable, or a smaller cgroup limit); 0 if
  * unknown. */
 uint64_t rose_memory_available(void);
-uint64_t rose_memory_resident(void); /* RSS of this process in bytes */
 
 #endif

@@ -12,6 +12,10 @@ typedef struct rose_dl_function {
     void *to;         /* address of the function pointer to fill */
 } rose_dl_function;
 
+/* A library's functions may be a list: X(type, member, "name in the library", parameters) each.
+ * From it X = ROSE_DL_MEMBER declares the members of the table. */
+#define ROSE_DL_MEMBER(type, member, name, ...) type (*member)(__VA_ARGS__);
+
 /* Loads the first of the n_paths libraries that the system finds, and fills all n_functions
  * pointers. The caller owns *out and calls rose_dl_close. Errors: NOTFOUND (no path loads; the
  * message has the loader's reason for the last one), UNSUPPORTED (the library lacks a function,

@@ -85,6 +85,18 @@ done:
     return s;
 }
 
+bool rose_file_write(int fd, const void *bytes, size_t n)
+{
+    for (const char *p = bytes; n > 0;) {
+        const ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return false;
+        p += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
 rose_status rose_file_map(rose_map *out, const char *path, rose_err *err)
 {
     int fd;

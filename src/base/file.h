@@ -1,4 +1,4 @@
-/* base/file.h - reads whole files into memory, or maps them read-only. Any thread. */
+/* base/file.h - reads, maps and writes files. Any thread. */
 #ifndef ROSE_BASE_FILE_H
 #define ROSE_BASE_FILE_H
 
@@ -11,6 +11,9 @@
  * symbolic link without a target is ROSE_E_IO, and a Git LFS pointer is ROSE_E_FORMAT: in both
  * cases somebody meant the file to be there. */
 rose_status rose_file_read(rose_buf *out, const char *path, size_t max_bytes, rose_err *err);
+
+/* Writes all n bytes to fd. False: errno says why. */
+bool rose_file_write(int fd, const void *bytes, size_t n);
 
 /* A read-only private mapping. `data` stays valid until rose_file_unmap; the descriptor is
  * closed at once. If another program truncates the file, reading past its new end raises SIGBUS.

@@ -4,81 +4,36 @@
 
 #include "base/gguf.h"
 
+/* What DeepSeek writes for '|' and for a space. */
+#define BAR   "\xef\xbd\x9c" /* U+FF5C */
+#define SPACE "\xe2\x96\x81" /* U+2581 */
+
 /* Texts that llama.cpp takes for control tokens whatever their type says, because converters of
  * some models wrote NORMAL. */
-static const struct {
-    const char *text;
-    rose_gguf_token_kind kind;
-} known[] = {
-    {"<|eot_id|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|im_end|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|end|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|return|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|call|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|flush|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|calls|>", ROSE_GGUF_ENDS_TEXT},
-    {"<end_of_turn>", ROSE_GGUF_ENDS_TEXT},
-    {"<|endoftext|>", ROSE_GGUF_ENDS_TEXT},
-    {"</s>", ROSE_GGUF_ENDS_TEXT},
-    {"<|eom_id|>", ROSE_GGUF_ENDS_TEXT},
-    {"<EOT>", ROSE_GGUF_ENDS_TEXT},
-    {"_<EOT>", ROSE_GGUF_ENDS_TEXT},
-    {"[EOT]", ROSE_GGUF_ENDS_TEXT},
-    {"[EOS]", ROSE_GGUF_ENDS_TEXT},
-    {"<|end_of_text|>", ROSE_GGUF_ENDS_TEXT},
-    {"<end_of_utterance>", ROSE_GGUF_ENDS_TEXT},
-    {"<eos>", ROSE_GGUF_ENDS_TEXT},
-    {"<turn|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|tool_response>", ROSE_GGUF_ENDS_TEXT},
-    {"<\xef\xbd\x9c" /* U+FF5C and U+2581, as DeepSeek writes them */
-     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
-     ROSE_GGUF_ENDS_TEXT},
-    {"[e~[", ROSE_GGUF_ENDS_TEXT},
+static const char *const ends_text[] = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<" BAR "end" SPACE "of" SPACE "sentence" BAR ">", "[e~[",
     /* padding, repository and file of code completion also end a text */
-    {"<|fim_pad|>", ROSE_GGUF_ENDS_TEXT},
-    {"<fim-pad>", ROSE_GGUF_ENDS_TEXT},
-    {"<fim_pad>", ROSE_GGUF_ENDS_TEXT},
-    {"<PAD>", ROSE_GGUF_ENDS_TEXT},
-    {"[PAD]", ROSE_GGUF_ENDS_TEXT},
-    {"<|fim_repo|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|repo_name|>", ROSE_GGUF_ENDS_TEXT},
-    {"<fim-repo>", ROSE_GGUF_ENDS_TEXT},
-    {"<REPO>", ROSE_GGUF_ENDS_TEXT},
-    {"<reponame>", ROSE_GGUF_ENDS_TEXT},
-    {"<|file_sep|>", ROSE_GGUF_ENDS_TEXT},
-    {"<|fim_prefix|>", ROSE_GGUF_CONTROLS},
-    {"<fim-prefix>", ROSE_GGUF_CONTROLS},
-    {"<fim_prefix>", ROSE_GGUF_CONTROLS},
-    {"<\xef\xbd\x9c"
-     "fim\xe2\x96\x81"
-     "begin\xef\xbd\x9c>",
-     ROSE_GGUF_CONTROLS},
-    {"<PRE>", ROSE_GGUF_CONTROLS},
-    {"\xe2\x96\x81<PRE>", ROSE_GGUF_CONTROLS},
-    {"<|code_prefix|>", ROSE_GGUF_CONTROLS},
-    {"<|prefix|>", ROSE_GGUF_CONTROLS},
-    {"<|fim_suffix|>", ROSE_GGUF_CONTROLS},
-    {"<fim-suffix>", ROSE_GGUF_CONTROLS},
-    {"<fim_suffix>", ROSE_GGUF_CONTROLS},
-    {"<\xef\xbd\x9c"
-     "fim\xe2\x96\x81hole\xef\xbd\x9c>",
-     ROSE_GGUF_CONTROLS},
-    {"<SUF>", ROSE_GGUF_CONTROLS},
-    {"\xe2\x96\x81<SUF>", ROSE_GGUF_CONTROLS},
-    {"<|code_suffix|>", ROSE_GGUF_CONTROLS},
-    {"<|suffix|>", ROSE_GGUF_CONTROLS},
-    {"<|fim_middle|>", ROSE_GGUF_CONTROLS},
-    {"<fim-middle>", ROSE_GGUF_CONTROLS},
-    {"<fim_middle>", ROSE_GGUF_CONTROLS},
-    {"<\xef\xbd\x9c"
-     "fim\xe2\x96\x81"
-     "end\xef\xbd\x9c>",
-     ROSE_GGUF_CONTROLS},
-    {"<MID>", ROSE_GGUF_CONTROLS},
-    {"\xe2\x96\x81<MID>", ROSE_GGUF_CONTROLS},
-    {"<|code_middle|>", ROSE_GGUF_CONTROLS},
-    {"<|middle|>", ROSE_GGUF_CONTROLS},
-};
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>",
+    "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"};
+
+/* The three parts of code completion: prefix, suffix and middle. */
+static const char *const controls[] = {
+    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>",    "<" BAR "fim" SPACE "begin" BAR ">",
+    "<PRE>",          SPACE "<PRE>",  "<|code_prefix|>", "<|prefix|>",
+    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>",    "<" BAR "fim" SPACE "hole" BAR ">",
+    "<SUF>",          SPACE "<SUF>",  "<|code_suffix|>", "<|suffix|>",
+    "<|fim_middle|>", "<fim-middle>", "<fim_middle>",    "<" BAR "fim" SPACE "end" BAR ">",
+    "<MID>",          SPACE "<MID>",  "<|code_middle|>", "<|middle|>"};
+
+static bool is_one_of(rose_gguf_str s, const char *const *texts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rose_gguf_str_is(s, texts[i])) return true;
+    return false;
+}
 
 bool rose_gguf_str_is(rose_gguf_str s, const char *text)
 {
@@ -87,13 +42,14 @@ bool rose_gguf_str_is(rose_gguf_str s, const char *text)
 
 rose_gguf_token_kind rose_gguf_token_kind_of(rose_gguf_str text, int32_t type)
 {
-    /* every text in the table begins with one of these bytes, which few tokens do */
+    /* every text in the lists begins with one of these bytes, which few tokens do */
     if (text.n < 4 || strchr("<_[\xe2", text.s[0]) == NULL) return ROSE_GGUF_PLAIN;
     /* Gemma's </s> is a tag of HTML, and the file says so. */
     if (type == ROSE_GGUF_USER_DEFINED && rose_gguf_str_is(text, "</s>")) return ROSE_GGUF_PLAIN;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (rose_gguf_str_is(text, known[i].text)) return known[i].kind;
-    return ROSE_GGUF_PLAIN;
+    if (is_one_of(text, ends_text, sizeof ends_text / sizeof *ends_text))
+        return ROSE_GGUF_ENDS_TEXT;
+    return is_one_of(text, controls, sizeof controls / sizeof *controls) ? ROSE_GGUF_CONTROLS
+                                                                         : ROSE_GGUF_PLAIN;
 }
 
 bool rose_gguf_get_id(const rose_gguf *g, const char *key, uint64_t n_ids, uint32_t *id)

@@ -51,12 +51,4 @@ static inline void rose_hist_add(rose_hist *h, const rose_hist_bounds *b, uint64
     rose_count_add(&h->sum, value);
 }
 
-/* Adds the counts of src to *dst, which only the caller reads. */
-static inline void rose_hist_merge(rose_hist *dst, const rose_hist *src)
-{
-    for (uint32_t i = 0; i <= ROSE_HIST_MAX; i++)
-        rose_count_add(&dst->count[i], rose_count_get(&src->count[i]));
-    rose_count_add(&dst->sum, rose_count_get(&src->sum));
-}
-
 #endif

@@ -3,12 +3,13 @@
 #include "base/memlock.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include "base/procstat.h"
 
 static rose_status refused(uint64_t bytes, const char *what, int error, rose_err *err)
 {
@@ -66,13 +67,9 @@ void rose_memory_touch(void *base, uint64_t bytes)
 
 uint64_t rose_memory_locked(void)
 {
-    char line[256];
+    char text[8192];
     uint64_t kib = 0;
-    FILE *f = fopen("/proc/self/status", "re");
-    if (f == NULL) return 0;
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (sscanf(line, "VmLck: %" SCNu64, &kib) == 1) break;
-    }
-    fclose(f);
+    if (rose_proc_read("/proc/self/status", text, sizeof text))
+        rose_proc_number(text, "VmLck:", &kib);
     return kib * 1024;
 }

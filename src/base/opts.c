@@ -21,6 +21,21 @@ const rose_opt *rose_opts_find(const rose_command *c, const char *name, size_t l
     return NULL;
 }
 
+const rose_opt *rose_opts_find_no(const rose_command *c, const char *name, size_t len, bool *no)
+{
+    const rose_opt *o = rose_opts_find(c, name, len);
+    *no = o == NULL && len > 3 && strncmp(name, "no-", 3) == 0;
+    if (*no) o = rose_opts_find(c, name + 3, len - 3);
+    return *no && o != NULL && o->kind != ROSE_OPT_BOOL ? NULL : o;
+}
+
+const rose_opt *rose_opts_letter(const rose_command *c, char letter)
+{
+    for (size_t i = 0; i < c->n_opts; i++)
+        if (c->opts[i].letter == letter) return &c->opts[i];
+    return NULL;
+}
+
 const rose_opt *rose_opts_near(const rose_command *c, const char *name, size_t len, bool *no)
 {
     rose_near near = {0};
@@ -287,32 +302,24 @@ static int parse_long(walk *w)
     const char *name = w->argv[w->i] + 2;
     size_t len = strcspn(name, "=");
     const char *value = name[len] == '=' ? name + len + 1 : NULL;
-    const rose_opt *o = rose_opts_find(w->c, name, len);
-    bool on = true;
-    if (o == NULL && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = rose_opts_find(w->c, name + 3, len - 3);
-        if (o != NULL && o->kind != ROSE_OPT_BOOL) o = NULL;
-        on = false;
-    }
+    bool no;
+    const rose_opt *o = rose_opts_find_no(w->c, name, len, &no);
     if (o == NULL) return unknown_option(w->c, name, len);
     if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG) return give_value(w, o, value);
     if (value != NULL) {
         fprintf(stderr, "roseinfer: --%s takes no value\n", o->name);
         return ROSE_USAGE_ERROR;
     }
-    return turn(w, o, on);
+    return turn(w, o, !no);
 }
 
 static int parse_short(walk *w)
 {
     const char *a = w->argv[w->i];
-    for (size_t k = 0; k < w->c->n_opts; k++) {
-        const rose_opt *o = &w->c->opts[k];
-        if (o->letter != a[1]) continue;
-        if (o->kind != ROSE_OPT_BOOL && o->kind != ROSE_OPT_FLAG)
-            return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
+    const rose_opt *o = rose_opts_letter(w->c, a[1]);
+    if (o != NULL && (o->kind == ROSE_OPT_BOOL || o->kind == ROSE_OPT_FLAG))
         return turn(w, o, true);
-    }
+    if (o != NULL) return give_value(w, o, a[2] != '\0' ? a + 2 : NULL);
     fprintf(stderr, "roseinfer: unknown option %s", a);
     return see_help(w->c);
 }
@@ -402,10 +409,7 @@ static int read_all(const rose_command *c, rose_opts_sources *s, const rose_fore
 {
     const char *model = NULL;
     bool *given = calloc(c->n_opts + 1, sizeof *given);
-    if (given == NULL) {
-        fprintf(stderr, "roseinfer: out of memory\n");
-        return 1;
-    }
+    if (given == NULL) return rose_foreign_no_memory();
     int rc = read_line(c, l, given, args, n_args);
     if (rc < 0) rc = rose_opts_read_sources(c, s, given, &model);
     free(given);

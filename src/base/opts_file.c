@@ -9,6 +9,13 @@
 
 enum { MAX_FILE = 1 << 20 };
 
+/* With a NUL after it. */
+static rose_status add_text(rose_opts_file *c, const char *text, size_t n)
+{
+    const rose_status st = rose_buf_add(&c->text, text, n);
+    return st == ROSE_OK ? rose_buf_add(&c->text, "", 1) : st;
+}
+
 rose_status rose_opts_file_key(rose_opts_file *c, const char *key, size_t n, uint32_t line)
 {
     if (c->n == c->cap) {
@@ -18,59 +25,36 @@ rose_status rose_opts_file_key(rose_opts_file *c, const char *key, size_t n, uin
         c->items = items;
         c->cap = cap;
     }
-    const size_t at = c->text.len;
-    if (rose_buf_reserve(&c->text, n + 1) != ROSE_OK) return ROSE_E_NOMEM;
-    rose_buf_add(&c->text, key, n);
-    rose_buf_add(&c->text, "", 1);
-    c->items[c->n++] = (rose_opts_file_item){.line = line, .key = at, .value = c->text.len};
-    return ROSE_OK;
+    c->items[c->n++] = (rose_opts_file_item){.line = line, .key = c->text.len};
+    const rose_status st = add_text(c, key, n);
+    c->items[c->n - 1].value = c->text.len;
+    return st;
 }
 
 rose_status rose_opts_file_value(rose_opts_file *c, const char *text, size_t n)
 {
-    if (rose_buf_reserve(&c->text, n + 1) != ROSE_OK) return ROSE_E_NOMEM;
-    rose_buf_add(&c->text, text, n);
-    rose_buf_add(&c->text, "", 1);
     c->items[c->n - 1].n++;
-    return ROSE_OK;
+    return add_text(c, text, n);
 }
 
 /* ---- JSON ---- */
 
-/* Finds the lines of the keys of an object, in valid JSON text. */
+/* A walk over the keys of an object, in valid JSON text. */
 typedef struct key_lines {
-    const char *at, *end;
-    uint32_t line;
-    int depth;
-    bool key; /* the next string at depth 1 is a key */
+    rose_json_scan s; /* before a key */
+    const char *counted;
+    uint32_t line; /* of `counted` */
 } key_lines;
 
-static void skip_string(key_lines *k)
-{
-    for (k->at++; k->at < k->end && *k->at != '"'; k->at++)
-        k->at += *k->at == '\\';
-}
-
-/* Moves past the next key of the outermost object and returns the line of that key. */
+/* Moves past the next key and its value, and returns the line of that key. */
 static uint32_t next_key_line(key_lines *k)
 {
-    for (; k->at < k->end; k->at++) {
-        const char c = *k->at;
-        k->line += c == '\n';
-        if (c == '{' || c == '[') {
-            k->key = ++k->depth == 1;
-        } else if (c == '}' || c == ']') {
-            k->depth--;
-        } else if (c == ',') {
-            k->key = k->depth == 1;
-        } else if (c == '"') {
-            skip_string(k);
-            if (!k->key) continue;
-            k->key = false;
-            k->at++;
-            return k->line;
-        }
-    }
+    for (rose_json_scan_peek(&k->s); k->counted < k->s.p; k->counted++)
+        k->line += *k->counted == '\n';
+    rose_json_scan_skip(&k->s);
+    rose_json_scan_take(&k->s, ':');
+    rose_json_scan_skip(&k->s);
+    rose_json_scan_take(&k->s, ',');
     return k->line;
 }
 
@@ -117,12 +101,13 @@ static rose_status read_json(rose_opts_file *c, const char *path, const char *te
     rose_json *root = NULL, *v;
     rose_json_error e = {0};
     const char *key;
-    key_lines lines = {.at = text, .end = text + n, .line = 1};
+    key_lines lines = {.s = {.p = text, .end = text + n}, .counted = text, .line = 1};
     rose_status st = rose_json_parse(&root, text, n, 0, &e);
     if (st == ROSE_E_NOMEM) return rose_fail(err, st, "%s: out of memory", path);
     if (st != ROSE_OK) return rose_fail(err, st, "%s:%d: %s", path, e.line, e.text);
     if (!rose_json_is_object(root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s:1: expected an object of options", path);
+    rose_json_scan_take(&lines.s, '{');
     rose_json_each (root, key, v) {
         if (st == ROSE_OK &&
             rose_opts_file_key(c, key, strlen(key), next_key_line(&lines)) != ROSE_OK)

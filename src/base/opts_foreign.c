@@ -273,16 +273,9 @@ typedef struct line {
 /* Our option of this argument; NULL: none. */
 static const rose_opt *own_option(const line *l, const char *a, size_t len)
 {
-    if (a[1] != '-') {
-        for (size_t k = 0; k < l->c->n_opts; k++) {
-            if (l->c->opts[k].letter == a[1]) return &l->c->opts[k];
-        }
-        return NULL;
-    }
-    const rose_opt *o = rose_opts_find(l->c, a + 2, len - 2);
-    if (o != NULL || len < 5 || strncmp(a + 2, "no-", 3) != 0) return o;
-    o = rose_opts_find(l->c, a + 5, len - 5);
-    return o != NULL && o->kind == ROSE_OPT_BOOL ? o : NULL;
+    bool no;
+    if (a[1] != '-') return rose_opts_letter(l->c, a[1]);
+    return rose_opts_find_no(l->c, a + 2, len - 2, &no);
 }
 
 /* Finds the rows of an argument. *v: its value in the same argument, or NULL. vLLM also writes
@@ -375,9 +368,8 @@ static bool contradicts(const line *l, const rose_foreign_pair *p, char **own, i
 {
     const size_t len = strcspn(own[i], "=");
     const rose_opt *o = own[i][0] == '-' && own[i][1] != '\0' ? own_option(l, own[i], len) : NULL;
-    const bool no = strncmp(p->name, "no-", 3) == 0;
-    const rose_opt *theirs = rose_opts_find(l->c, p->name, strlen(p->name));
-    if (theirs == NULL && no) theirs = rose_opts_find(l->c, p->name + 3, strlen(p->name + 3));
+    bool no;
+    const rose_opt *theirs = rose_opts_find_no(l->c, p->name, strlen(p->name), &no);
     if (o == NULL || o != theirs || o->kind == ROSE_OPT_LIST) return false;
     if (p->value == NULL) return strcmp(own[i] + 2, p->name) != 0;
     const char *v = own[i][len] == '=' ? own[i] + len + 1 : i + 1 < n_own ? own[i + 1] : "";

@@ -11,6 +11,12 @@ enum { ROSE_USAGE_ERROR = 2 };
  * the place of the value and ": ". */
 int rose_opt_set(const rose_opt *o, const char *from, const char *v);
 
+/* Finds the row of NAME, or of no-NAME if NAME is a switch; then *no is true. NULL: none. */
+const rose_opt *rose_opts_find_no(const rose_command *c, const char *name, size_t len, bool *no);
+
+/* Finds the row of -x; NULL: none. */
+const rose_opt *rose_opts_letter(const rose_command *c, char letter);
+
 /* Applies the file and the environment to the rows that are not given (one flag a row), and sets
  * *model if one of them names it. Returns -1, or the exit code after a message. opts_sources.c */
 int rose_opts_read_sources(const rose_command *c, rose_opts_sources *s, const bool *given,

@@ -30,25 +30,6 @@ static size_t option_name(char out[MAX_NAME], const char *name, size_t n)
     return n;
 }
 
-/* Finds the row of NAME, or of no-NAME if NAME is a switch; then *no is true. */
-static const rose_opt *find_row(const rose_command *c, const char *name, bool *no)
-{
-    const rose_opt *o = rose_opts_find(c, name, strlen(name));
-    *no = false;
-    if (o != NULL || strncmp(name, "no-", 3) != 0) return o;
-    o = rose_opts_find(c, name + 3, strlen(name + 3));
-    *no = true;
-    return o != NULL && o->kind == ROSE_OPT_BOOL ? o : NULL;
-}
-
-/* Sets the option; no: its key was no-NAME. */
-static int set_named(const rose_opt *o, const char *from, bool no, const char *v)
-{
-    const int rc = rose_opt_set(o, from, v);
-    if (rc < 0 && no) *(bool *)o->dest = !*(bool *)o->dest;
-    return rc;
-}
-
 /* ---- the environment ---- */
 
 static void warn_unknown(const rose_command *c, const char *variable, size_t len, const char *name)
@@ -95,7 +76,8 @@ static void find_variables(sources *x, const char **model)
         if (strncmp(*e, PREFIX, sizeof PREFIX - 1) != 0 || (*e)[len] == '\0') continue;
         if (is_service_link(*e, len)) continue;
         option_name(name, *e + sizeof PREFIX - 1, len - (sizeof PREFIX - 1));
-        const rose_opt *o = in_capitals(*e, len) ? find_row(x->c, name, &no) : NULL;
+        const rose_opt *o =
+            in_capitals(*e, len) ? rose_opts_find_no(x->c, name, strlen(name), &no) : NULL;
         const char *v = *e + len + 1;
         if (o != NULL && o->env_apart) continue;
         if (o == NULL && in_capitals(*e, len) && strcmp(name, MODEL) == 0)
@@ -142,6 +124,7 @@ static int wrong_item(const sources *x, const rose_opts_file_item *item, const c
     return ROSE_USAGE_ERROR;
 }
 
+/* no: the key was no-NAME. */
 static int apply_values(const sources *x, const rose_opts_file_item *item, const rose_opt *o,
                         bool no)
 {
@@ -150,7 +133,8 @@ static int apply_values(const sources *x, const rose_opts_file_item *item, const
     int rc = -1;
     snprintf(from, sizeof from, "%s:%u: ", x->path, item->line);
     for (uint32_t i = 0; i < item->n && rc < 0; i++, v += strlen(v) + 1)
-        rc = set_named(o, from, no, v);
+        rc = rose_opt_set(o, from, v);
+    if (rc < 0 && no) *(bool *)o->dest = !*(bool *)o->dest;
     return rc;
 }
 
@@ -170,8 +154,7 @@ static int take_foreign(sources *x, const rose_opts_file_item *item, const char 
     const char *where = rose_foreign_keep(t, "%s:%u: ", x->path, item->line);
     if (all != NULL && where != NULL)
         return rose_foreign_take_key(x->c, t, where, name, all, own, took);
-    fprintf(stderr, "roseinfer: out of memory\n");
-    return 1;
+    return rose_foreign_no_memory();
 }
 
 /* Sets what the foreign keys became, unless the command line or a variable gives it. */
@@ -183,7 +166,7 @@ static int apply_foreign(sources *x, const char **model)
         const rose_foreign_pair *p = &t->pairs[i];
         bool no;
         char from[200];
-        const rose_opt *o = find_row(x->c, p->name, &no);
+        const rose_opt *o = rose_opts_find_no(x->c, p->name, strlen(p->name), &no);
         if (strcmp(p->name, "MODEL") == 0 && *model == NULL) *model = p->value;
         const size_t row = o != NULL ? (size_t)(o - x->c->opts) : 0;
         if (o != NULL && x->lines[row] != 0) {
@@ -209,7 +192,7 @@ static int apply_item(sources *x, const rose_opts_file_item *item, const char **
     char name[MAX_NAME] = "";
     bool no;
     option_name(name, key, strlen(key));
-    const rose_opt *o = find_row(x->c, name, &no);
+    const rose_opt *o = rose_opts_find_no(x->c, name, strlen(name), &no);
     const bool is_model = o == NULL && strcmp(name, MODEL) == 0;
     bool took = false;
     if (!is_model) {
@@ -264,18 +247,17 @@ int rose_opts_read_sources(const rose_command *c, rose_opts_sources *s, const bo
                            const char **model)
 {
     sources x = {.c = c, .s = s, .given = given};
-    int rc = 1;
+    int rc;
     x.by_env = calloc(c->n_opts + 1, sizeof *x.by_env);
     x.lines = calloc(c->n_opts + 1, sizeof *x.lines);
-    if (x.by_env == NULL || x.lines == NULL) {
-        fprintf(stderr, "roseinfer: out of memory\n");
-        goto done;
+    if (x.by_env != NULL && x.lines != NULL) {
+        find_variables(&x, model);
+        x.path = file_path(&x);
+        rc = x.path != NULL ? apply_file(&x, model) : -1;
+        if (rc < 0) rc = apply_variables(&x);
+    } else {
+        rc = rose_foreign_no_memory();
     }
-    find_variables(&x, model);
-    x.path = file_path(&x);
-    rc = x.path != NULL ? apply_file(&x, model) : -1;
-    if (rc < 0) rc = apply_variables(&x);
-done:
     free(x.by_env);
     free(x.lines);
     return rc;

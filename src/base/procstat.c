@@ -2,12 +2,37 @@
 #include "base/procstat.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+bool rose_proc_read(const char *path, char *text, size_t cap)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    size_t n = 0;
+    ssize_t got;
+    while (n < cap - 1 && (got = read(fd, text + n, cap - 1 - n)) > 0)
+        n += (size_t)got;
+    close(fd);
+    text[n] = '\0';
+    return n > 0;
+}
+
+bool rose_proc_number(const char *text, const char *key, uint64_t *out)
+{
+    size_t len = strlen(key);
+    for (const char *p = text; p != NULL && *p != '\0'; p = strchr(p, '\n')) {
+        if (*p == '\n') p++;
+        if (strncmp(p, key, len) != 0) continue;
+        return sscanf(p + len, "%" SCNu64, out) == 1;
+    }
+    return false;
+}
 
 static double clock_seconds(clockid_t id)
 {
@@ -29,15 +54,13 @@ static uint32_t count_fds(void)
 
 static void read_memory(rose_procstat *p)
 {
-    uint64_t size, resident;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f == NULL) return;
-    if (fscanf(f, "%" SCNu64 " %" SCNu64, &size, &resident) == 2) {
-        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        p->virtual_bytes = size * page;
-        p->resident_bytes = resident * page;
-    }
-    fclose(f);
+    char text[256];
+    uint64_t size, resident, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!rose_proc_read("/proc/self/statm", text, sizeof text) ||
+        sscanf(text, "%" SCNu64 " %" SCNu64, &size, &resident) != 2)
+        return;
+    p->virtual_bytes = size * page;
+    p->resident_bytes = resident * page;
 }
 
 /* Reads field 22 of /proc/self/stat: the clock ticks from boot to the start of this process. */
@@ -45,11 +68,7 @@ static double start_time(void)
 {
     char line[1024];
     uint64_t ticks = 0;
-    FILE *f = fopen("/proc/self/stat", "re");
-    if (f == NULL) return 0;
-    size_t n = fread(line, 1, sizeof line - 1, f);
-    fclose(f);
-    line[n] = '\0';
+    if (!rose_proc_read("/proc/self/stat", line, sizeof line)) return 0;
     const char *at = strrchr(line, ')'); /* the name may hold anything */
     for (int field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');

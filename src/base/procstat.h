@@ -3,6 +3,8 @@
 #ifndef ROSE_BASE_PROCSTAT_H
 #define ROSE_BASE_PROCSTAT_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* A value that could not be had is 0. */
@@ -17,5 +19,11 @@ typedef struct rose_procstat {
 } rose_procstat;
 
 rose_procstat rose_procstat_read(void);
+
+/* Reads a file of the system into a string of at most cap - 1 bytes; false if it cannot be read. */
+bool rose_proc_read(const char *path, char *text, size_t cap);
+
+/* Finds the number after `key` at the start of a line; false if there is none. */
+bool rose_proc_number(const char *text, const char *key, uint64_t *out);
 
 #endif

@@ -196,32 +196,33 @@ uint64_t rose_prof_end_on(const char *name, uint64_t begin_ns, uint32_t state, u
     return end_ns;
 }
 
-static bool recording_relaxed(void)
+bool rose_prof_recording(void)
 {
     return (atomic_load_explicit(&rose_prof_state, memory_order_relaxed) & RECORDING) != 0;
 }
 
-void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t value)
+static void put(const rose_prof_event *e)
 {
-    if (!recording_relaxed()) return; /* only the hooks are on */
-    bool flow =
-        kind == ROSE_PROF_FLOW_BEGIN || kind == ROSE_PROF_FLOW_STEP || kind == ROSE_PROF_FLOW_END;
-    const uint64_t now_ns = rose_now_ns();
     slot *s = reserve(0);
     if (s == NULL) return;
-    s->events[s->n] = (rose_prof_event){
-        .name = name, .begin_ns = now_ns, .value = flow ? id : value, .kind = kind};
+    s->events[s->n] = *e;
     commit(s);
+}
+
+void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t value)
+{
+    if (!rose_prof_recording()) return; /* only the hooks are on */
+    put(&(rose_prof_event){.name = name, .begin_ns = rose_now_ns(), .value = value, .kind = kind});
 }
 
 void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns)
 {
-    if (!recording_relaxed() || id == 0 || begin_ns == 0 || end_ns < begin_ns) return;
-    slot *s = reserve(0);
-    if (s == NULL) return;
-    s->events[s->n] = (rose_prof_event){
-        .name = name, .begin_ns = begin_ns, .end_ns = end_ns, .value = id, .kind = ROSE_PROF_ASYNC};
-    commit(s);
+    if (!rose_prof_recording() || id == 0 || begin_ns == 0 || end_ns < begin_ns) return;
+    put(&(rose_prof_event){.name = name,
+                           .begin_ns = begin_ns,
+                           .end_ns = end_ns,
+                           .value = id,
+                           .kind = ROSE_PROF_ASYNC});
 }
 
 uint64_t rose_prof_new_id(void)
@@ -230,11 +231,6 @@ uint64_t rose_prof_new_id(void)
 }
 
 /* ---- start and stop ---- */
-
-bool rose_prof_recording(void)
-{
-    return recording_relaxed();
-}
 
 static void free_buffers(void)
 {

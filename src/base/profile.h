@@ -114,19 +114,20 @@ typedef enum rose_prof_kind {
     ROSE_PROF_ASYNC       /* a part of request `id`, on a line of its own in the trace */
 } rose_prof_kind;
 
-void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t id, uint64_t value);
+/* value: of a counter its figure, of a flow the id of the request. */
+void rose_prof_put(rose_prof_kind kind, const char *name, uint64_t value);
 /* Records a part of request id after it has ended. Does nothing if a time is 0, because that
  * part did not happen. A part that began before the recording is cut at its start. */
 void rose_prof_put_async(const char *name, uint64_t id, uint64_t begin_ns, uint64_t end_ns);
 
 static inline void rose_prof_counter(const char *name, uint64_t value)
 {
-    if (rose_prof_on()) rose_prof_put(ROSE_PROF_COUNTER, name, 0, value);
+    if (rose_prof_on()) rose_prof_put(ROSE_PROF_COUNTER, name, value);
 }
 /* id 0: no request, nothing is recorded. */
 static inline void rose_prof_flow(rose_prof_kind kind, uint64_t id)
 {
-    if (rose_prof_on() && id != 0) rose_prof_put(kind, "request", id, 0);
+    if (rose_prof_on() && id != 0) rose_prof_put(kind, "request", id);
 }
 static inline void rose_prof_async(const char *name, uint64_t id, uint64_t begin_ns,
                                    uint64_t end_ns)

@@ -130,9 +130,14 @@ const char *rose_stall_cause(const rose_stall_span *s)
     return "it did not run and did not switch: its CPU was taken away from below";
 }
 
-/* Tells whether to log this stall now. *left_out: the number of log lines left out since the
- * last one. */
-static bool may_log(rose_stall_place p, uint64_t *left_out)
+/* What a log line says besides the figures. */
+typedef struct words {
+    char what[160]; /* the phase and how much work it had */
+    char more[48];  /* how many lines were left out before this one; "" = none */
+} words;
+
+/* Counts a stall. True: it is to be logged now, with these words. */
+static bool count(rose_stall_place p, words *w, const char *fmt, va_list ap)
 {
     uint64_t now = rose_now_ns();
     uint64_t last = atomic_load_explicit(&g_places[p].last_line, memory_order_relaxed);
@@ -143,49 +148,43 @@ static bool may_log(rose_stall_place p, uint64_t *left_out)
         atomic_fetch_add_explicit(&g_places[p].left_out, 1, memory_order_relaxed);
         return false;
     }
-    *left_out = atomic_exchange_explicit(&g_places[p].left_out, 0, memory_order_relaxed);
+    const uint64_t n = atomic_exchange_explicit(&g_places[p].left_out, 0, memory_order_relaxed);
+    w->more[0] = '\0';
+    if (n > 0)
+        snprintf(w->more, sizeof w->more, " (and %llu more before it)", (unsigned long long)n);
+    vsnprintf(w->what, sizeof w->what, fmt, ap);
     return true;
-}
-
-static void put_left_out(char *text, size_t cap, uint64_t n)
-{
-    text[0] = '\0';
-    if (n > 0) snprintf(text, cap, " (and %llu more before it)", (unsigned long long)n);
 }
 
 void rose_stall_report(rose_stall_place p, const rose_stall_span *s, const char *fmt, ...)
 {
     const rose_stall_usage *u = &s->took;
-    char name[16] = "?", what[160], others[64] = "", more[48];
-    uint64_t left_out;
+    char name[16] = "?", others[64] = "";
+    words w;
     va_list ap;
-    if (!may_log(p, &left_out)) return;
-    pthread_getname_np(pthread_self(), name, sizeof name);
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    const bool logs = count(p, &w, fmt, ap);
     va_end(ap);
-    put_left_out(more, sizeof more, left_out);
+    if (!logs) return;
+    pthread_getname_np(pthread_self(), name, sizeof name);
     if (s->others)
         snprintf(others, sizeof others, " (other threads: %llu, %llu)",
                  (unsigned long long)s->others_minor, (unsigned long long)s->others_major);
     rose_log(ROSE_LOG_WARN, "stall",
              "%s: %s (%s) took %.1f ms: %s. On CPU %.1f ms; page faults: %llu minor, %llu major%s; "
              "context switches: %llu voluntary, %llu involuntary%s",
-             name, rose_stall_place_name(p), what, (double)u->wall_ns * 1e-6, rose_stall_cause(s),
+             name, rose_stall_place_name(p), w.what, (double)u->wall_ns * 1e-6, rose_stall_cause(s),
              (double)u->cpu_ns * 1e-6, (unsigned long long)u->minor, (unsigned long long)u->major,
-             others, (unsigned long long)u->voluntary, (unsigned long long)u->involuntary, more);
+             others, (unsigned long long)u->voluntary, (unsigned long long)u->involuntary, w.more);
 }
 
 void rose_stall_report_idle(rose_stall_place p, uint64_t ns, const char *fmt, ...)
 {
-    char what[160], more[48];
-    uint64_t left_out;
+    words w;
     va_list ap;
-    if (!may_log(p, &left_out)) return;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    if (count(p, &w, fmt, ap))
+        rose_log(ROSE_LOG_WARN, "stall", "%s took %.1f ms: %s%s", rose_stall_place_name(p),
+                 (double)ns * 1e-6, w.what, w.more);
     va_end(ap);
-    put_left_out(more, sizeof more, left_out);
-    rose_log(ROSE_LOG_WARN, "stall", "%s took %.1f ms: %s%s", rose_stall_place_name(p),
-             (double)ns * 1e-6, what, more);
 }

@@ -20,33 +20,18 @@ rose_status rose_fail(rose_err *err, rose_status st, const char *fmt, ...)
 
 const char *rose_status_name(rose_status st)
 {
-    switch (st) {
-    case ROSE_OK:
-        return "ok";
-    case ROSE_E_INVAL:
-        return "inval";
-    case ROSE_E_NOMEM:
-        return "nomem";
-    case ROSE_E_IO:
-        return "io";
-    case ROSE_E_FORMAT:
-        return "format";
-    case ROSE_E_UNSUPPORTED:
-        return "unsupported";
-    case ROSE_E_NOTFOUND:
-        return "notfound";
-    case ROSE_E_FULL:
-        return "full";
-    case ROSE_E_LATE:
-        return "late";
-    case ROSE_E_EMPTY:
-        return "empty";
-    case ROSE_E_CLOSED:
-        return "closed";
-    case ROSE_E_BACKEND:
-        return "backend";
-    case ROSE_E_INTERNAL:
-        return "internal";
-    }
-    return "unknown";
+    static const char *const names[] = {[ROSE_OK] = "ok",
+                                        [ROSE_E_INVAL] = "inval",
+                                        [ROSE_E_NOMEM] = "nomem",
+                                        [ROSE_E_IO] = "io",
+                                        [ROSE_E_FORMAT] = "format",
+                                        [ROSE_E_UNSUPPORTED] = "unsupported",
+                                        [ROSE_E_NOTFOUND] = "notfound",
+                                        [ROSE_E_FULL] = "full",
+                                        [ROSE_E_LATE] = "late",
+                                        [ROSE_E_EMPTY] = "empty",
+                                        [ROSE_E_CLOSED] = "closed",
+                                        [ROSE_E_BACKEND] = "backend",
+                                        [ROSE_E_INTERNAL] = "internal"};
+    return (unsigned)st < sizeof names / sizeof *names ? names[st] : "unknown";
 }

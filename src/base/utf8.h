@@ -1,4 +1,4 @@
-/* base/utf8.h - decoding and encoding of UTF-8, and hexadecimal digits. Well-formed means: no
+/* base/utf8.h - decoding and encoding of UTF-8; letters and digits of ASCII. Well-formed means: no
  * overlong forms, no surrogates, nothing above U+10FFFF. Any thread. */
 #ifndef ROSE_BASE_UTF8_H
 #define ROSE_BASE_UTF8_H
@@ -8,6 +8,9 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+
+/* The letters and digits of ASCII, for strspn and strchr. */
+#define ROSE_ALNUM "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 /* The value of a hexadecimal digit, or -1. */
 static inline int rose_hex_digit(char c)

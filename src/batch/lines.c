@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/siphash.h"
 
@@ -633,16 +634,11 @@ void rose_batch_output_close(rose_batch_output *o)
 
 rose_status rose_batch_output_write(rose_batch_output *o, const rose_buf *line, rose_err *err)
 {
-    for (size_t at = 0; at < line->len;) {
-        const ssize_t n = write(o->fd, line->data + at, line->len - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            const int why = errno;
-            if (o->regular && ftruncate(o->fd, (off_t)o->len) < 0) {
-            } /* the torn line stays; a resume cuts it off */
-            return rose_fail(err, ROSE_E_IO, "write %s: %s", o->name, strerror(why));
-        }
-        at += (size_t)n;
+    if (!rose_file_write(o->fd, line->data, line->len)) {
+        const int why = errno;
+        if (o->regular && ftruncate(o->fd, (off_t)o->len) < 0) {
+        } /* the torn line stays; a resume cuts it off */
+        return rose_fail(err, ROSE_E_IO, "write %s: %s", o->name, strerror(why));
     }
     o->len += line->len;
     o->dirty = true;

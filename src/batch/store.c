@@ -1,5 +1,6 @@
-/* batch/store.c - see store.h: the directory, its lock and secret, the thread that starts batches
- * and sweeps, and the files: uploads, and the results of batches that have ended. */
+/* batch/store.c - see store.h: the directory, its lock and secret, what the records of files and
+ * batches have in common, the thread that starts batches and sweeps, and the files: uploads, and
+ * the results of batches that have ended. */
 #include "batch/store.h"
 
 #include <dirent.h>
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/cpuinfo.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
@@ -62,25 +64,29 @@ void rose_batch_store_owner(const rose_batch_store *s, const char *key, char out
 
 /* ---- files of the directory ---- */
 
-static rose_status write_all(int fd, const char *bytes, size_t len)
+/* Appends the n bytes that fd has. Errors: IO (with errno; 0: there are fewer), NOMEM. */
+static rose_status read_all(int fd, rose_buf *out, size_t n)
 {
-    for (size_t at = 0; at < len;) {
-        const ssize_t n = write(fd, bytes + at, len - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ROSE_E_IO;
-        at += (size_t)n;
+    if (rose_buf_reserve(out, n + 1) != ROSE_OK) return ROSE_E_NOMEM;
+    for (const size_t end = out->len + n; out->len < end;) {
+        errno = 0;
+        const ssize_t got = read(fd, out->data + out->len, end - out->len);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return ROSE_E_IO;
+        out->len += (size_t)got;
     }
     return ROSE_OK;
 }
 
-rose_status rose_store_write(int dir, const char *name, const void *bytes, size_t len,
-                             rose_err *err)
+/* Writes a whole file in folder `dir` and syncs it: all of it, or nothing. Needs no lock. */
+static rose_status write_file(int dir, const char *name, const void *bytes, size_t len,
+                              rose_err *err)
 {
     char temp[STORE_ID + 32];
     rose_status st = ROSE_OK;
     snprintf(temp, sizeof temp, ".tmp-%s", name);
     const int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || write_all(fd, bytes, len) != ROSE_OK || fsync(fd) < 0 ||
+    if (fd < 0 || !rose_file_write(fd, bytes, len) || fsync(fd) < 0 ||
         renameat(dir, temp, dir, name) < 0 || fsync(dir) < 0) {
         st = rose_fail(err, ROSE_E_IO, "the batch directory: write %s: %s", name, strerror(errno));
         if (fd >= 0) unlinkat(dir, temp, 0);
@@ -89,7 +95,8 @@ rose_status rose_store_write(int dir, const char *name, const void *bytes, size_
     return st;
 }
 
-rose_status rose_store_read_json(int dir, const char *name, rose_json **out, rose_err *err)
+/* Reads dir/name into *out, an object. */
+static rose_status read_json(int dir, const char *name, rose_json **out)
 {
     rose_status st = ROSE_OK;
     struct stat info;
@@ -97,23 +104,12 @@ rose_status rose_store_read_json(int dir, const char *name, rose_json **out, ros
     *out = NULL;
     const int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || fstat(fd, &info) < 0)
-        st = rose_fail(err, ROSE_E_IO, "%s: %s", name, strerror(errno));
+        st = ROSE_E_IO;
     else if (info.st_size > STORE_META_BYTES)
-        st = rose_fail(err, ROSE_E_FORMAT, "%s: too large", name);
-    else
-        st = rose_buf_reserve(&b, STORE_META_BYTES);
-    while (st == ROSE_OK && b.len < STORE_META_BYTES) {
-        const ssize_t n = read(fd, b.data + b.len, STORE_META_BYTES - b.len);
-        if (n < 0) st = rose_fail(err, ROSE_E_IO, "%s: %s", name, strerror(errno));
-        if (n <= 0) break;
-        b.len += (size_t)n;
-    }
-    if (st == ROSE_OK) st = rose_json_parse(out, b.data, b.len, 0, NULL);
-    if (st == ROSE_OK && !rose_json_is_object(*out)) {
-        rose_json_decref(*out);
-        *out = NULL;
         st = ROSE_E_FORMAT;
-    }
+    else
+        st = read_all(fd, &b, (size_t)info.st_size);
+    if (st == ROSE_OK) st = rose_json_parse(out, b.data, b.len, 0, NULL);
     if (fd >= 0) close(fd);
     rose_buf_free(&b);
     return st;
@@ -127,19 +123,203 @@ bool rose_store_take_text(char *out, size_t cap, const rose_json *v)
     return true;
 }
 
-rose_status rose_store_list_end(store_list *l, rose_buf *out, rose_err *err)
+/* ---- records ---- */
+
+rose_status rose_store_put(rose_buf *out, rose_json *v, rose_err *err)
 {
-    const size_t n = rose_json_count(l->data);
-    const rose_json *first = n > 0 ? rose_json_get(rose_json_at(l->data, 0), "id") : NULL;
-    const rose_json *last = n > 0 ? rose_json_get(rose_json_at(l->data, n - 1), "id") : NULL;
-    rose_json *reply = rose_json_pack("{s s s O s s? s s? s b}", "object", "list", "data", l->data,
-                                      "first_id", rose_json_text(first), "last_id",
-                                      rose_json_text(last), "has_more", (int)l->more);
-    const rose_status st =
-        reply == NULL ? ROSE_E_NOMEM : rose_json_dump(out, reply, ROSE_JSON_COMPACT);
-    rose_json_decref(reply);
-    rose_json_decref(l->data);
+    const rose_status st = v == NULL ? ROSE_E_NOMEM : rose_json_dump(out, v, ROSE_JSON_COMPACT);
+    rose_json_decref(v);
     return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
+}
+
+void *rose_store_find(store_folder *f, const char *owner, const char *id, rose_err *err)
+{
+    store_record *r;
+    TAILQ_FOREACH(r, &f->records, link)
+    {
+        if (strcmp(r->id, id) == 0 && strcmp(r->owner, owner) == 0) return r;
+    }
+    rose_fail(err, ROSE_E_NOTFOUND, "No such %s object: %.60s", f->what, id);
+    return NULL;
+}
+
+void rose_store_insert(rose_batch_store *s, store_folder *f, store_record *r)
+{
+    store_record *after = TAILQ_LAST(&f->records, store_records);
+    while (after != NULL && after->seq > r->seq)
+        after = TAILQ_PREV(after, store_records, link);
+    if (after == NULL)
+        TAILQ_INSERT_HEAD(&f->records, r, link);
+    else
+        TAILQ_INSERT_AFTER(&f->records, after, r, link);
+    if (r->seq >= s->next_seq) s->next_seq = r->seq + 1;
+}
+
+rose_status rose_store_save(const store_folder *f, const char *id, rose_json *v, rose_err *err)
+{
+    rose_buf b = {0};
+    char name[STORE_ID + 8];
+    rose_status st = rose_store_put(&b, v, err);
+    snprintf(name, sizeof name, "%s.json", id);
+    if (st == ROSE_OK) st = write_file(f->fd, name, b.data, b.len, err);
+    rose_buf_free(&b);
+    return st;
+}
+
+bool rose_store_read_head(store_record *r, const rose_json *v, const rose_json *id,
+                          const char *name)
+{
+    r->seq = (uint64_t)rose_json_int(rose_json_get(v, "seq"));
+    return rose_store_take_text(r->id, sizeof r->id, id) &&
+           rose_store_take_text(r->owner, sizeof r->owner, rose_json_get(v, "owner")) &&
+           strlen(name) == strlen(r->id) + 5 && strncmp(name, r->id, strlen(r->id)) == 0;
+}
+
+static bool is_gone(const store_folder *f, const char *name)
+{
+    struct stat info;
+    return fstatat(f->fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+/* Tells whether a kill left this file: it is a temporary file, or content without its record, or a
+ * record without its content. Other names are not ours: DIR may have had such a folder before. */
+static bool is_orphan(const store_folder *f, const char *name)
+{
+    enum { DIGITS = 32 };
+    const size_t n = strlen(f->prefix);
+    char id[STORE_ID], record[STORE_ID + 8];
+    const bool temporary = strncmp(name, ".tmp-", 5) == 0;
+    const char *begin = temporary ? name + 5 : name;
+    if (strncmp(begin, f->prefix, n) != 0 || strspn(begin + n, "0123456789abcdef") != DIGITS)
+        return false;
+    const char *rest = begin + n + DIGITS;
+    if (*rest != '\0' && strcmp(rest, ".json") != 0) return false;
+    snprintf(id, sizeof id, "%.*s", (int)n + DIGITS, begin);
+    snprintf(record, sizeof record, "%s.json", id);
+    return temporary || (f->has_content && (is_gone(f, id) || is_gone(f, record)));
+}
+
+/* Reads all records of a folder, and removes what a kill has left. */
+static rose_status load(rose_batch_store *s, store_folder *f, rose_err *err)
+{
+    const struct dirent *e;
+    const int fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        rose_fail(err, ROSE_E_IO, "--batch-dir %s: %s", s->dir, strerror(errno));
+        if (fd >= 0) close(fd);
+        return ROSE_E_IO;
+    }
+    while ((e = readdir(dir)) != NULL) {
+        const size_t n = strlen(e->d_name);
+        rose_json *v = NULL;
+        if (is_orphan(f, e->d_name)) {
+            unlinkat(f->fd, e->d_name, 0);
+            continue;
+        }
+        if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;
+        store_record *r =
+            read_json(f->fd, e->d_name, &v) == ROSE_OK ? f->read(s, v, e->d_name) : NULL;
+        rose_json_decref(v);
+        if (r != NULL)
+            rose_store_insert(s, f, r);
+        else
+            rose_log(ROSE_LOG_WARN, "batch", "%s/%s/%s is no record of this server; passed over",
+                     s->dir, f->name, e->d_name);
+    }
+    closedir(dir);
+    return ROSE_OK;
+}
+
+rose_status rose_store_get(rose_batch_store *s, store_folder *f, const char *owner, const char *id,
+                           rose_buf *out, rose_err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    const store_record *r = rose_store_find(f, owner, id, err);
+    const rose_status st = r == NULL ? ROSE_E_NOTFOUND : rose_store_put(out, f->show(r), err);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+static store_record *next_of(store_record *r, const rose_batch_page *p)
+{
+    return p->oldest_first ? TAILQ_NEXT(r, link) : TAILQ_PREV(r, store_records, link);
+}
+
+rose_status rose_store_list(rose_batch_store *s, store_folder *f, const char *owner,
+                            const rose_batch_page *p,
+                            bool (*wanted)(const store_record *, const rose_batch_page *),
+                            rose_buf *out, rose_err *err)
+{
+    rose_json *data = rose_json_array();
+    rose_status st = ROSE_OK;
+    bool more = false;
+    pthread_mutex_lock(&s->lock);
+    store_record *r =
+        p->oldest_first ? TAILQ_FIRST(&f->records) : TAILQ_LAST(&f->records, store_records);
+    if (p->after != NULL) {
+        r = rose_store_find(f, owner, p->after, err);
+        if (r == NULL) st = ROSE_E_NOTFOUND;
+        if (r != NULL) r = next_of(r, p);
+    }
+    for (; r != NULL && st == ROSE_OK && !more; r = next_of(r, p)) {
+        if (strcmp(r->owner, owner) != 0 || (wanted != NULL && !wanted(r, p))) continue;
+        more = rose_json_count(data) == p->limit;
+        if (!more && rose_json_append_new(data, f->show(r)) != 0)
+            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    }
+    pthread_mutex_unlock(&s->lock);
+    const rose_json *first = rose_json_get(rose_json_at(data, 0), "id");
+    const rose_json *last = rose_json_get(rose_json_at(data, rose_json_count(data) - 1), "id");
+    if (st == ROSE_OK)
+        st = rose_store_put(out,
+                            rose_json_pack("{s s s O s s? s s? s b}", "object", "list", "data",
+                                           data, "first_id", rose_json_text(first), "last_id",
+                                           rose_json_text(last), "has_more", (int)more),
+                            err);
+    rose_json_decref(data);
+    return st;
+}
+
+/* ---- files as records ---- */
+
+static const char *purpose_of(const store_file *f)
+{
+    return f->output ? "batch_output" : "batch";
+}
+
+static rose_json *show_file(const store_record *r)
+{
+    const store_file *f = (const store_file *)r;
+    rose_json *v =
+        rose_json_pack("{s s s s s I s I s s s s s s s n}", "id", r->id, "object", "file", "bytes",
+                       (int64_t)f->bytes, "created_at", f->created, "filename", f->name, "purpose",
+                       purpose_of(f), "status", "processed", "status_details");
+    if (v != NULL && f->expires != 0 &&
+        rose_json_set_new(v, "expires_at", rose_json_integer(f->expires)) != 0) {
+        rose_json_decref(v);
+        return NULL;
+    }
+    return v;
+}
+
+static store_record *read_file(rose_batch_store *s, const rose_json *v, const char *name)
+{
+    store_file *f = calloc(1, sizeof *f);
+    struct stat info;
+    const char *text = rose_json_text(rose_json_get(v, "filename"));
+    if (f == NULL || !rose_store_read_head(&f->r, v, rose_json_get(v, "id"), name) ||
+        text == NULL || (f->name = strdup(text)) == NULL ||
+        fstatat(s->files.fd, f->r.id, &info, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(info.st_mode)) {
+        rose_store_file_free(f);
+        return NULL;
+    }
+    f->bytes = (uint64_t)info.st_size;
+    f->output = rose_json_is_true(rose_json_get(v, "output"));
+    f->created = rose_json_int(rose_json_get(v, "created_at"));
+    f->expires = rose_json_int(rose_json_get(v, "expires_at"));
+    s->bytes += f->bytes;
+    return &f->r;
 }
 
 /* ---- open ---- */
@@ -166,7 +346,7 @@ static rose_status read_secret(rose_batch_store *s, rose_err *err)
     if (fd < 0 && errno == ENOENT) {
         while (getrandom(s->secret, sizeof s->secret, 0) != (ssize_t)sizeof s->secret) {
         }
-        return rose_store_write(s->dir_fd, "secret", s->secret, sizeof s->secret, err);
+        return write_file(s->dir_fd, "secret", s->secret, sizeof s->secret, err);
     }
     const bool ok = fd >= 0 && read(fd, s->secret, sizeof s->secret) == (ssize_t)sizeof s->secret;
     if (fd >= 0) close(fd);
@@ -181,9 +361,22 @@ rose_status rose_batch_store_open(rose_batch_store **out, const rose_batch_store
     *out = NULL;
     if (s == NULL) return rose_fail(err, ROSE_E_NOMEM, "--batch-dir: out of memory");
     s->o = *o;
-    s->dir_fd = s->files_fd = s->batches_fd = -1;
-    TAILQ_INIT(&s->files);
-    TAILQ_INIT(&s->batches);
+    s->dir_fd = -1;
+    s->files = (store_folder){.name = "files",
+                              .prefix = "file-",
+                              .what = "File",
+                              .has_content = true,
+                              .read = read_file,
+                              .show = show_file,
+                              .fd = -1};
+    s->batches = (store_folder){.name = "batches",
+                                .prefix = "batch_",
+                                .what = "Batch",
+                                .read = rose_store_batch_read,
+                                .show = rose_store_batch_show,
+                                .fd = -1};
+    TAILQ_INIT(&s->files.records);
+    TAILQ_INIT(&s->batches.records);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     rose_status st = ROSE_OK;
@@ -192,10 +385,10 @@ rose_status rose_batch_store_open(rose_batch_store **out, const rose_batch_store
     if (st == ROSE_OK) st = open_folder(&s->dir_fd, AT_FDCWD, o->dir, err);
     if (st == ROSE_OK) st = lock_dir(s, err);
     if (st == ROSE_OK) st = read_secret(s, err);
-    if (st == ROSE_OK) st = open_folder(&s->files_fd, s->dir_fd, "files", err);
-    if (st == ROSE_OK) st = open_folder(&s->batches_fd, s->dir_fd, "batches", err);
-    if (st == ROSE_OK) st = rose_store_batches_load(s, err);
-    if (st == ROSE_OK) st = rose_store_files_load(s, err);
+    if (st == ROSE_OK) st = open_folder(&s->files.fd, s->dir_fd, s->files.name, err);
+    if (st == ROSE_OK) st = open_folder(&s->batches.fd, s->dir_fd, s->batches.name, err);
+    if (st == ROSE_OK) st = load(s, &s->batches, err);
+    if (st == ROSE_OK) st = load(s, &s->files, err);
     if (st == ROSE_OK) rose_batch_store_sweep(s);
     if (st == ROSE_OK)
         *out = s;
@@ -206,20 +399,19 @@ rose_status rose_batch_store_open(rose_batch_store **out, const rose_batch_store
 
 void rose_batch_store_close(rose_batch_store *s)
 {
-    store_file *f;
-    store_batch *b;
+    store_record *r;
     if (s == NULL) return;
     rose_batch_store_stop(s);
-    while ((f = TAILQ_FIRST(&s->files)) != NULL) {
-        TAILQ_REMOVE(&s->files, f, link);
-        rose_store_file_free(f);
+    while ((r = TAILQ_FIRST(&s->files.records)) != NULL) {
+        TAILQ_REMOVE(&s->files.records, r, link);
+        rose_store_file_free((store_file *)r);
     }
-    while ((b = TAILQ_FIRST(&s->batches)) != NULL) {
-        TAILQ_REMOVE(&s->batches, b, link);
-        rose_store_batch_free(b);
+    while ((r = TAILQ_FIRST(&s->batches.records)) != NULL) {
+        TAILQ_REMOVE(&s->batches.records, r, link);
+        rose_store_batch_free((store_batch *)r);
     }
-    if (s->files_fd >= 0) close(s->files_fd);
-    if (s->batches_fd >= 0) close(s->batches_fd);
+    if (s->files.fd >= 0) close(s->files.fd);
+    if (s->batches.fd >= 0) close(s->batches.fd);
     if (s->dir_fd >= 0) close(s->dir_fd);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -273,9 +465,10 @@ static void start_one(rose_batch_store *s, store_batch *b)
 static void start_waiting(rose_batch_store *s)
 {
     const int64_t now = rose_store_now(s);
-    store_batch *b;
-    TAILQ_FOREACH(b, &s->batches, link)
+    store_record *r;
+    TAILQ_FOREACH(r, &s->batches.records, link)
     {
+        store_batch *b = (store_batch *)r;
         if (atomic_load_explicit(&s->n_running, memory_order_relaxed) >= ROSE_BATCH_MAX_RUNNING)
             return;
         if (!b->ended && !b->running && b->again_at <= now) start_one(s, b);
@@ -330,19 +523,20 @@ void rose_batch_store_stop(rose_batch_store *s)
 
 void rose_batch_store_sweep(rose_batch_store *s)
 {
-    store_file *f, *next_f;
-    store_batch *b, *next_b;
+    store_record *r, *next;
     pthread_mutex_lock(&s->lock);
     const int64_t now = rose_store_now(s), age = (int64_t)s->o.expire_hours * 3600;
-    for (f = TAILQ_FIRST(&s->files); f != NULL; f = next_f) {
-        next_f = TAILQ_NEXT(f, link);
-        if (f->expires != 0 && f->expires <= now && !rose_store_in_use(s, f->id)) {
-            rose_log(ROSE_LOG_INFO, "batch", "%s has expired", f->id);
+    for (r = TAILQ_FIRST(&s->files.records); r != NULL; r = next) {
+        store_file *f = (store_file *)r;
+        next = TAILQ_NEXT(r, link);
+        if (f->expires != 0 && f->expires <= now && !rose_store_in_use(s, r->id)) {
+            rose_log(ROSE_LOG_INFO, "batch", "%s has expired", r->id);
             rose_store_file_forget(s, f);
         }
     }
-    for (b = TAILQ_FIRST(&s->batches); b != NULL; b = next_b) {
-        next_b = TAILQ_NEXT(b, link);
+    for (r = TAILQ_FIRST(&s->batches.records); r != NULL; r = next) {
+        store_batch *b = (store_batch *)r;
+        next = TAILQ_NEXT(r, link);
         if (b->ended && !b->running && age > 0 && b->ended_at + age <= now)
             rose_store_batch_forget(s, b);
     }
@@ -361,79 +555,25 @@ void rose_store_file_free(store_file *f)
     free(f);
 }
 
-store_file *rose_store_file(rose_batch_store *s, const char *owner, const char *id)
-{
-    store_file *f;
-    TAILQ_FOREACH(f, &s->files, link)
-    {
-        if (strcmp(f->id, id) == 0) return strcmp(f->owner, owner) == 0 ? f : NULL;
-    }
-    return NULL;
-}
-
-static rose_status no_such_file(const char *id, rose_err *err)
-{
-    return rose_fail(err, ROSE_E_NOTFOUND, "No such File object: %.60s", id);
-}
-
 int64_t rose_store_expiry(const rose_batch_store *s, uint32_t expire_s)
 {
     const uint64_t age = expire_s > 0 ? expire_s : (uint64_t)s->o.expire_hours * 3600;
     return age == 0 ? 0 : rose_store_now(s) + (int64_t)age;
 }
 
-static rose_json *shown(const store_file *f)
-{
-    rose_json *v = rose_json_pack(
-        "{s s s s s I s I s s s s s s s n}", "id", f->id, "object", "file", "bytes",
-        (int64_t)f->bytes, "created_at", f->created, "filename", f->name, "purpose",
-        f->output ? "batch_output" : "batch", "status", "processed", "status_details");
-    if (v != NULL && f->expires != 0 &&
-        rose_json_set_new(v, "expires_at", rose_json_integer(f->expires)) != 0) {
-        rose_json_decref(v);
-        return NULL;
-    }
-    return v;
-}
-
-/* Appends v as text, and releases it. */
-static rose_status put(rose_buf *out, rose_json *v, rose_err *err)
-{
-    const rose_status st = v == NULL ? ROSE_E_NOMEM : rose_json_dump(out, v, ROSE_JSON_COMPACT);
-    rose_json_decref(v);
-    return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
-}
-
 /* ---- on the disk ---- */
-
-static void insert(rose_batch_store *s, store_file *f)
-{
-    store_file *after = TAILQ_LAST(&s->files, store_files);
-    while (after != NULL && after->seq > f->seq)
-        after = TAILQ_PREV(after, store_files, link);
-    if (after == NULL)
-        TAILQ_INSERT_HEAD(&s->files, f, link);
-    else
-        TAILQ_INSERT_AFTER(&s->files, after, f, link);
-    if (f->seq >= s->next_seq) s->next_seq = f->seq + 1;
-}
 
 rose_status rose_store_file_add(rose_batch_store *s, store_file *f, rose_err *err)
 {
-    rose_buf b = {0};
-    char name[STORE_ID + 8];
-    f->seq = s->next_seq++;
-    rose_status st =
-        put(&b,
-            rose_json_pack("{s s s s s s s b s I s I s I}", "id", f->id, "owner", f->owner,
-                           "filename", f->name, "output", (int)f->output, "created_at", f->created,
-                           "expires_at", f->expires, "seq", (int64_t)f->seq),
-            err);
-    snprintf(name, sizeof name, "%s.json", f->id);
-    if (st == ROSE_OK) st = rose_store_write(s->files_fd, name, b.data, b.len, err);
-    rose_buf_free(&b);
+    f->r.seq = s->next_seq++;
+    const rose_status st = rose_store_save(
+        &s->files, f->r.id,
+        rose_json_pack("{s s s s s s s b s I s I s I}", "id", f->r.id, "owner", f->r.owner,
+                       "filename", f->name, "output", (int)f->output, "created_at", f->created,
+                       "expires_at", f->expires, "seq", (int64_t)f->r.seq),
+        err);
     if (st == ROSE_OK)
-        insert(s, f);
+        rose_store_insert(s, &s->files, &f->r);
     else
         rose_store_file_free(f);
     return st;
@@ -443,106 +583,12 @@ rose_status rose_store_file_add(rose_batch_store *s, store_file *f, rose_err *er
 void rose_store_file_forget(rose_batch_store *s, store_file *f)
 {
     char name[STORE_ID + 8];
-    snprintf(name, sizeof name, "%s.json", f->id);
-    unlinkat(s->files_fd, name, 0);
-    unlinkat(s->files_fd, f->id, 0);
+    snprintf(name, sizeof name, "%s.json", f->r.id);
+    unlinkat(s->files.fd, name, 0);
+    unlinkat(s->files.fd, f->r.id, 0);
     s->bytes -= f->bytes;
-    TAILQ_REMOVE(&s->files, f, link);
+    TAILQ_REMOVE(&s->files.records, &f->r, link);
     rose_store_file_free(f);
-}
-
-/* Reads files/ID.json; NULL: it is none of ours, or its content is gone. */
-static store_file *load(rose_batch_store *s, const char *name)
-{
-    rose_json *v = NULL;
-    store_file *f = calloc(1, sizeof *f);
-    struct stat info;
-    bool ok = f != NULL && rose_store_read_json(s->files_fd, name, &v, NULL) == ROSE_OK;
-    ok = ok && rose_store_take_text(f->id, sizeof f->id, rose_json_get(v, "id")) &&
-         rose_store_take_text(f->owner, sizeof f->owner, rose_json_get(v, "owner"));
-    ok = ok && strlen(name) == strlen(f->id) + 5 && strncmp(name, f->id, strlen(f->id)) == 0;
-    const rose_json *text = rose_json_get(v, "filename");
-    ok = ok && rose_json_is_string(text) && (f->name = strdup(rose_json_text(text))) != NULL;
-    ok =
-        ok && fstatat(s->files_fd, f->id, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
-    if (ok) {
-        f->bytes = (uint64_t)info.st_size;
-        f->output = rose_json_is_true(rose_json_get(v, "output"));
-        f->created = rose_json_int(rose_json_get(v, "created_at"));
-        f->expires = rose_json_int(rose_json_get(v, "expires_at"));
-        f->seq = (uint64_t)rose_json_int(rose_json_get(v, "seq"));
-    } else {
-        rose_store_file_free(f);
-        f = NULL;
-    }
-    rose_json_decref(v);
-    return f;
-}
-
-static bool is_gone(const rose_batch_store *s, const char *name)
-{
-    struct stat info;
-    return fstatat(s->files_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
-}
-
-/* Tells whether a kill left this file: it is a temporary file, or content without its record, or a
- * record without its content. Other names are not ours: DIR may have had a folder `files` before.
- */
-static bool is_orphan(const rose_batch_store *s, const char *name)
-{
-    static const char prefix[] = "file-";
-    enum { PREFIX = sizeof prefix - 1, DIGITS = 32 };
-    char id[STORE_ID], record[STORE_ID + 8];
-    const bool temporary = strncmp(name, ".tmp-", 5) == 0;
-    const char *begin = temporary ? name + 5 : name;
-    if (strncmp(begin, prefix, PREFIX) != 0 || strspn(begin + PREFIX, "0123456789abcdef") != DIGITS)
-        return false;
-    const char *rest = begin + PREFIX + DIGITS;
-    if (*rest != '\0' && strcmp(rest, ".json") != 0) return false;
-    snprintf(id, sizeof id, "%.*s", PREFIX + DIGITS, begin);
-    snprintf(record, sizeof record, "%s.json", id);
-    return temporary || is_gone(s, id) || is_gone(s, record);
-}
-
-static void remove_orphans(const rose_batch_store *s, DIR *dir)
-{
-    const struct dirent *e;
-    rewinddir(dir);
-    while ((e = readdir(dir)) != NULL) {
-        if (is_orphan(s, e->d_name)) unlinkat(s->files_fd, e->d_name, 0);
-    }
-}
-
-DIR *rose_store_walk(const rose_batch_store *s, int folder, rose_err *err)
-{
-    const int fd = fcntl(folder, F_DUPFD_CLOEXEC, 3);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir != NULL) return dir;
-    rose_fail(err, ROSE_E_IO, "--batch-dir %s: %s", s->dir, strerror(errno));
-    if (fd >= 0) close(fd);
-    return NULL;
-}
-
-rose_status rose_store_files_load(rose_batch_store *s, rose_err *err)
-{
-    const struct dirent *e;
-    DIR *dir = rose_store_walk(s, s->files_fd, err);
-    if (dir == NULL) return ROSE_E_IO;
-    while ((e = readdir(dir)) != NULL) {
-        const size_t n = strlen(e->d_name);
-        if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;
-        store_file *f = load(s, e->d_name);
-        if (f != NULL) {
-            s->bytes += f->bytes;
-            insert(s, f);
-        } else if (!is_orphan(s, e->d_name)) {
-            rose_log(ROSE_LOG_WARN, "batch", "%s/files/%s is no record of a file; passed over",
-                     s->dir, e->d_name);
-        }
-    }
-    remove_orphans(s, dir);
-    closedir(dir);
-    return ROSE_OK;
 }
 
 /* ---- what clients ask ---- */
@@ -551,9 +597,9 @@ rose_status rose_store_files_load(rose_batch_store *s, rose_err *err)
 static rose_status may_add(rose_batch_store *s, const char *owner, size_t len, rose_err *err)
 {
     uint32_t n = 0;
-    const store_file *f;
-    TAILQ_FOREACH(f, &s->files, link)
-    n += strcmp(f->owner, owner) == 0;
+    const store_record *r;
+    TAILQ_FOREACH(r, &s->files.records, link)
+    n += strcmp(r->owner, owner) == 0;
     if (n >= s->o.max_files)
         return rose_fail(err, ROSE_E_FULL,
                          "the key has %u files, and no more are possible (--batch-max-files); "
@@ -576,8 +622,8 @@ rose_status rose_batch_file_create(rose_batch_store *s, const char *owner, const
         return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     }
     f->name[rose_utf8_valid_prefix(f->name, strlen(f->name))] = '\0';
-    rose_store_new_id(f->id, "file-");
-    snprintf(f->owner, sizeof f->owner, "%s", owner);
+    rose_store_new_id(f->r.id, s->files.prefix);
+    snprintf(f->r.owner, sizeof f->r.owner, "%s", owner);
     f->bytes = len;
     f->created = rose_store_now(s);
     f->expires = rose_store_expiry(s, expire_s);
@@ -589,10 +635,10 @@ rose_status rose_batch_file_create(rose_batch_store *s, const char *owner, const
         return st;
     }
     char id[STORE_ID];
-    memcpy(id, f->id, sizeof id);
-    st = rose_store_write(s->files_fd, id, bytes, len, err);
+    memcpy(id, f->r.id, sizeof id);
+    st = write_file(s->files.fd, id, bytes, len, err);
     pthread_mutex_lock(&s->lock);
-    rose_json *v = shown(f);
+    rose_json *v = show_file(&f->r);
     if (st == ROSE_OK && v == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     if (st == ROSE_OK)
         st = rose_store_file_add(s, f, err);
@@ -601,53 +647,28 @@ rose_status rose_batch_file_create(rose_batch_store *s, const char *owner, const
     if (st != ROSE_OK) s->bytes -= len;
     pthread_mutex_unlock(&s->lock);
     if (st != ROSE_OK) {
-        unlinkat(s->files_fd, id, 0);
+        unlinkat(s->files.fd, id, 0);
         rose_json_decref(v);
         return st;
     }
-    return put(out, v, err);
+    return rose_store_put(out, v, err);
 }
 
 rose_status rose_batch_file_get(rose_batch_store *s, const char *owner, const char *id,
                                 rose_buf *out, rose_err *err)
 {
-    pthread_mutex_lock(&s->lock);
-    const store_file *f = rose_store_file(s, owner, id);
-    const rose_status st = f == NULL ? no_such_file(id, err) : put(out, shown(f), err);
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return rose_store_get(s, &s->files, owner, id, out, err);
 }
 
-static bool is_listed(const store_file *f, const char *owner, const rose_batch_page *p)
+static bool has_purpose(const store_record *r, const rose_batch_page *p)
 {
-    if (strcmp(f->owner, owner) != 0) return false;
-    return p->purpose == NULL || strcmp(p->purpose, f->output ? "batch_output" : "batch") == 0;
+    return p->purpose == NULL || strcmp(p->purpose, purpose_of((const store_file *)r)) == 0;
 }
 
 rose_status rose_batch_file_list(rose_batch_store *s, const char *owner, const rose_batch_page *p,
                                  rose_buf *out, rose_err *err)
 {
-    store_list l = {.data = rose_json_array()};
-    rose_status st = l.data == NULL ? rose_fail(err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
-    pthread_mutex_lock(&s->lock);
-    const store_file *f =
-        p->oldest_first ? TAILQ_FIRST(&s->files) : TAILQ_LAST(&s->files, store_files);
-    if (st == ROSE_OK && p->after != NULL) {
-        f = rose_store_file(s, owner, p->after);
-        if (f == NULL) st = no_such_file(p->after, err);
-        if (f != NULL) f = p->oldest_first ? TAILQ_NEXT(f, link) : TAILQ_PREV(f, store_files, link);
-    }
-    for (; f != NULL && st == ROSE_OK && !l.more;
-         f = p->oldest_first ? TAILQ_NEXT(f, link) : TAILQ_PREV(f, store_files, link)) {
-        if (!is_listed(f, owner, p)) continue;
-        l.more = rose_json_count(l.data) == p->limit;
-        if (!l.more && rose_json_append_new(l.data, shown(f)) != 0)
-            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (st == ROSE_OK) return rose_store_list_end(&l, out, err);
-    rose_json_decref(l.data);
-    return st;
+    return rose_store_list(s, &s->files, owner, p, has_purpose, out, err);
 }
 
 rose_status rose_batch_file_content(rose_batch_store *s, const char *owner, const char *id,
@@ -655,30 +676,25 @@ rose_status rose_batch_file_content(rose_batch_store *s, const char *owner, cons
 {
     rose_status st = ROSE_OK;
     pthread_mutex_lock(&s->lock);
-    const store_file *f = rose_store_file(s, owner, id);
+    const store_file *f = rose_store_find(&s->files, owner, id, err);
     const uint64_t bytes = f != NULL ? f->bytes : 0;
-    const int fd = f == NULL ? -1 : openat(s->files_fd, f->id, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = f == NULL ? -1 : openat(s->files.fd, f->r.id, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (f == NULL)
-        st = no_such_file(id, err);
+        st = ROSE_E_NOTFOUND;
     else if (fd < 0)
-        st = rose_fail(err, ROSE_E_IO, "the batch directory: open %s: %s", f->id, strerror(errno));
+        st =
+            rose_fail(err, ROSE_E_IO, "the batch directory: open %s: %s", f->r.id, strerror(errno));
     pthread_mutex_unlock(&s->lock);
     if (st == ROSE_OK && bytes > MAX_CONTENT)
         st = rose_fail(err, ROSE_E_INVAL,
                        "the file has %llu bytes, more than one reply carries; it is in the "
                        "server's --batch-dir",
                        (unsigned long long)bytes);
-    if (st == ROSE_OK && rose_buf_reserve(out, bytes + 1) != ROSE_OK)
-        st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    while (st == ROSE_OK && out->len < bytes) {
-        const ssize_t n = read(fd, out->data + out->len, bytes - out->len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0)
-            st = rose_fail(err, ROSE_E_IO, "the batch directory: read %s: %s", id,
-                           n < 0 ? strerror(errno) : "the file is shorter than it was");
-        else
-            out->len += (size_t)n;
-    }
+    if (st == ROSE_OK) st = read_all(fd, out, bytes);
+    if (st == ROSE_E_NOMEM) rose_fail(err, st, "out of memory");
+    if (st == ROSE_E_IO && fd >= 0)
+        rose_fail(err, st, "the batch directory: read %s: %s", id,
+                  errno != 0 ? strerror(errno) : "the file is shorter than it was");
     if (fd >= 0) close(fd);
     return st;
 }
@@ -688,15 +704,16 @@ rose_status rose_batch_file_delete(rose_batch_store *s, const char *owner, const
 {
     rose_status st = ROSE_OK;
     pthread_mutex_lock(&s->lock);
-    store_file *f = rose_store_file(s, owner, id);
+    store_file *f = rose_store_find(&s->files, owner, id, err);
     if (f == NULL)
-        st = no_such_file(id, err);
+        st = ROSE_E_NOTFOUND;
     else if (rose_store_in_use(s, id))
         st = rose_fail(err, ROSE_E_INVAL,
                        "the file is the input of a batch that has not ended; cancel it first");
     else
-        st = put(out, rose_json_pack("{s s s s s b}", "id", f->id, "object", "file", "deleted", 1),
-                 err);
+        st = rose_store_put(
+            out, rose_json_pack("{s s s s s b}", "id", f->r.id, "object", "file", "deleted", 1),
+            err);
     if (st == ROSE_OK) rose_store_file_forget(s, f);
     pthread_mutex_unlock(&s->lock);
     return st;

@@ -5,7 +5,6 @@
  * a batch that was interrupted continues by the same rules. At the end the record says how the
  * batch ends, then both files get their place in files/. Each step can be done again, so a kill in
  * between loses nothing. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,32 +23,19 @@ void rose_store_batch_free(store_batch *b)
     free(b);
 }
 
-static store_batch *find(rose_batch_store *s, const char *owner, const char *id)
-{
-    store_batch *b;
-    TAILQ_FOREACH(b, &s->batches, link)
-    {
-        if (strcmp(b->id, id) == 0) return strcmp(b->owner, owner) == 0 ? b : NULL;
-    }
-    return NULL;
-}
-
-static rose_status no_such_batch(const char *id, rose_err *err)
-{
-    return rose_fail(err, ROSE_E_NOTFOUND, "No such Batch object: %.60s", id);
-}
-
 bool rose_store_in_use(const rose_batch_store *s, const char *file_id)
 {
-    const store_batch *b;
-    TAILQ_FOREACH(b, &s->batches, link)
+    const store_record *r;
+    TAILQ_FOREACH(r, &s->batches.records, link)
     {
+        const store_batch *b = (const store_batch *)r;
         if (!b->ended && strcmp(b->input, file_id) == 0) return true;
     }
     return false;
 }
 
-bool rose_store_batch_status(rose_batch_store *s, store_batch *b, const char *status)
+/* Sets the status and the time stamp "STATUS_at"; false: no memory. */
+static bool set_status(rose_batch_store *s, store_batch *b, const char *status)
 {
     char key[32];
     snprintf(key, sizeof key, "%s_at", status);
@@ -60,26 +46,16 @@ bool rose_store_batch_status(rose_batch_store *s, store_batch *b, const char *st
 
 /* ---- on the disk ---- */
 
-rose_status rose_store_batch_save(rose_batch_store *s, store_batch *b, rose_err *err)
+static rose_status save(rose_batch_store *s, store_batch *b, rose_err *err)
 {
-    char name[STORE_ID + 8];
-    rose_buf text = {0};
     const rose_batch_counts *c = &b->counts;
     rose_json *v =
-        rose_json_pack("{s s s s s s s s s s? s b s I s I s I s [I I I] s O}", "owner", b->owner,
+        rose_json_pack("{s s s s s s s s s s? s b s I s I s I s [I I I] s O}", "owner", b->r.owner,
                        "input", b->input, "out_id", b->out_id, "err_id", b->err_id, "end", b->end,
                        "ended", (int)b->ended, "ended_at", b->ended_at, "output_expire_s",
-                       (int64_t)b->output_expire_s, "seq", (int64_t)b->seq, "counts",
+                       (int64_t)b->output_expire_s, "seq", (int64_t)b->r.seq, "counts",
                        (int64_t)c->total, (int64_t)c->done, (int64_t)c->failed, "shown", b->shown);
-    rose_status st = v == NULL ? ROSE_E_NOMEM : rose_json_dump(&text, v, ROSE_JSON_COMPACT);
-    rose_json_decref(v);
-    snprintf(name, sizeof name, "%s.json", b->id);
-    if (st != ROSE_OK)
-        st = rose_fail(err, st, "out of memory");
-    else
-        st = rose_store_write(s->batches_fd, name, text.data, text.len, err);
-    rose_buf_free(&text);
-    return st;
+    return rose_store_save(&s->batches, b->r.id, v, err);
 }
 
 void rose_store_batch_forget(rose_batch_store *s, store_batch *b)
@@ -87,23 +63,11 @@ void rose_store_batch_forget(rose_batch_store *s, store_batch *b)
     static const char *const parts[] = {".json", ".out", ".err"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char name[STORE_ID + 8];
-        snprintf(name, sizeof name, "%s%s", b->id, parts[i]);
-        unlinkat(s->batches_fd, name, 0);
+        snprintf(name, sizeof name, "%s%s", b->r.id, parts[i]);
+        unlinkat(s->batches.fd, name, 0);
     }
-    TAILQ_REMOVE(&s->batches, b, link);
+    TAILQ_REMOVE(&s->batches.records, &b->r, link);
     rose_store_batch_free(b);
-}
-
-static void insert(rose_batch_store *s, store_batch *b)
-{
-    store_batch *after = TAILQ_LAST(&s->batches, store_batches);
-    while (after != NULL && after->seq > b->seq)
-        after = TAILQ_PREV(after, store_batches, link);
-    if (after == NULL)
-        TAILQ_INSERT_HEAD(&s->batches, b, link);
-    else
-        TAILQ_INSERT_AFTER(&s->batches, after, b, link);
-    if (b->seq >= s->next_seq) s->next_seq = b->seq + 1;
 }
 
 static const char *constant_end(const rose_json *v)
@@ -119,8 +83,8 @@ static uint64_t size_of(const rose_batch_store *s, const store_batch *b, const c
 {
     char name[STORE_ID + 8];
     struct stat info;
-    snprintf(name, sizeof name, "%s%s", b->id, part);
-    return fstatat(s->batches_fd, name, &info, 0) == 0 ? (uint64_t)info.st_size : 0;
+    snprintf(name, sizeof name, "%s%s", b->r.id, part);
+    return fstatat(s->batches.fd, name, &info, 0) == 0 ? (uint64_t)info.st_size : 0;
 }
 
 /* Fills b from a record; false: it is not ours. */
@@ -130,13 +94,11 @@ static bool read_record(rose_batch_store *s, store_batch *b, const rose_json *v,
     const rose_json *endpoint = rose_json_get(shown, "endpoint");
     const rose_json *status = rose_json_get(shown, "status");
     if (!rose_json_is_object(shown) ||
-        !rose_store_take_text(b->id, sizeof b->id, rose_json_get(shown, "id")) ||
-        !rose_store_take_text(b->owner, sizeof b->owner, rose_json_get(v, "owner")) ||
+        !rose_store_read_head(&b->r, v, rose_json_get(shown, "id"), name) ||
         !rose_store_take_text(b->input, sizeof b->input, rose_json_get(v, "input")) ||
         !rose_store_take_text(b->out_id, sizeof b->out_id, rose_json_get(v, "out_id")) ||
         !rose_store_take_text(b->err_id, sizeof b->err_id, rose_json_get(v, "err_id")))
         return false;
-    if (strlen(name) != strlen(b->id) + 5 || strncmp(name, b->id, strlen(b->id)) != 0) return false;
     if (!rose_json_is_string(endpoint) || !rose_json_is_string(status)) return false;
     b->endpoint = rose_batch_endpoint(rose_json_text(endpoint), rose_json_text_len(endpoint));
     b->shown = rose_json_incref(shown);
@@ -146,7 +108,6 @@ static bool read_record(rose_batch_store *s, store_batch *b, const rose_json *v,
     b->ended_at = rose_json_int(rose_json_get(v, "ended_at"));
     b->expires = rose_json_int(rose_json_get(shown, "expires_at"));
     b->output_expire_s = (uint32_t)rose_json_int(rose_json_get(v, "output_expire_s"));
-    b->seq = (uint64_t)rose_json_int(rose_json_get(v, "seq"));
     b->counts = (rose_batch_counts){.total = (uint32_t)rose_json_int(rose_json_at(counts, 0)),
                                     .done = (uint32_t)rose_json_int(rose_json_at(counts, 1)),
                                     .failed = (uint32_t)rose_json_int(rose_json_at(counts, 2))};
@@ -154,39 +115,23 @@ static bool read_record(rose_batch_store *s, store_batch *b, const rose_json *v,
     return b->endpoint != NULL;
 }
 
-rose_status rose_store_batches_load(rose_batch_store *s, rose_err *err)
+store_record *rose_store_batch_read(rose_batch_store *s, const rose_json *v, const char *name)
 {
-    const struct dirent *e;
-    DIR *dir = rose_store_walk(s, s->batches_fd, err);
-    if (dir == NULL) return ROSE_E_IO;
-    while ((e = readdir(dir)) != NULL) {
-        const size_t n = strlen(e->d_name);
-        rose_json *v = NULL;
-        if (strncmp(e->d_name, ".tmp-batch_", 11) == 0) unlinkat(s->batches_fd, e->d_name, 0);
-        if (e->d_name[0] == '.' || n < 6 || strcmp(e->d_name + n - 5, ".json") != 0) continue;
-        store_batch *b = calloc(1, sizeof *b);
-        const bool ok = b != NULL &&
-                        rose_store_read_json(s->batches_fd, e->d_name, &v, NULL) == ROSE_OK &&
-                        read_record(s, b, v, e->d_name);
-        rose_json_decref(v);
-        if (ok) {
-            s->bytes += b->live;
-            insert(s, b);
-        } else {
-            rose_log(ROSE_LOG_WARN, "batch", "%s/batches/%s is no record of a batch; passed over",
-                     s->dir, e->d_name);
-            rose_store_batch_free(b);
-        }
+    store_batch *b = calloc(1, sizeof *b);
+    if (b != NULL && read_record(s, b, v, name)) {
+        s->bytes += b->live;
+        return &b->r;
     }
-    closedir(dir);
-    return ROSE_OK;
+    rose_store_batch_free(b);
+    return NULL;
 }
 
 /* ---- what clients ask ---- */
 
-/* The batch with its counts, a new reference. */
-static rose_json *show(const store_batch *b)
+/* The batch with its counts. */
+rose_json *rose_store_batch_show(const store_record *r)
 {
+    const store_batch *b = (const store_batch *)r;
     const rose_batch_counts *c = &b->counts;
     rose_json *v = rose_json_copy(b->shown);
     rose_json *counts =
@@ -198,22 +143,16 @@ static rose_json *show(const store_batch *b)
     return NULL;
 }
 
-static rose_status put(rose_buf *out, const store_batch *b, rose_err *err)
-{
-    rose_json *v = show(b);
-    const rose_status st = v == NULL ? ROSE_E_NOMEM : rose_json_dump(out, v, ROSE_JSON_COMPACT);
-    rose_json_decref(v);
-    return st == ROSE_OK ? st : rose_fail(err, st, "out of memory");
-}
-
 /* At the limit the oldest batch of the key that has ended makes room. Its result files stay. */
 static rose_status may_create(rose_batch_store *s, const char *owner, rose_err *err)
 {
     uint32_t n = 0;
-    store_batch *b, *oldest = NULL;
-    TAILQ_FOREACH(b, &s->batches, link)
+    store_batch *oldest = NULL;
+    store_record *r;
+    TAILQ_FOREACH(r, &s->batches.records, link)
     {
-        if (strcmp(b->owner, owner) != 0) continue;
+        store_batch *b = (store_batch *)r;
+        if (strcmp(r->owner, owner) != 0) continue;
         n++;
         if (oldest == NULL && b->ended && !b->running) oldest = b;
     }
@@ -233,15 +172,15 @@ static store_batch *new_batch(rose_batch_store *s, const char *owner,
     store_batch *b = calloc(1, sizeof *b);
     if (b == NULL) return NULL;
     const int64_t now = rose_store_now(s);
-    rose_store_new_id(b->id, "batch_");
-    rose_store_new_id(b->out_id, "file-");
-    rose_store_new_id(b->err_id, "file-");
-    snprintf(b->owner, sizeof b->owner, "%s", owner);
+    rose_store_new_id(b->r.id, s->batches.prefix);
+    rose_store_new_id(b->out_id, s->files.prefix);
+    rose_store_new_id(b->err_id, s->files.prefix);
+    snprintf(b->r.owner, sizeof b->r.owner, "%s", owner);
     snprintf(b->input, sizeof b->input, "%s", f->input_file_id);
     b->endpoint = f->endpoint;
     b->expires = now + f->window_s;
     b->output_expire_s = f->output_expire_s;
-    b->shown = rose_json_pack("{s s s s s s s n s s s s s s s n s n s I s I s O}", "id", b->id,
+    b->shown = rose_json_pack("{s s s s s s s n s s s s s s s n s n s I s I s O}", "id", b->r.id,
                               "object", "batch", "endpoint", f->endpoint, "errors", "input_file_id",
                               b->input, "completion_window", f->window_text, "status", "validating",
                               "output_file_id", "error_file_id", "created_at", now, "expires_at",
@@ -256,7 +195,7 @@ rose_status rose_batch_submit(rose_batch_store *s, const char *owner,
     rose_batch_order_form form = *f;
     if (f->metadata == NULL) form.metadata = none;
     pthread_mutex_lock(&s->lock);
-    const store_file *input = rose_store_file(s, owner, f->input_file_id);
+    const store_file *input = rose_store_find(&s->files, owner, f->input_file_id, NULL);
     rose_status st = ROSE_OK;
     store_batch *b = NULL;
     if (input == NULL || input->output)
@@ -270,12 +209,12 @@ rose_status rose_batch_submit(rose_batch_store *s, const char *owner,
         if (b == NULL || b->shown == NULL) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     }
     if (st == ROSE_OK) {
-        b->seq = s->next_seq++;
-        st = rose_store_batch_save(s, b, err);
+        b->r.seq = s->next_seq++;
+        st = save(s, b, err);
     }
     if (st == ROSE_OK) {
-        insert(s, b);
-        st = put(out, b, err);
+        rose_store_insert(s, &s->batches, &b->r);
+        st = rose_store_put(out, rose_store_batch_show(&b->r), err);
         pthread_cond_broadcast(&s->changed);
     } else {
         rose_store_batch_free(b);
@@ -288,35 +227,15 @@ rose_status rose_batch_submit(rose_batch_store *s, const char *owner,
 rose_status rose_batch_get(rose_batch_store *s, const char *owner, const char *id, rose_buf *out,
                            rose_err *err)
 {
-    pthread_mutex_lock(&s->lock);
-    const store_batch *b = find(s, owner, id);
-    const rose_status st = b == NULL ? no_such_batch(id, err) : put(out, b, err);
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return rose_store_get(s, &s->batches, owner, id, out, err);
 }
 
 rose_status rose_batch_list(rose_batch_store *s, const char *owner, const rose_batch_page *p,
                             rose_buf *out, rose_err *err)
 {
-    store_list l = {.data = rose_json_array()};
-    rose_status st = l.data == NULL ? rose_fail(err, ROSE_E_NOMEM, "out of memory") : ROSE_OK;
-    pthread_mutex_lock(&s->lock);
-    const store_batch *b = TAILQ_LAST(&s->batches, store_batches);
-    if (st == ROSE_OK && p->after != NULL) {
-        b = find(s, owner, p->after);
-        if (b == NULL) st = no_such_batch(p->after, err);
-        if (b != NULL) b = TAILQ_PREV(b, store_batches, link);
-    }
-    for (; b != NULL && st == ROSE_OK && !l.more; b = TAILQ_PREV(b, store_batches, link)) {
-        if (strcmp(b->owner, owner) != 0) continue;
-        l.more = rose_json_count(l.data) == p->limit;
-        if (!l.more && rose_json_append_new(l.data, show(b)) != 0)
-            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (st == ROSE_OK) return rose_store_list_end(&l, out, err);
-    rose_json_decref(l.data);
-    return st;
+    rose_batch_page page = *p;
+    page.oldest_first = false; /* OpenAI's list of batches has no order */
+    return rose_store_list(s, &s->batches, owner, &page, NULL, out, err);
 }
 
 rose_status rose_batch_cancel(rose_batch_store *s, const char *owner, const char *id, rose_buf *out,
@@ -324,9 +243,9 @@ rose_status rose_batch_cancel(rose_batch_store *s, const char *owner, const char
 {
     rose_status st = ROSE_OK;
     pthread_mutex_lock(&s->lock);
-    store_batch *b = find(s, owner, id);
+    store_batch *b = rose_store_find(&s->batches, owner, id, err);
     if (b == NULL) {
-        st = no_such_batch(id, err);
+        st = ROSE_E_NOTFOUND;
     } else if (b->ended || (b->end != NULL && !b->cancel)) {
         st = rose_fail(err, ROSE_E_INVAL, "Cannot cancel a batch with status '%s'.",
                        rose_json_text(rose_json_get(b->shown, "status")));
@@ -334,16 +253,15 @@ rose_status rose_batch_cancel(rose_batch_store *s, const char *owner, const char
         char was[32];
         snprintf(was, sizeof was, "%s", rose_json_text(rose_json_get(b->shown, "status")));
         b->cancel = true;
-        if (!rose_store_batch_status(s, b, "cancelling"))
-            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        if (st == ROSE_OK) st = rose_store_batch_save(s, b, err);
+        if (!set_status(s, b, "cancelling")) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        if (st == ROSE_OK) st = save(s, b, err);
         if (st != ROSE_OK) { /* nothing was cancelled */
             b->cancel = false;
-            rose_store_batch_status(s, b, was);
+            set_status(s, b, was);
         }
         pthread_cond_broadcast(&s->changed);
     }
-    if (st == ROSE_OK) st = put(out, b, err);
+    if (st == ROSE_OK) st = rose_store_put(out, rose_store_batch_show(&b->r), err);
     pthread_mutex_unlock(&s->lock);
     return st;
 }
@@ -447,7 +365,7 @@ static rose_status open_input(job *j, rose_err *err)
                                       .endpoint = j->b->endpoint};
     rose_batch_problems *p = calloc(1, sizeof *p);
     rose_status st = ROSE_OK;
-    const int fd = openat(s->files_fd, j->b->input, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = openat(s->files.fd, j->b->input, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (p == NULL)
         st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
     else if (fd < 0)
@@ -464,7 +382,7 @@ static rose_status open_input(job *j, rose_err *err)
 static rose_status open_output(job *j, rose_batch_output **out, const char *part, rose_err *err)
 {
     rose_buf path = {0};
-    if (rose_buf_addf(&path, "%s/batches/%s%s", j->s->dir, j->b->id, part) != ROSE_OK)
+    if (rose_buf_addf(&path, "%s/batches/%s%s", j->s->dir, j->b->r.id, part) != ROSE_OK)
         return rose_fail(err, ROSE_E_NOMEM, "out of memory");
     const rose_status st =
         rose_batch_output_open(out, path.data, ROSE_BATCH_RESUME, 0600, j->in, err);
@@ -483,9 +401,8 @@ static rose_status begin(job *j, rose_err *err)
         (rose_batch_counts){.total = j->in->n, .done = j->in->n_done, .failed = j->in->n_failed};
     const rose_json *at = rose_json_get(b->shown, "in_progress_at");
     if (!b->cancel && at == NULL) {
-        if (!rose_store_batch_status(j->s, b, "in_progress"))
-            st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        if (st == ROSE_OK) st = rose_store_batch_save(j->s, b, err);
+        if (!set_status(j->s, b, "in_progress")) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+        if (st == ROSE_OK) st = save(j->s, b, err);
     }
     pthread_mutex_unlock(&j->s->lock);
     return st;
@@ -539,19 +456,19 @@ static rose_status place(job *j, const char *part, const char *id, const char *k
     char name[STORE_ID + 8];
     struct stat info;
     rose_status st = ROSE_OK;
-    snprintf(name, sizeof name, "%s%s", b->id, part);
-    const bool here = fstatat(s->batches_fd, name, &info, 0) == 0;
-    const bool there = rose_store_file(s, b->owner, id) != NULL;
+    snprintf(name, sizeof name, "%s%s", b->r.id, part);
+    const bool here = fstatat(s->batches.fd, name, &info, 0) == 0;
+    const bool there = rose_store_find(&s->files, b->r.owner, id, NULL) != NULL;
     if (here && info.st_size > 0 && !there) {
         store_file *f = calloc(1, sizeof *f);
         if (f == NULL || (f->name = malloc(sizeof name + 16)) == NULL) {
             rose_store_file_free(f);
             return rose_fail(err, ROSE_E_NOMEM, "out of memory");
         }
-        snprintf(f->name, sizeof name + 16, "%s_%s.jsonl", b->id,
+        snprintf(f->name, sizeof name + 16, "%s_%s.jsonl", b->r.id,
                  strcmp(part, ".out") == 0 ? "output" : "error");
-        memcpy(f->id, id, sizeof f->id);
-        memcpy(f->owner, b->owner, sizeof f->owner);
+        memcpy(f->r.id, id, sizeof f->r.id);
+        memcpy(f->r.owner, b->r.owner, sizeof f->r.owner);
         f->output = true;
         f->bytes = (uint64_t)info.st_size;
         f->created = rose_store_now(s);
@@ -559,11 +476,11 @@ static rose_status place(job *j, const char *part, const char *id, const char *k
         st = rose_store_file_add(s, f, err);
     }
     if (st == ROSE_OK && here && info.st_size > 0) {
-        if (renameat(s->batches_fd, name, s->files_fd, id) < 0 || fsync(s->files_fd) < 0)
+        if (renameat(s->batches.fd, name, s->files.fd, id) < 0 || fsync(s->files.fd) < 0)
             st = rose_fail(err, ROSE_E_IO, "the batch directory: rename %s: %s", name,
                            strerror(errno));
     } else if (here) {
-        unlinkat(s->batches_fd, name, 0);
+        unlinkat(s->batches.fd, name, 0);
     }
     if (st == ROSE_OK && (there || (here && info.st_size > 0)) &&
         rose_json_set_new(b->shown, key, rose_json_string(id)) != 0)
@@ -582,8 +499,8 @@ static rose_status finish(job *j, rose_err *err)
     b->ended_at = rose_store_now(s);
     b->ended = true;
     b->live = 0;
-    if (!rose_store_batch_status(s, b, b->end)) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-    if (st == ROSE_OK) st = rose_store_batch_save(s, b, err);
+    if (!set_status(s, b, b->end)) st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
+    if (st == ROSE_OK) st = save(s, b, err);
     if (st != ROSE_OK) b->ended = false;
     return st;
 }
@@ -599,18 +516,18 @@ static void end(job *j, const char *how, rose_err *err)
         if (b->cancel && strcmp(how, "failed") != 0) how = "cancelled";
         b->end = how;
         if (strcmp(how, "cancelled") != 0 && strcmp(how, "failed") != 0 &&
-            !rose_store_batch_status(s, b, "finalizing"))
+            !set_status(s, b, "finalizing"))
             st = rose_fail(err, ROSE_E_NOMEM, "out of memory");
-        if (st == ROSE_OK) st = rose_store_batch_save(s, b, err);
+        if (st == ROSE_OK) st = save(s, b, err);
     }
     if (st == ROSE_OK) st = finish(j, err);
     if (st != ROSE_OK) {
-        rose_log(ROSE_LOG_ERROR, "batch", "%s cannot end, and tries again in %d s: %s", b->id,
+        rose_log(ROSE_LOG_ERROR, "batch", "%s cannot end, and tries again in %d s: %s", b->r.id,
                  AGAIN_S, err->msg);
         b->again_at = rose_store_now(s) + AGAIN_S;
     } else {
-        rose_log(ROSE_LOG_INFO, "batch", "%s: %s, %u of %u requests done, %u of them failed", b->id,
-                 b->end, b->counts.done, b->counts.total, b->counts.failed);
+        rose_log(ROSE_LOG_INFO, "batch", "%s: %s, %u of %u requests done, %u of them failed",
+                 b->r.id, b->end, b->counts.done, b->counts.total, b->counts.failed);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -12,20 +12,34 @@
 
 /* ---- formats ---- */
 
-static const char *const format_names[] = {
-    [ROSE_CALLS_NONE] = "none",          [ROSE_CALLS_HERMES] = "hermes",
-    [ROSE_CALLS_LLAMA3] = "llama3_json", [ROSE_CALLS_QWEN3_XML] = "qwen3_xml",
-    [ROSE_CALLS_PYTHONIC] = "pythonic",  [ROSE_CALLS_MISTRAL] = "mistral"};
+enum { MOST_MARKS = 4 }; /* with the NULL at the end */
 
-static const char *const reasoning_names[] = {[ROSE_REASONING_NONE] = "none",
-                                              [ROSE_REASONING_QWEN3] = "qwen3",
-                                              [ROSE_REASONING_DEEPSEEK] = "deepseek_r1",
-                                              [ROSE_REASONING_MISTRAL] = "mistral"};
+static const struct {
+    const char *name;                /* for options; NULL: no option names it */
+    const char *begins[MOST_MARKS];  /* the marks that begin a call */
+    const char *special[MOST_MARKS]; /* the marks that may be special tokens */
+} formats[] = {
+    [ROSE_CALLS_NONE] = {"none", {NULL}, {NULL}},
+    [ROSE_CALLS_HERMES] = {"hermes", {"<tool_call>"}, {"<tool_call>", "</tool_call>"}},
+    [ROSE_CALLS_LLAMA3] = {"llama3_json", {"{", "[", "<|python_tag|>"}, {"<|python_tag|>"}},
+    [ROSE_CALLS_QWEN3_XML] = {"qwen3_xml",
+                              {"<tool_call>", "<function="},
+                              {"<tool_call>", "</tool_call>"}},
+    [ROSE_CALLS_PYTHONIC] = {"pythonic", {"["}, {NULL}},
+    [ROSE_CALLS_MISTRAL] = {"mistral", {"[TOOL_CALLS]"}, {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}},
+    [ROSE_CALLS_LIST] = {NULL, {"["}, {NULL}}};
+
+static const struct {
+    const char *name, *open, *close;
+} reasonings[] = {[ROSE_REASONING_NONE] = {"none", "", ""},
+                  [ROSE_REASONING_QWEN3] = {"qwen3", "<think>", "</think>"},
+                  [ROSE_REASONING_DEEPSEEK] = {"deepseek_r1", "<think>", "</think>"},
+                  [ROSE_REASONING_MISTRAL] = {"mistral", "[THINK]", "[/THINK]"}};
 
 bool rose_calls_format_find(const char *name, rose_calls_format *out)
 {
-    for (size_t i = 0; i < sizeof format_names / sizeof *format_names; i++) {
-        if (strcmp(format_names[i], name) != 0) continue;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        if (formats[i].name == NULL || strcmp(formats[i].name, name) != 0) continue;
         *out = (rose_calls_format)i;
         return true;
     }
@@ -34,8 +48,8 @@ bool rose_calls_format_find(const char *name, rose_calls_format *out)
 
 bool rose_reasoning_format_find(const char *name, rose_reasoning_format *out)
 {
-    for (size_t i = 0; i < sizeof reasoning_names / sizeof *reasoning_names; i++) {
-        if (strcmp(reasoning_names[i], name) != 0) continue;
+    for (size_t i = 0; i < sizeof reasonings / sizeof *reasonings; i++) {
+        if (strcmp(reasonings[i].name, name) != 0) continue;
         *out = (rose_reasoning_format)i;
         return true;
     }
@@ -72,14 +86,12 @@ rose_reasoning_format rose_reasoning_detect(const char *template, size_t len)
 
 const char *rose_reasoning_open(rose_reasoning_format f)
 {
-    static const char *const marks[] = {"", "<think>", "<think>", "[THINK]"};
-    return marks[f];
+    return reasonings[f].open;
 }
 
 const char *rose_reasoning_close(rose_reasoning_format f)
 {
-    static const char *const marks[] = {"", "</think>", "</think>", "[/THINK]"};
-    return marks[f];
+    return reasonings[f].close;
 }
 
 static bool ends_with(const char *text, size_t len, const char *what)
@@ -104,16 +116,8 @@ void rose_calls_marks(rose_calls_format calls, rose_reasoning_format reasoning,
                       const char *marks[ROSE_CALLS_MARKS])
 {
     size_t n = 0;
-    if (calls == ROSE_CALLS_HERMES || calls == ROSE_CALLS_QWEN3_XML) {
-        marks[n++] = "<tool_call>";
-        marks[n++] = "</tool_call>";
-    } else if (calls == ROSE_CALLS_LLAMA3) {
-        marks[n++] = "<|python_tag|>";
-    } else if (calls == ROSE_CALLS_MISTRAL) {
-        marks[n++] = "[TOOL_CALLS]";
-        marks[n++] = "[ARGS]";
-        marks[n++] = "[CALL_ID]";
-    }
+    for (; formats[calls].special[n] != NULL; n++)
+        marks[n] = formats[calls].special[n];
     if (reasoning != ROSE_REASONING_NONE) {
         marks[n++] = rose_reasoning_open(reasoning);
         marks[n++] = rose_reasoning_close(reasoning);
@@ -151,14 +155,14 @@ uint32_t rose_calls_count(const rose_calls *p)
 
 /* ---- what is held back ---- */
 
-static void add(rose_calls *p, rose_buf *b, char c)
+void rose_calls_add(rose_calls *p, rose_buf *b, char c)
 {
     if (rose_buf_add(b, &c, 1) != ROSE_OK) p->oom = true;
 }
 
 void rose_calls_hold(rose_calls *p, char c)
 {
-    add(p, &p->held, c);
+    rose_calls_add(p, &p->held, c);
 }
 
 static void drop_held(rose_calls *p)
@@ -194,16 +198,15 @@ void rose_calls_say(rose_calls *p)
     drop_held(p);
 }
 
-/* Takes the bytes that are held again, as text that may begin a call. */
-static void again(rose_calls *p)
+void rose_calls_take_again(rose_calls *p, size_t from, void (*before)(rose_calls *p))
 {
-    rose_buf held = p->held;
-    p->held = (rose_buf){0};
-    drop_held(p);
-    p->state = CALLS_TEXT;
-    for (size_t i = 0; i < held.len; i++)
-        rose_calls_step(p, held.data[i]);
-    rose_buf_free(&held);
+    rose_buf rest = {0};
+    if (rose_buf_add(&rest, p->held.data + from, p->held.len - from) != ROSE_OK) p->oom = true;
+    p->held.len = from;
+    before(p);
+    for (size_t i = 0; i < rest.len; i++)
+        rose_calls_step(p, rest.data[i]);
+    rose_buf_free(&rest);
 }
 
 void rose_calls_done(rose_calls *p)
@@ -238,18 +241,16 @@ int rose_calls_match(const char *mark, const char *text, size_t n)
     return n == len;
 }
 
-/* The marks that begin a call; NULL: there are no more. */
-static const char *begin_mark(rose_calls_format f, int i)
+int rose_calls_best(const char *const *marks, const char *text, size_t n, int *which)
 {
-    enum { MOST = 3 };
-    static const char *const marks[][MOST] = {
-        [ROSE_CALLS_HERMES] = {"<tool_call>"},
-        [ROSE_CALLS_LLAMA3] = {"{", "[", "<|python_tag|>"},
-        [ROSE_CALLS_QWEN3_XML] = {"<tool_call>", "<function="},
-        [ROSE_CALLS_PYTHONIC] = {"["},
-        [ROSE_CALLS_MISTRAL] = {"[TOOL_CALLS]"},
-        [ROSE_CALLS_LIST] = {"["}};
-    return f == ROSE_CALLS_NONE || i == MOST ? NULL : marks[f][i];
+    int best = -1;
+    for (int i = 0; marks[i] != NULL; i++) {
+        const int m = rose_calls_match(marks[i], text, n);
+        if (m <= best) continue;
+        best = m;
+        *which = i;
+    }
+    return best;
 }
 
 static void begin_call(rose_calls *p, int which)
@@ -290,7 +291,7 @@ static bool is_gap(const rose_calls *p, char c)
 
 static void text_step(rose_calls *p, char c)
 {
-    int best = -1, which = 0;
+    int which = 0;
     rose_calls_hold(p, c);
     if (p->oom) return;
     const size_t n = p->held.len - p->mark;
@@ -298,23 +299,18 @@ static void text_step(rose_calls *p, char c)
         p->mark++;
         return;
     }
-    for (int i = 0; begin_mark(p->o.format, i) != NULL; i++) {
-        const int m = rose_calls_match(begin_mark(p->o.format, i), p->held.data + p->mark, n);
-        if (m > best) {
-            best = m;
-            which = i;
-        }
-    }
-    if (best == 1) {
+    const int best =
+        rose_calls_best(formats[p->o.format].begins, p->held.data + p->mark, n, &which);
+    if (best == 1)
         begin_call(p, which);
-    } else if (best < 0) { /* the first byte is text; the others may begin another mark */
-        char rest[32];
-        memcpy(rest, p->held.data + p->mark + 1, n - 1);
-        put_text(p, p->held.data, p->mark + 1);
-        drop_held(p);
-        for (size_t i = 0; i + 1 < n; i++)
-            rose_calls_step(p, rest[i]);
-    }
+    else if (best < 0) /* the first byte is text; the others may begin another mark */
+        rose_calls_take_again(p, p->mark + 1, rose_calls_give_up);
+}
+
+static void to_text(rose_calls *p)
+{
+    drop_held(p);
+    p->state = CALLS_TEXT;
 }
 
 static void end_step(rose_calls *p, char c)
@@ -331,10 +327,9 @@ static void end_step(rose_calls *p, char c)
         begin_call(p, 0);
         rose_calls_json_step(p, c);
     } else if (m < 0) {
-        again(p);
+        rose_calls_take_again(p, 0, to_text);
     } else if (m == 1) {
-        drop_held(p);
-        p->state = CALLS_TEXT;
+        to_text(p);
     }
 }
 
@@ -383,10 +378,11 @@ static void no_thought(rose_calls *p)
 
 /* The marks of calls that count within reasoning: those that are no single bracket, if the request
  * has tools. */
-static const char *thought_mark(const rose_calls *p, int i)
+static const char *const *thought_marks(const rose_calls *p)
 {
-    const char *mark = p->o.tools != NULL ? begin_mark(p->o.format, i) : NULL;
-    return mark != NULL && mark[1] != '\0' ? mark : NULL;
+    const char *const *marks = formats[p->o.format].begins;
+    const bool some = p->o.tools != NULL && marks[0] != NULL && marks[0][1] != '\0';
+    return some ? marks : formats[ROSE_CALLS_NONE].begins;
 }
 
 /* Takes the last byte of the thought back, gives the rest, and takes the byte again. */
@@ -401,7 +397,7 @@ static void again_in_thought(rose_calls *p, char c)
 static void in_step(rose_calls *p, char c)
 {
     const bool space = rose_calls_space(c), fresh = p->thought.len == p->think_mark;
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (fresh && space) {
         p->think_mark++;
@@ -409,16 +405,14 @@ static void in_step(rose_calls *p, char c)
     }
     const char *text = p->thought.data + p->think_mark;
     const size_t n = p->thought.len - p->think_mark;
-    int best = rose_calls_match(rose_reasoning_close(p->o.reasoning), text, n);
+    int which, best = rose_calls_match(rose_reasoning_close(p->o.reasoning), text, n);
     if (best == 1) {
         p->thought.len = p->think_mark = 0;
         p->think = THINK_AFTER;
         return;
     }
-    for (int i = 0; thought_mark(p, i) != NULL; i++) {
-        const int m = rose_calls_match(thought_mark(p, i), text, n);
-        if (m > best) best = m;
-    }
+    const int call = rose_calls_best(thought_marks(p), text, n, &which);
+    if (call > best) best = call;
     if (best == 1) {
         p->call_at = p->thought.len;
         p->think = THINK_CALL;
@@ -451,7 +445,7 @@ static void call_step(rose_calls *p, char c)
 {
     const char *end = rose_reasoning_close(p->o.reasoning);
     const size_t n = strlen(end);
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (p->thought.len == p->call_at + 1 && rose_calls_space(c)) {
         p->call_at++;
@@ -495,9 +489,9 @@ static bool is_calls(rose_calls *p, const char *text, size_t n)
 static size_t next_mark(const rose_calls *p, size_t from)
 {
     size_t best = p->thought.len;
-    for (int i = 0; thought_mark(p, i) != NULL; i++) {
-        const char *mark = thought_mark(p, i);
-        const char *at = memmem(p->thought.data + from, p->thought.len - from, mark, strlen(mark));
+    for (const char *const *mark = thought_marks(p); *mark != NULL; mark++) {
+        const char *at =
+            memmem(p->thought.data + from, p->thought.len - from, *mark, strlen(*mark));
         if (at != NULL && (size_t)(at - p->thought.data) < best)
             best = (size_t)(at - p->thought.data);
     }
@@ -531,7 +525,7 @@ static void call_finish(rose_calls *p)
 
 static void start_step(rose_calls *p, char c)
 {
-    add(p, &p->thought, c);
+    rose_calls_add(p, &p->thought, c);
     if (p->oom) return;
     if (p->thought.len - p->think_mark == 1 && rose_calls_space(c)) {
         p->think_mark++;

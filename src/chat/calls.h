@@ -16,7 +16,7 @@
  * The parser drops white space around reasoning, before a call that begins the reply, and after
  * calls.
  *
- * To add a format: add a value here and its name in calls.c, its states in calls_json.c or
+ * To add a format: add a value here and its row in calls.c, its states in calls_json.c or
  * calls_convert.c or calls_python.c, its grammar tag in api/tools.c, and samples in
  * tests/chat/test_calls.c.
  *

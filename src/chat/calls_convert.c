@@ -156,8 +156,9 @@ static const rose_json *param_schema(rose_calls *p, type_walk *w)
     return rose_json_get(rose_json_get(root, "properties"), key);
 }
 
-/* A parameter that the request does not describe is a string. */
-void rose_calls_find_types(rose_calls *p)
+/* Finds the types of the parameter `param` of the function `name`. A parameter that the request
+ * does not describe is a string. */
+static void find_types(rose_calls *p)
 {
     type_walk w = {0};
     const rose_json *schema = param_schema(p, &w);
@@ -190,7 +191,7 @@ void rose_calls_say_call(rose_calls *p)
 
 void rose_calls_say_param(rose_calls *p)
 {
-    rose_calls_find_types(p);
+    find_types(p);
     rose_calls_say_call(p);
     if (p->n_params++ > 0) rose_calls_put(p, ", ");
     rose_calls_put_string(p, p->param.data, p->param.len);
@@ -248,7 +249,7 @@ static bool xml_word(rose_calls *p, rose_buf *name, char c)
         return false;
     }
     rose_calls_hold(p, c);
-    if (rose_buf_add(name, &c, 1) != ROSE_OK) p->oom = true;
+    rose_calls_add(p, name, c);
     return false;
 }
 
@@ -354,14 +355,8 @@ static bool put_value(rose_calls *p, const char *text, size_t len)
  * values are listed, white space around the text is no part of it. */
 static void put_typed(rose_calls *p, const char *text, size_t n)
 {
-    const char *s = text;
     size_t len = n;
-    while (len > 0 && rose_calls_space(s[len - 1]))
-        len--;
-    while (len > 0 && rose_calls_space(*s)) {
-        s++;
-        len--;
-    }
+    const char *s = rose_calls_trimmed(text, &len);
     if (len > 0 && put_value(p, s, len)) return;
     if (p->listed)
         rose_calls_put_string(p, s, len);
@@ -396,38 +391,18 @@ static void end_value(rose_calls *p)
     p->state = CALLS_XML_BODY;
 }
 
-/* The bytes that are held from `from` on are taken again, after `before` has run. */
-static void take_again(rose_calls *p, size_t from, void (*before)(rose_calls *p))
-{
-    rose_buf rest = {0};
-    if (rose_buf_add(&rest, p->held.data + from, p->held.len - from) != ROSE_OK) p->oom = true;
-    p->held.len = from;
-    before(p);
-    for (size_t i = 0; i < rest.len; i++)
-        rose_calls_step(p, rest.data[i]);
-    rose_buf_free(&rest);
-}
-
-static const char *const value_ends[] = {"</parameter>", "<parameter=", "</function>"};
-
 /* The value's text stands between newlines, which are not part of it. Models forget the closing
  * tag. Then the tag of the next parameter ends the value, or the end of the call. */
 static void xml_value(rose_calls *p, char c)
 {
+    static const char *const ends[] = {"</parameter>", "<parameter=", "</function>", NULL};
     const bool first = !p->begun;
-    int best = -1, which = 0;
+    int which = 0;
     p->begun = true;
     if (first && c == '\n') return;
     rose_calls_hold(p, c);
     if (p->oom) return;
-    for (int i = 0; i < 3; i++) {
-        const int m =
-            rose_calls_match(value_ends[i], p->held.data + p->mark, p->held.len - p->mark);
-        if (m > best) {
-            best = m;
-            which = i;
-        }
-    }
+    const int best = rose_calls_best(ends, p->held.data + p->mark, p->held.len - p->mark, &which);
     if (best == 0) return;
     if (best == 1 && which == 0) {
         end_value(p);
@@ -439,7 +414,7 @@ static void xml_value(rose_calls *p, char c)
     } else if (p->held.len == 1) {
         value_held(p);
     } else { /* c is no part of what was held */
-        take_again(p, p->held.len - 1, value_held);
+        rose_calls_take_again(p, p->held.len - 1, value_held);
     }
 }
 
@@ -480,31 +455,27 @@ static void xml_value_key(rose_calls *p, char c)
     begin_value(p);
 }
 
+static void end_call(rose_calls *p)
+{
+    end_value(p);
+    xml_end(p);
+}
+
 /* </function> ends the call if nothing but the end of the tag, or the next call, follows. */
 static void xml_value_end(rose_calls *p, char c)
 {
-    static const char *const next[] = {"</tool_call>", "<tool_call>", "<function="};
+    static const char *const next[] = {"</tool_call>", "<tool_call>", "<function=", NULL};
     rose_calls_hold(p, c);
     if (p->oom) return;
     size_t at = p->args_at;
     while (at < p->held.len && rose_calls_space(p->held.data[at]))
         at++;
-    int best = -1;
-    for (int i = 0; i < 3; i++) {
-        const int m = rose_calls_match(next[i], p->held.data + at, p->held.len - at);
-        if (m > best) best = m;
-    }
-    if (best < 0) {
-        take_again(p, p->args_at, value_held);
-    } else if (best == 1) {
-        rose_buf rest = {0};
-        if (rose_buf_add(&rest, p->held.data + at, p->held.len - at) != ROSE_OK) p->oom = true;
-        end_value(p);
-        xml_end(p);
-        for (size_t i = 0; i < rest.len; i++)
-            rose_calls_step(p, rest.data[i]);
-        rose_buf_free(&rest);
-    }
+    int which;
+    const int best = rose_calls_best(next, p->held.data + at, p->held.len - at, &which);
+    if (best < 0)
+        rose_calls_take_again(p, p->args_at, value_held);
+    else if (best == 1)
+        rose_calls_take_again(p, at, end_call);
 }
 
 void rose_calls_xml_step(rose_calls *p, char c)

@@ -173,7 +173,7 @@ static void begin_value(rose_calls *p, char c)
             rose_calls_fail(p, c);
             return;
         }
-        if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->name, c);
     }
     rose_calls_hold(p, c);
 }
@@ -196,7 +196,7 @@ static void in_name(rose_calls *p, char c)
 {
     const bool end = scan_step(&p->scan, c);
     rose_calls_hold(p, c);
-    if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
+    rose_calls_add(p, &p->name, c);
     if (end) end_name(p);
 }
 
@@ -346,8 +346,7 @@ static void between(rose_calls *p, char c)
 
 static bool in_word(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
+    return rose_calls_name_char(c) || c == '-' || c == '.';
 }
 
 /* After [TOOL_CALLS]. */
@@ -370,7 +369,7 @@ static void mistral_name(rose_calls *p, char c)
 {
     if (in_word(c) && p->name.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
-        if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->name, c);
         return;
     }
     p->word.len = 0;
@@ -380,10 +379,8 @@ static void mistral_name(rose_calls *p, char c)
 
 static void mistral_mark(rose_calls *p, char c)
 {
-    if (rose_buf_add(&p->word, &c, 1) != ROSE_OK) {
-        p->oom = true;
-        return;
-    }
+    rose_calls_add(p, &p->word, c);
+    if (p->oom) return;
     const int args = rose_calls_match("[ARGS]", p->word.data, p->word.len);
     const int id = rose_calls_match("[CALL_ID]", p->word.data, p->word.len);
     if (args < 0 && id < 0) {

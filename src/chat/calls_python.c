@@ -11,21 +11,11 @@ void rose_calls_py_begin(rose_calls *p)
     p->name.len = p->word.len = 0;
 }
 
-static bool in_name(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-static void add_word(rose_calls *p, char c)
-{
-    if (rose_buf_add(&p->word, &c, 1) != ROSE_OK) p->oom = true;
-}
-
 static void py_call(rose_calls *p, char c)
 {
     if (rose_calls_space(c)) {
         rose_calls_hold(p, c);
-    } else if (!in_name(c)) {
+    } else if (!rose_calls_name_char(c)) {
         rose_calls_fail(p, c);
     } else {
         p->state = CALLS_PY_NAME;
@@ -36,9 +26,9 @@ static void py_call(rose_calls *p, char c)
 
 static void py_name(rose_calls *p, char c)
 {
-    if ((in_name(c) || c == '.' || c == '-') && p->name.len < CALLS_MAX_NAME) {
+    if ((rose_calls_name_char(c) || c == '.' || c == '-') && p->name.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
-        if (rose_buf_add(&p->name, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->name, c);
     } else if (c == '(' && rose_calls_known(p, NULL)) {
         rose_calls_hold(p, c);
         p->said = false;
@@ -64,7 +54,7 @@ static void py_arg(rose_calls *p, char c)
         rose_calls_hold(p, c);
     } else if (c == ')') {
         py_end(p);
-    } else if (in_name(c)) {
+    } else if (rose_calls_name_char(c)) {
         p->state = CALLS_PY_KEY;
         p->param.len = 0;
         rose_calls_py_step(p, c);
@@ -89,9 +79,9 @@ static void py_equals(rose_calls *p, char c)
 
 static void py_key(rose_calls *p, char c)
 {
-    if (in_name(c) && p->param.len < CALLS_MAX_NAME) {
+    if (rose_calls_name_char(c) && p->param.len < CALLS_MAX_NAME) {
         rose_calls_hold(p, c);
-        if (rose_buf_add(&p->param, &c, 1) != ROSE_OK) p->oom = true;
+        rose_calls_add(p, &p->param, c);
         return;
     }
     p->state = CALLS_PY_EQUALS;
@@ -101,15 +91,8 @@ static void py_key(rose_calls *p, char c)
 /* The bytes of p->word without white space around them. */
 static const char *trimmed(const rose_calls *p, size_t *n)
 {
-    const char *s = p->word.data;
     *n = p->word.len;
-    while (*n > 0 && rose_calls_space(s[*n - 1]))
-        --*n;
-    while (*n > 0 && rose_calls_space(*s)) {
-        s++;
-        --*n;
-    }
-    return s;
+    return rose_calls_trimmed(p->word.data, n);
 }
 
 /* The value is complete: p->word has its text, or what follows a string that was passed on. */
@@ -147,7 +130,7 @@ static void py_quote(rose_calls *p, char c)
     if (p->depth > 0 || !prefix) {
         rose_python_string_begin(&p->str, c, false);
         p->in_str = true;
-        add_word(p, c);
+        rose_calls_add(p, &p->word, c);
         return;
     }
     if (!p->open_str) rose_calls_put(p, "\"");
@@ -162,7 +145,7 @@ static void py_value(rose_calls *p, char c)
     if (p->in_str) {
         const rose_python_took took = rose_python_string_step(&p->str, NULL, c);
         p->in_str = took == PYTHON_MORE;
-        if (took != PYTHON_BEFORE) add_word(p, c);
+        if (took != PYTHON_BEFORE) rose_calls_add(p, &p->word, c);
         if (took != PYTHON_BEFORE) return;
     }
     const bool end = p->depth == 0 && (c == ',' || c == ')' || c == ']');
@@ -176,7 +159,7 @@ static void py_value(rose_calls *p, char c)
     } else {
         if (c == '[' || c == '(' || c == '{') p->depth++;
         if ((c == ']' || c == ')' || c == '}') && p->depth > 0) p->depth--;
-        add_word(p, c);
+        rose_calls_add(p, &p->word, c);
     }
 }
 

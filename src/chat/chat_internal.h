@@ -2,6 +2,8 @@
 #ifndef ROSE_CHAT_CHAT_INTERNAL_H
 #define ROSE_CHAT_CHAT_INTERNAL_H
 
+#include <string.h>
+
 #include "base/buf.h"
 #include "chat/chat.h"
 
@@ -41,9 +43,18 @@ rose_status rose_chat_trial(rose_template_text *text, const rose_template *t,
 rose_status rose_chat_forms_calls(rose_chat_forms *forms, const rose_template *t,
                                   const rose_json *tokens, const rose_template_limits *limits);
 
+static inline bool rose_chat_has_role(const rose_json *m, const char *role)
+{
+    const char *name = rose_json_text(rose_json_get(m, "role"));
+    return name != NULL && strcmp(name, role) == 0;
+}
+
 /* *out: messages as a template wants them, a new reference. */
 rose_status rose_chat_messages(rose_json **out, const rose_json *messages, rose_chat_forms forms,
                                rose_err *err);
+
+/* places.c: appends the texts of a content, a string or text parts, with a newline between two. */
+rose_status rose_chat_add_texts(rose_buf *out, const rose_json *content);
 
 /* places.c: where a template shows instructions, which are messages of the roles system and
  * developer. `first`: only instructions stand before the message; `later`: other messages do. */
@@ -217,10 +228,26 @@ static inline bool rose_calls_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+static inline bool rose_calls_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* s[0..*n) without white space around it; *n becomes its length. */
+static inline const char *rose_calls_trimmed(const char *s, size_t *n)
+{
+    while (*n > 0 && rose_calls_space(s[*n - 1]))
+        --*n;
+    for (; *n > 0 && rose_calls_space(*s); --*n)
+        s++;
+    return s;
+}
+
 /* calls.c */
 void rose_calls_step(rose_calls *p, char c); /* one byte after the reasoning */
 void rose_calls_emit(rose_calls *p, rose_part_kind kind, const char *bytes, size_t n);
-void rose_calls_hold(rose_calls *p, char c); /* appends to `held` */
+void rose_calls_add(rose_calls *p, rose_buf *b, char c); /* appends to a buffer of p */
+void rose_calls_hold(rose_calls *p, char c);             /* appends to `held` */
 /* Announces the call: the name is p->name, and nothing is held any more. */
 void rose_calls_say(rose_calls *p);
 /* What is held is no call but text. */
@@ -232,14 +259,16 @@ void rose_calls_done(rose_calls *p); /* a call or a list of calls is complete */
 bool rose_calls_known(const rose_calls *p, const rose_json **schema);
 /* How much of text[0..n) the mark is: 1 all of it, 0 a beginning of it, -1 neither. */
 int rose_calls_match(const char *mark, const char *text, size_t n);
+/* The best of these for any of the marks, a list that NULL ends; *which is set if it is not -1. */
+int rose_calls_best(const char *const *marks, const char *text, size_t n, int *which);
+/* The bytes that are held from `from` on are taken again, after `before` has run. */
+void rose_calls_take_again(rose_calls *p, size_t from, void (*before)(rose_calls *p));
 
 /* calls_json.c */
 void rose_calls_json_begin(rose_calls *p, rose_calls_state state, bool marked);
 void rose_calls_json_step(rose_calls *p, char c);
 
 /* calls_convert.c */
-/* Finds the types of the parameter `param` of the function `name`. */
-void rose_calls_find_types(rose_calls *p);
 void rose_calls_put(rose_calls *p, const char *text);                   /* arguments as they are */
 void rose_calls_put_string(rose_calls *p, const char *bytes, size_t n); /* as a JSON string */
 /* Announces the call, unless it is, and the parameter `param`. */

@@ -40,12 +40,6 @@ static void put_string(writer *w, const rose_json *v)
     add(w, rose_json_text(v), rose_json_text_len(v));
 }
 
-static bool has_role(const rose_json *m, const char *role)
-{
-    const char *name = rose_json_text(rose_json_get(m, "role"));
-    return name != NULL && strcmp(name, role) == 0;
-}
-
 /* Sets a text as the content of the message; its bytes may be those of w->text. */
 static void set_content(writer *w, rose_json *m)
 {
@@ -145,7 +139,7 @@ static void put_result(writer *w, const rose_json *m)
 
 static bool is_result(const rose_json *m)
 {
-    return has_role(m, "tool") || has_role(m, "function");
+    return rose_chat_has_role(m, "tool") || rose_chat_has_role(m, "function");
 }
 
 static void put_message(writer *w, const rose_json *m)
@@ -154,7 +148,7 @@ static void put_message(writer *w, const rose_json *m)
         put_result(w, m);
         return;
     }
-    if (w->results != NULL && has_role(m, "user")) {
+    if (w->results != NULL && rose_chat_has_role(m, "user")) {
         put(w, "\n");
         put_string(w, rose_json_get(m, "content"));
         end_results(w);
@@ -191,7 +185,8 @@ rose_status rose_chat_describe(rose_json **out, const rose_json *messages, const
     if (st != ROSE_OK) return st;
     writer w = {.out = rose_json_array()};
     const rose_json *first = rose_json_at(checked, 0);
-    if (!has_role(first, "system") && !has_role(first, "developer")) first = NULL;
+    if (!rose_chat_has_role(first, "system") && !rose_chat_has_role(first, "developer"))
+        first = NULL;
     w.oom = w.out == NULL;
     if (rose_json_count(tools) == 0) first = NULL; /* it stays as it is */
     if (rose_json_count(tools) > 0) describe(&w, first, tools);

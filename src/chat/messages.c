@@ -58,12 +58,7 @@ static rose_status check_part(const state *s, const rose_json *part)
 static rose_json *join(const rose_json *parts)
 {
     rose_buf b = {0};
-    bool ok = rose_buf_reserve(&b, 1) == ROSE_OK;
-    for (size_t k = 0; ok && k < rose_json_count(parts); k++) {
-        const rose_json *text = rose_json_get(rose_json_at(parts, k), "text");
-        ok = (k == 0 || rose_buf_add(&b, "\n", 1) == ROSE_OK) &&
-             rose_buf_add(&b, rose_json_text(text), rose_json_text_len(text)) == ROSE_OK;
-    }
+    const bool ok = rose_buf_reserve(&b, 1) == ROSE_OK && rose_chat_add_texts(&b, parts) == ROSE_OK;
     rose_json *out = ok ? rose_json_stringn(b.data, b.len) : NULL;
     rose_buf_free(&b);
     return out;

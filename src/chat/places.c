@@ -283,15 +283,9 @@ rose_status rose_chat_places_find(rose_chat_places *out, const rose_template *t,
 
 /* ---- texts ---- */
 
-static bool is_role(const rose_json *m, const char *role)
-{
-    const char *name = rose_json_text(rose_json_get(m, "role"));
-    return name != NULL && strcmp(name, role) == 0;
-}
-
 static bool is_instruction(const rose_json *m)
 {
-    return is_role(m, "system") || is_role(m, "developer");
+    return rose_chat_has_role(m, "system") || rose_chat_has_role(m, "developer");
 }
 
 /* The number of texts of a content, and each of them. */
@@ -303,6 +297,17 @@ static size_t n_texts(const rose_json *content)
 static const rose_json *text_at(const rose_json *content, size_t k)
 {
     return rose_json_is_array(content) ? rose_json_get(rose_json_at(content, k), "text") : content;
+}
+
+rose_status rose_chat_add_texts(rose_buf *out, const rose_json *content)
+{
+    rose_status st = ROSE_OK;
+    for (size_t k = 0; k < n_texts(content) && st == ROSE_OK; k++) {
+        const rose_json *text = text_at(content, k);
+        if (k > 0) st = rose_buf_add(out, "\n", 1);
+        if (st == ROSE_OK) st = rose_buf_add(out, rose_json_text(text), rose_json_text_len(text));
+    }
+    return st;
 }
 
 static bool is_empty(const rose_json *content)
@@ -330,14 +335,9 @@ static void add(placing *p, rose_buf *b, const char *bytes, size_t n)
     if (rose_buf_add(b, bytes, n) != ROSE_OK) p->oom = true;
 }
 
-/* Appends the texts of a content, with a newline between two parts. */
 static void add_content(placing *p, rose_buf *b, const rose_json *content)
 {
-    for (size_t k = 0; k < n_texts(content); k++) {
-        const rose_json *text = text_at(content, k);
-        if (k > 0) add(p, b, "\n", 1);
-        add(p, b, rose_json_text(text), rose_json_text_len(text));
-    }
+    if (rose_chat_add_texts(b, content) != ROSE_OK) p->oom = true;
 }
 
 /* Appends a content, in the mark if asked, after an empty line if something is there already. */
@@ -390,15 +390,16 @@ static void flush_after(placing *p)
 
 static bool is_reply(const rose_json *m)
 {
-    return is_role(m, "assistant") && rose_json_count(rose_json_get(m, "tool_calls")) == 0;
+    return rose_chat_has_role(m, "assistant") &&
+           rose_json_count(rose_json_get(m, "tool_calls")) == 0;
 }
 
 /* Whether it is a user's message that the template refuses right after the last one, a result.
  * After a reply before the calls it takes it: that reply has ended the user's turn. */
 static bool follows_tool(const placing *p, const rose_json *m)
 {
-    return !p->places->user_after_tool && !p->replied && is_role(m, "user") &&
-           is_role(last_of(p), "tool");
+    return !p->places->user_after_tool && !p->replied && rose_chat_has_role(m, "user") &&
+           rose_chat_has_role(last_of(p), "tool");
 }
 
 /* Whether the template refuses the message right after the last one, so that both become one. */
@@ -407,7 +408,7 @@ static bool joins_last(const placing *p, const rose_json *m)
     const rose_json *last = last_of(p);
     const rose_chat_places *x = p->places;
     if (follows_tool(p, m)) return !x->gap;
-    if (is_role(m, "user") && is_role(last, "user")) return !x->user_rows;
+    if (rose_chat_has_role(m, "user") && rose_chat_has_role(last, "user")) return !x->user_rows;
     return is_reply(m) && is_reply(last) && !x->reply_rows;
 }
 
@@ -425,7 +426,7 @@ static void append(placing *p, rose_json *m)
                                           take_content(p, &(rose_buf){0}));
         if (rose_json_append_new(p->out, reply) != 0) p->oom = true;
     }
-    p->replied = is_reply(m) || (p->replied && !is_role(m, "user"));
+    p->replied = is_reply(m) || (p->replied && !rose_chat_has_role(m, "user"));
     if (rose_json_append_new(p->out, m) != 0) p->oom = true;
 }
 
@@ -443,8 +444,8 @@ static void place_marked(placing *p, const rose_json *content)
         append_text(p, "user", &b);
         rose_buf_free(&b);
     } else {
-        const bool joins =
-            p->before.len == 0 && (is_role(last_of(p), "user") || is_role(last_of(p), "tool"));
+        const bool joins = p->before.len == 0 && (rose_chat_has_role(last_of(p), "user") ||
+                                                  rose_chat_has_role(last_of(p), "tool"));
         add_block(p, joins ? &p->after : &p->before, content, true);
     }
 }
@@ -468,7 +469,8 @@ static void place_instruction(placing *p, const rose_json *m, bool lead)
     const rose_chat_places *x = p->places;
     const rose_json *content = rose_json_get(m, "content");
     const bool joins = lead && is_instruction(last_of(p)) && !x->leads;
-    if (!joins && is_role(m, "developer") && (lead ? x->developer_first : x->developer_later))
+    if (!joins && rose_chat_has_role(m, "developer") &&
+        (lead ? x->developer_first : x->developer_later))
         place_here(p, m, "developer");
     else if (!joins && (lead ? x->system_first : x->system_later))
         place_here(p, m, "system");
@@ -496,12 +498,13 @@ static void append_calls(placing *p, const rose_json *m)
 
 static void place_other(placing *p, const rose_json *m)
 {
-    if (p->after.len > 0 && is_role(m, "user") && is_role(last_of(p), "user")) {
+    if (p->after.len > 0 && rose_chat_has_role(m, "user") &&
+        rose_chat_has_role(last_of(p), "user")) {
         /* Instructions stand between two messages of a user: all three are one turn. */
         add_block(p, &p->after, rose_json_get(m, "content"), false);
         return;
     }
-    if (p->before.len > 0 && is_role(m, "user")) {
+    if (p->before.len > 0 && rose_chat_has_role(m, "user")) {
         add_block(p, &p->before, rose_json_get(m, "content"), false);
         append(p, copy_with(m, "content", take_content(p, &p->before)));
         return;
@@ -575,7 +578,8 @@ rose_status rose_chat_places_apply(rose_json **out, const rose_json *messages,
  * conversation whose last turn counts alone, results of tools. */
 static bool may_vanish(const rose_json *m)
 {
-    return is_role(m, "user") || is_role(m, "assistant") || is_role(m, "tool");
+    return rose_chat_has_role(m, "user") || rose_chat_has_role(m, "assistant") ||
+           rose_chat_has_role(m, "tool");
 }
 
 static bool is_space(char c)

@@ -8,8 +8,9 @@
 #include "base/gguf.h"
 #include "base/json.h"
 #include "chat/chat_internal.h"
+#include "model/config.h"
 
-enum { MAX_TEMPLATE = 4 << 20, MAX_SETTINGS = 64 << 20 };
+enum { MAX_TEMPLATE = 4 << 20 };
 
 void rose_chat_texts_free(rose_chat_texts *x)
 {
@@ -32,40 +33,20 @@ static void set_source(rose_chat_texts *x, const char *path)
 
 /* ---- a folder ---- */
 
-/* Reads folder/name; a file that is not there leaves *out empty, and the result is ROSE_OK. */
-static rose_status read_member(rose_buf *out, char **path, const char *folder, const char *name,
-                               size_t max, rose_err *err)
+/* *path: folder/name, owned by the caller. */
+static rose_status join(char **path, const char *folder, const char *name, rose_err *err)
 {
-    if (asprintf(path, "%s/%s", folder, name) < 0) {
-        *path = NULL;
-        return no_memory(err);
-    }
-    rose_status st = rose_file_read(out, *path, max, err);
+    if (asprintf(path, "%s/%s", folder, name) >= 0) return ROSE_OK;
+    *path = NULL;
+    return no_memory(err);
+}
+
+/* A file that is not there has nothing to say. */
+static rose_status if_found(rose_status st, rose_err *err)
+{
     if (st != ROSE_E_NOTFOUND) return st;
     if (err != NULL) err->msg[0] = '\0';
     return ROSE_OK;
-}
-
-/* *out: the object in folder/name, a new reference; NULL if there is no such file. */
-static rose_status read_json(rose_json **out, char **path, const char *folder, const char *name,
-                             rose_err *err)
-{
-    rose_buf text = {0};
-    rose_json_error e;
-    *out = NULL;
-    rose_status st = read_member(&text, path, folder, name, MAX_SETTINGS, err);
-    if (st == ROSE_OK && text.data != NULL) {
-        st = rose_json_parse(out, text.data, text.len, ROSE_JSON_PYTHON, &e);
-        if (st == ROSE_E_NOMEM)
-            no_memory(err);
-        else if (st != ROSE_OK)
-            st = rose_fail(err, ROSE_E_FORMAT, "%s: not a JSON object: %.120s (line %d)", *path,
-                           e.text, e.line);
-        else if (!rose_json_is_object(*out))
-            st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", *path);
-    }
-    rose_buf_free(&text);
-    return st;
 }
 
 static rose_status add_json(rose_buf *out, const rose_json *text, rose_err *err)
@@ -139,12 +120,13 @@ static rose_status read_settings(rose_chat_texts *x, const char *folder, const c
                                  rose_err *err)
 {
     char *path = NULL;
-    rose_json *settings = NULL;
-    rose_status st = read_json(&settings, &path, folder, name, err);
-    if (st == ROSE_OK && settings != NULL) st = take_member(x, settings, path, err);
-    if (st == ROSE_OK && settings != NULL) st = take_tokens(x, settings, err);
-    if (st == ROSE_OK && settings != NULL) take_class(x, settings);
-    rose_json_decref(settings);
+    rose_config c = {0};
+    rose_status st = join(&path, folder, name, err);
+    if (st == ROSE_OK) st = if_found(rose_config_open(&c, path, err), err);
+    if (st == ROSE_OK) st = take_member(x, c.root, path, err);
+    if (st == ROSE_OK) st = take_tokens(x, c.root, err);
+    take_class(x, c.root);
+    rose_config_close(&c);
     free(path);
     return st;
 }
@@ -153,11 +135,12 @@ static rose_status read_settings(rose_chat_texts *x, const char *folder, const c
 static rose_status read_jinja(rose_chat_texts *x, const char *folder, rose_err *err)
 {
     char *path = NULL, *beside = NULL;
-    rose_status st = read_member(&x->main, &path, folder, "chat_template.jinja", MAX_TEMPLATE, err);
+    rose_status st = join(&path, folder, "chat_template.jinja", err);
+    if (st == ROSE_OK) st = join(&beside, folder, "additional_chat_templates/tool_use.jinja", err);
+    if (st == ROSE_OK) st = if_found(rose_file_read(&x->main, path, MAX_TEMPLATE, err), err);
     if (st == ROSE_OK && x->main.data != NULL) {
         set_source(x, path);
-        st = read_member(&x->tool_use, &beside, folder, "additional_chat_templates/tool_use.jinja",
-                         MAX_TEMPLATE, err);
+        st = if_found(rose_file_read(&x->tool_use, beside, MAX_TEMPLATE, err), err);
     }
     free(path);
     free(beside);

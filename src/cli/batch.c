@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/cli.h"
@@ -200,14 +201,9 @@ static rose_status spool(int *fd, const char *name, rose_err *err)
         n = read(*fd, bytes, sizeof bytes);
         if (n < 0 && errno != EINTR)
             st = rose_fail(err, ROSE_E_IO, "read %s: %s", name, strerror(errno));
-        for (ssize_t at = 0; st == ROSE_OK && at < n;) {
-            const ssize_t w = write(to, bytes + at, (size_t)(n - at));
-            if (w < 0 && errno != EINTR)
-                st = rose_fail(err, ROSE_E_IO,
-                               "the copy of %s in %s: %s (TMPDIR names another folder)", name,
-                               path.data, strerror(errno));
-            at += w > 0 ? w : 0;
-        }
+        if (n > 0 && !rose_file_write(to, bytes, (size_t)n))
+            st = rose_fail(err, ROSE_E_IO, "the copy of %s in %s: %s (TMPDIR names another folder)",
+                           name, path.data, strerror(errno));
     }
     close(*fd);
     *fd = to;
@@ -274,15 +270,12 @@ static const char *const of_serve[] = {"served-model-name",
 static size_t pick_rows(rose_serve_flags *f, rose_opt *rows)
 {
     static rose_opt all[ROSE_SERVE_OPT_ROWS];
-    const size_t n_all = rose_serve_opts_rows(f, all);
+    const rose_command serve = {.opts = all, .n_opts = rose_serve_opts_rows(f, all)};
     size_t n = 0;
     rows[n++] = (rose_opt)ROSE_ROW_BRIEF_HEADING("Requests");
     for (size_t k = 0; k < sizeof of_serve / sizeof *of_serve; k++) {
-        for (size_t i = 0; i < n_all; i++) {
-            if (all[i].kind == ROSE_OPT_HEADING || strcmp(all[i].name, of_serve[k]) != 0) continue;
-            rows[n++] = all[i];
-            break;
-        }
+        const rose_opt *o = rose_opts_find(&serve, of_serve[k], strlen(of_serve[k]));
+        if (o != NULL) rows[n++] = *o;
     }
     return n + rose_engine_flags_rows(&f->engine, rows + n);
 }
@@ -335,31 +328,11 @@ static int parse(rose_serve_flags *f, batch *b, rose_batch_how *how, int argc, c
     return 2;
 }
 
-static int load_and_run(const char *model, rose_serve_flags *f, batch *b)
-{
-    const rose_cli_work work = {run, b};
-    const char *const given = model;
-    rose_log_level level = ROSE_LOG_WARN;
-    rose_buf path = {0};
-    rose_err err = {{0}};
-    int rc;
-    rose_log_parse_level(f->log_level, &level);
-    rose_log_set_level(level);
-    rose_progress_allow_waits(b->progress);
-    if (rose_cli_find_model(&model, &path, f->pull, false, &err)) {
-        if (model != given && f->served_names.n == 0) rose_opt_list_add(&f->served_names, given);
-        rc = rose_cli_serve(model, f, &work);
-    } else {
-        rc = rose_die(&err);
-    }
-    rose_buf_free(&path);
-    return rc;
-}
-
 int rose_cmd_batch(int argc, char **argv)
 {
     static rose_serve_flags f;
     batch b = {0};
+    const rose_cli_work work = {run, &b};
     rose_batch_how how = ROSE_BATCH_NEW;
     rose_err err = {{0}};
     const char *args[3] = {0};
@@ -370,7 +343,8 @@ int rose_cmd_batch(int argc, char **argv)
     if (st == ROSE_OK) st = rose_batch_output_open(&b.out, args[2], how, 0666, b.in, &err);
     if (st == ROSE_OK) {
         say_resumed(&b);
-        rc = b.in->n_done < b.in->n ? load_and_run(args[0], &f, &b) : 0;
+        rose_progress_allow_waits(b.progress);
+        rc = b.in->n_done < b.in->n ? rose_cli_serve(args[0], &f, &work) : 0;
     } else {
         rc = rose_die(&err);
     }

@@ -30,9 +30,9 @@ typedef struct rose_cli_work {
     void *arg;
 } rose_cli_work;
 
-/* serve.c: loads the model in dir and serves it until a signal comes, or does the work. work may be
- * NULL. Returns the exit code. */
-int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work);
+/* serve.c: finds the model, loads it and serves it until a signal comes, or does the work. work may
+ * be NULL; with work, progress goes to standard error instead of the log. Returns the exit code. */
+int rose_cli_serve(const char *model, rose_serve_flags *f, const rose_cli_work *work);
 
 /* If *model is no path on this machine but a name of the hub (ORG/NAME or ORG/NAME:QUANT), *model
  * becomes the path in the hub's cache, which path holds. pull: fetch what is not there, unless
@@ -48,9 +48,10 @@ bool rose_cli_find_model(const char **model, rose_buf *path, bool pull, bool log
  * $XDG_CACHE_HOME/roseinfer or ~/.cache/roseinfer. Main thread. */
 void rose_cli_tune_dir(rose_backend_opts *o);
 
-/* Reads all of standard input, up to 1 GiB. If it is a terminal, a line on stderr says how to
- * end the input, and the last newline is left out. */
-rose_status rose_read_stdin(rose_buf *out, rose_err *err);
+/* Appends the text `given` and a NUL, which does not count. given NULL: all of standard input, up
+ * to 1 GiB. If that is a terminal, a line on stderr says how to end the input, and the last newline
+ * is left out. */
+rose_status rose_cli_text(rose_buf *out, const char *given, rose_err *err);
 
 /* ---- the options that `generate` and `chat` share ---- */
 

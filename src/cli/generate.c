@@ -67,12 +67,7 @@ static int run(const char *model, const generate_opts *g)
     rose_lib_request *r = NULL;
     int rc = 1;
 
-    if (g->prompt != NULL) {
-        if (rose_buf_add(&text, g->prompt, strlen(g->prompt)) != ROSE_OK) {
-            rc = die("out of memory");
-            goto done;
-        }
-    } else if (rose_read_stdin(&text, &e) != ROSE_OK) {
+    if (rose_cli_text(&text, g->prompt, &e) != ROSE_OK) {
         rc = rose_die(&e);
         goto done;
     }

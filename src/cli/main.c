@@ -83,13 +83,18 @@ static rose_status read_all(rose_buf *out, rose_err *err)
     }
 }
 
-rose_status rose_read_stdin(rose_buf *out, rose_err *err)
+rose_status rose_cli_text(rose_buf *out, const char *given, rose_err *err)
 {
-    if (isatty(STDIN_FILENO) != 1) return read_all(out, err);
-    fputs("roseinfer: reading from the terminal; Ctrl-D on an empty line ends the input\n", stderr);
-    rose_status st = read_all(out, err);
-    if (st == ROSE_OK && out->len > 0 && out->data[out->len - 1] == '\n') out->len--;
-    return st;
+    const bool terminal = given == NULL && isatty(STDIN_FILENO) == 1;
+    rose_status st = ROSE_OK;
+    if (terminal)
+        fputs("roseinfer: reading from the terminal; Ctrl-D on an empty line ends the input\n",
+              stderr);
+    if (given == NULL && (st = read_all(out, err)) != ROSE_OK) return st;
+    if (given != NULL) st = rose_buf_add(out, given, strlen(given));
+    if (terminal && out->len > 0 && out->data[out->len - 1] == '\n') out->len--;
+    if (st == ROSE_OK && rose_buf_str(out) != NULL) return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "out of memory");
 }
 
 /* True for `roseinfer -m FILE ...`: options without a command, one of which names the model. */

@@ -501,7 +501,7 @@ static rose_status open_service(server *s, rose_serve_flags *f, const char *dir,
     return st;
 }
 
-int rose_cli_serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
+static int serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work)
 {
     start_times t = {.began = rose_now_ns()};
     server s = {0};
@@ -593,32 +593,36 @@ static void log_foreign(const rose_opts_sources *s)
     rose_buf_free(&text);
 }
 
+int rose_cli_serve(const char *model, rose_serve_flags *f, const rose_cli_work *work)
+{
+    const char *dir = model;
+    rose_log_level level = ROSE_LOG_INFO;
+    rose_buf path = {0};
+    rose_err err = {{0}};
+    int rc;
+    rose_log_parse_level(f->log_level, &level);
+    rose_log_set_level(level);
+    log_foreign(&f->sources);
+    if (work == NULL) rose_progress_allow_waits(rose_log_shows(ROSE_LOG_INFO));
+    if (rose_cli_find_model(&dir, &path, f->pull, work == NULL, &err)) {
+        if (dir != model && f->served_names.n == 0) rose_opt_list_add(&f->served_names, model);
+        rc = serve(dir, f, work);
+    } else {
+        rc = rose_die(&err);
+    }
+    rose_buf_free(&path);
+    return rc;
+}
+
 int rose_cmd_serve(int argc, char **argv)
 {
     static rose_serve_flags f;
     const char *model;
-    const int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
-    if (rc >= 0) {
-        rose_opts_sources_free(&f.sources);
-        return rc;
+    int rc = rose_serve_opts_parse(&f, argc, argv, environ, &model);
+    if (rc < 0) {
+        rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
+        rc = rose_cli_serve(model, &f, NULL);
     }
-    rose_log_level level = ROSE_LOG_INFO;
-    rose_log_parse_level(f.log_level, &level);
-    rose_log_set_level(level);
-    log_foreign(&f.sources);
-    rose_progress_allow_waits(rose_log_shows(ROSE_LOG_INFO));
-    rose_stall_set_limit((uint64_t)f.stall_warn_ms * 1000000u);
-    rose_buf path = {0};
-    rose_err err = {{0}};
-    const char *const given = model;
-    if (!rose_cli_find_model(&model, &path, f.pull, true, &err)) {
-        rose_buf_free(&path);
-        rose_opts_sources_free(&f.sources);
-        return rose_die(&err);
-    }
-    if (model != given && f.served_names.n == 0) rose_opt_list_add(&f.served_names, given);
-    const int failed = rose_cli_serve(model, &f, NULL);
-    rose_buf_free(&path);
     rose_opts_sources_free(&f.sources);
-    return failed;
+    return rc;
 }

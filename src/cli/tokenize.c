@@ -71,11 +71,10 @@ int rose_cmd_tokenize(int argc, char **argv)
     rose_ids ids = {0};
     rose_status st = open_tokenizer(&t, model, &err);
     if (st == ROSE_OK) st = rose_encoder_create(&e, t, &err);
-    if (st == ROSE_OK && prompt == NULL) st = rose_read_stdin(&text, &err);
+    if (st == ROSE_OK) st = rose_cli_text(&text, prompt, &err);
     if (st == ROSE_OK)
-        st = rose_encode(e, prompt != NULL ? prompt : text.data,
-                         prompt != NULL ? strlen(prompt) : text.len,
-                         special ? 0 : ROSE_ENCODE_PLAIN_SPECIAL, &ids, &err);
+        st = rose_encode(e, text.data, text.len, special ? 0 : ROSE_ENCODE_PLAIN_SPECIAL, &ids,
+                         &err);
     if (st == ROSE_OK && count) printf("%zu\n", ids.len);
     if (st == ROSE_OK && !count && pieces) print_pieces(t, &ids);
     if (st == ROSE_OK && !count && !pieces) print_ids(&ids);
@@ -131,10 +130,8 @@ int rose_cmd_detokenize(int argc, char **argv)
     rose_buf in = {0}, out = {0};
     rose_ids ids = {0};
     rose_status st = open_tokenizer(&t, model, &err);
-    if (st == ROSE_OK && list == NULL) st = rose_read_stdin(&in, &err);
-    if (st == ROSE_OK && list == NULL && rose_buf_str(&in) == NULL)
-        st = rose_fail(&err, ROSE_E_NOMEM, "out of memory");
-    if (st == ROSE_OK) st = parse_ids(list != NULL ? list : in.data, &ids, &err);
+    if (st == ROSE_OK) st = rose_cli_text(&in, list, &err);
+    if (st == ROSE_OK) st = parse_ids(in.data, &ids, &err);
     if (st == ROSE_OK)
         st = rose_decode(t, ids.data, ids.len, skip ? ROSE_DECODE_SKIP_SPECIAL : 0, &out, &err);
     if (st == ROSE_OK) fwrite(out.data, 1, out.len, stdout);

@@ -86,17 +86,10 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     rose_request *r = aligned_alloc(CACHE_LINE, bytes);
     if (r == NULL) return NULL;
     memset(r, 0, sizeof *r);
-    if (o->rules != NULL && (r->rules = rose_rules_create(o->rules, c)) == NULL) {
-        free(r);
-        return NULL;
-    }
-    if (o->pool != ROSE_POOL_NONE && (r->state = calloc(c->width, sizeof *r->state)) == NULL) {
-        free(r->rules);
-        free(r);
-        return NULL;
-    }
     const bool guided = o->guide.ops != NULL && max_tokens > 0;
-    if (guided && (r->guided = rose_guided_create(o, c)) == NULL) {
+    if ((o->rules != NULL && (r->rules = rose_rules_create(o->rules, c)) == NULL) ||
+        (o->pool != ROSE_POOL_NONE && (r->state = calloc(c->width, sizeof *r->state)) == NULL) ||
+        (guided && (r->guided = rose_guided_create(o, c)) == NULL)) {
         free(r->state);
         free(r->rules);
         free(r);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bump.h"
+
 enum { FIRST_INDEX = 16 };
 
 /* ---- checks ---- */
@@ -107,20 +109,14 @@ rose_status rose_rules_check(const rose_request_rules *q, const rose_rules_ctx *
 
 /* ---- create ---- */
 
-typedef struct arena {
-    unsigned char *base; /* NULL: only counting */
-    size_t used;
-} arena;
-
-static uint32_t *take(arena *a, size_t n, const uint32_t *from)
+static uint32_t *take(rose_bump *a, size_t n, const uint32_t *from)
 {
-    uint32_t *at = a->base == NULL ? NULL : (uint32_t *)(void *)(a->base + a->used);
-    a->used += n * sizeof *at;
+    uint32_t *at = rose_bump_take(a, n * sizeof *at);
     if (at != NULL && from != NULL && n > 0) memcpy(at, from, n * sizeof *at);
     return at;
 }
 
-static void place(rose_rules *u, arena *a, const rose_request_rules *q, const rose_rules_ctx *c)
+static void place(rose_rules *u, rose_bump *a, const rose_request_rules *q, const rose_rules_ctx *c)
 {
     /* ids to count: all generated ids and, with a repetition penalty, the ids of the prompt */
     size_t n_seen = 0, n_index = 0;
@@ -167,12 +163,13 @@ static void see(rose_rules *u, uint32_t id, uint32_t times)
 rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx *c)
 {
     rose_rules count = {0};
-    arena a = {.base = NULL, .used = sizeof(rose_rules)};
+    rose_bump a = {.used = sizeof(rose_rules), .align = sizeof(uint32_t)};
     place(&count, &a, q, c);
     rose_rules *u = malloc(a.used);
     if (u == NULL) return NULL;
     memset(u, 0, sizeof *u);
-    a = (arena){.base = (unsigned char *)u, .used = sizeof *u};
+    a.base = (uint8_t *)u;
+    a.used = sizeof *u;
     u->out = (rose_output_rules){.score_id = ROSE_TOKEN_NONE,
                                  .n_top = q->n_top,
                                  .n_allowed = q->n_allowed,

@@ -144,11 +144,16 @@ void rose_gr_work(gr_build *b, uint64_t n)
         rose_gr_fail(b, ROSE_E_CLOSED, "nobody waits for this grammar any more");
 }
 
+void rose_gr_json_add(gr_build *b, rose_json *list, rose_json *made)
+{
+    if (made == NULL || rose_json_append_new(list, made) != 0)
+        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+}
+
 rose_json *rose_gr_keep(gr_build *b, rose_json *made)
 {
     if (b->made == NULL) b->made = rose_json_array();
-    if (made == NULL || rose_json_append_new(b->made, made) != 0)
-        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+    rose_gr_json_add(b, b->made, made);
     rose_gr_work(b, 10);
     return made;
 }

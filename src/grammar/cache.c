@@ -6,12 +6,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "base/siphash.h"
 #include "grammar/cache.h"
 
 typedef struct entry {
-    struct entry *prev, *next; /* towards more and less recent use */
+    TAILQ_ENTRY(entry) link;
     uint64_t hash;
     rose_grammar_kind kind;
     bool schema_order;
@@ -31,8 +32,8 @@ struct rose_grammar_cache {
     rose_vocab_trie *vocab;
     rose_grammar_opts opts;
     size_t max_bytes, bytes;
-    entry *first, *last;
-    unsigned n_errors; /* entries of texts that were refused */
+    TAILQ_HEAD(entries, entry) entries; /* the most recently used one first */
+    unsigned n_errors;                  /* entries of texts that were refused */
     rose_grammar_cache_stats stats;
 };
 
@@ -49,6 +50,7 @@ rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie 
     pthread_cond_init(&c->done, NULL);
     rose_vocab_trie_ref(v);
     c->vocab = v;
+    TAILQ_INIT(&c->entries);
     if (opts != NULL) c->opts = *opts;
     c->max_bytes = max_bytes;
     return ROSE_OK;
@@ -56,21 +58,14 @@ rose_status rose_grammar_cache_create(rose_grammar_cache **out, rose_vocab_trie 
 
 static void unlink_entry(rose_grammar_cache *c, entry *e)
 {
-    if (e->prev != NULL) e->prev->next = e->next;
-    if (e->next != NULL) e->next->prev = e->prev;
-    if (c->first == e) c->first = e->next;
-    if (c->last == e) c->last = e->prev;
-    e->prev = e->next = NULL;
+    TAILQ_REMOVE(&c->entries, e, link);
     c->bytes -= e->bytes;
     c->n_errors -= e->done && e->g == NULL;
 }
 
 static void push_first(rose_grammar_cache *c, entry *e)
 {
-    e->next = c->first;
-    if (c->first != NULL) c->first->prev = e;
-    c->first = e;
-    if (c->last == NULL) c->last = e;
+    TAILQ_INSERT_HEAD(&c->entries, e, link);
     c->bytes += e->bytes;
 }
 
@@ -98,15 +93,15 @@ static void drop(rose_grammar_cache *c, entry *e)
 static void make_room(rose_grammar_cache *c)
 {
     entry *e, *before, *next;
-    for (e = c->first; e != NULL; e = e->next)
-        measure(c, e);
-    for (e = c->first; e != NULL; e = next) {
-        next = e->next; /* an entry larger than the bound would push out all others */
+    TAILQ_FOREACH(e, &c->entries, link)
+    measure(c, e);
+    for (e = TAILQ_FIRST(&c->entries); e != NULL; e = next) {
+        next = TAILQ_NEXT(e, link); /* an entry larger than the bound would push out all others */
         if (e->done && e->waiting == 0 && e->bytes > c->max_bytes) drop(c, e);
     }
-    for (e = c->last; e != NULL && (c->bytes > c->max_bytes || c->n_errors > MAX_ERRORS);
-         e = before) {
-        before = e->prev;
+    for (e = TAILQ_LAST(&c->entries, entries);
+         e != NULL && (c->bytes > c->max_bytes || c->n_errors > MAX_ERRORS); e = before) {
+        before = TAILQ_PREV(e, entries, link);
         /* An entry that is not done, or has waiting threads, is in use by another thread. */
         const bool idle = e->done && e->waiting == 0;
         if (idle && (c->bytes > c->max_bytes || e->g == NULL)) drop(c, e);
@@ -136,10 +131,8 @@ rose_status rose_grammar_cache_open(rose_grammar_cache **out, const rose_tokeniz
 void rose_grammar_cache_destroy(rose_grammar_cache *c)
 {
     if (c == NULL) return;
-    for (entry *e = c->first, *next; e != NULL; e = next) {
-        next = e->next;
-        free_entry(e);
-    }
+    for (entry *e; (e = TAILQ_FIRST(&c->entries)) != NULL; free_entry(e))
+        TAILQ_REMOVE(&c->entries, e, link);
     rose_vocab_trie_unref(c->vocab);
     pthread_cond_destroy(&c->done);
     pthread_mutex_destroy(&c->lock);
@@ -149,10 +142,11 @@ void rose_grammar_cache_destroy(rose_grammar_cache *c)
 static entry *find(const rose_grammar_cache *c, uint64_t hash, rose_grammar_kind kind, bool order,
                    const char *text, size_t len)
 {
-    for (entry *e = c->first; e != NULL; e = e->next)
-        if (e->hash == hash && e->kind == kind && e->schema_order == order && e->len == len &&
-            (len == 0 || memcmp(e->text, text, len) == 0))
-            return e;
+    entry *e;
+    TAILQ_FOREACH(e, &c->entries, link)
+    if (e->hash == hash && e->kind == kind && e->schema_order == order && e->len == len &&
+        (len == 0 || memcmp(e->text, text, len) == 0))
+        return e;
     return NULL;
 }
 
@@ -174,7 +168,7 @@ static rose_status use(rose_grammar_cache *c, entry *e, rose_grammar **out, rose
         if (e->waiting == 0) free(e);
         return st;
     }
-    if (e->waiting == 0 && e != c->first) {
+    if (e->waiting == 0 && e != TAILQ_FIRST(&c->entries)) {
         unlink_entry(c, e);
         push_first(c, e);
     }
@@ -274,10 +268,9 @@ static entry *new_entry(uint64_t hash, rose_grammar_kind kind, bool schema_order
     return e;
 }
 
-rose_status rose_grammar_cache_get_within(rose_grammar **out, rose_grammar_cache *c,
-                                          rose_grammar_kind kind, bool schema_order,
-                                          const char *text, size_t len,
-                                          const rose_grammar_opts *own, rose_err *err)
+rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
+                                   rose_grammar_kind kind, bool schema_order, const char *text,
+                                   size_t len, const rose_grammar_opts *own, rose_err *err)
 {
     rose_status st = ROSE_E_EMPTY;
     *out = NULL;
@@ -297,22 +290,17 @@ rose_status rose_grammar_cache_get_within(rose_grammar **out, rose_grammar_cache
     return st;
 }
 
-rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
-                                   rose_grammar_kind kind, bool schema_order, const char *text,
-                                   size_t len, rose_err *err)
-{
-    return rose_grammar_cache_get_within(out, c, kind, schema_order, text, len, NULL, err);
-}
-
 void rose_grammar_cache_read(rose_grammar_cache *c, rose_grammar_cache_stats *out)
 {
+    entry *e;
     pthread_mutex_lock(&c->lock);
-    for (entry *e = c->first; e != NULL; e = e->next)
-        measure(c, e);
     *out = c->stats;
-    out->bytes = c->bytes;
     out->grammars = 0;
-    for (const entry *e = c->first; e != NULL; e = e->next)
+    TAILQ_FOREACH(e, &c->entries, link)
+    {
+        measure(c, e);
         out->grammars += e->g != NULL;
+    }
+    out->bytes = c->bytes;
     pthread_mutex_unlock(&c->lock);
 }

@@ -33,17 +33,12 @@ rose_status rose_grammar_cache_open(rose_grammar_cache **out, const rose_tokeniz
 void rose_grammar_cache_destroy(rose_grammar_cache *c); /* accepts NULL; no thread is in a get */
 
 /* The grammar of this text, compiled if need be; the caller owns one reference. schema_order: as in
- * rose_grammar_opts; it is a part of the key. Errors: as rose_grammar_compile. */
+ * rose_grammar_opts; it is a part of the key. own: NULL, or bounds for this compile: its max_work,
+ * work, stop and stop_arg; an error that they cause is not kept. Errors: as rose_grammar_compile.
+ */
 rose_status rose_grammar_cache_get(rose_grammar **out, rose_grammar_cache *c,
                                    rose_grammar_kind kind, bool schema_order, const char *text,
-                                   size_t len, rose_err *err);
-
-/* The same with bounds for this compile: max_work, work, stop and stop_arg of own, whose other
- * fields do not count; own may be NULL. An error that these bounds cause is not kept. */
-rose_status rose_grammar_cache_get_within(rose_grammar **out, rose_grammar_cache *c,
-                                          rose_grammar_kind kind, bool schema_order,
-                                          const char *text, size_t len,
-                                          const rose_grammar_opts *own, rose_err *err);
+                                   size_t len, const rose_grammar_opts *own, rose_err *err);
 
 /* The same if the grammar, or an error, is there. ROSE_E_EMPTY: it is not, or it is being compiled;
  * then *out is NULL, nothing is counted, and a get may take long. */

@@ -66,7 +66,7 @@ void rose_gr_chars_fold(gr_build *b, gr_chars *c)
     rose_gr_chars_normal(c);
 }
 
-bool rose_gr_chars_has(const gr_chars *c, uint32_t cp)
+static bool has(const gr_chars *c, uint32_t cp)
 {
     for (size_t i = 0; i < c->n; i++)
         if (cp >= c->v[i].lo && cp <= c->v[i].hi) return true;
@@ -180,11 +180,9 @@ static gr_node escapes(gr_build *b, const gr_chars *c)
     gr_set one = {{0}};
     gr_list hex = {0};
     for (unsigned i = 0; named[i] != '\0'; i++)
-        if (rose_gr_chars_has(c, (uint8_t)named[i]))
-            gr_set_add(&one, (uint8_t)letter[i], (uint8_t)letter[i]);
+        if (has(c, (uint8_t)named[i])) gr_set_add(&one, (uint8_t)letter[i], (uint8_t)letter[i]);
     for (unsigned cp = 0; cp < 0x20; cp++)
-        if (rose_gr_chars_has(c, cp) && cp != '\b' && cp != '\f' && cp != '\n' && cp != '\r' &&
-            cp != '\t')
+        if (has(c, cp) && cp != '\b' && cp != '\f' && cp != '\n' && cp != '\r' && cp != '\t')
             rose_gr_push(b, &hex, hex_byte(b, cp));
     gr_node u = GR_SEQ(b, rose_gr_text(b, "u00"), rose_gr_alt(b, hex.v, hex.n));
     return GR_SEQ(b, rose_gr_text(b, "\\"), GR_ALT(b, rose_gr_set(b, &one), u));
@@ -205,9 +203,15 @@ static bool has_all_safe(const gr_chars *c)
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c)
 {
     gr_node x = utf8_node(b, c, !b->plain_class);
-    if (!b->plain_class && c->n > 0 &&
-        (c->v[0].lo < 0x20 || rose_gr_chars_has(c, '"') || rose_gr_chars_has(c, '\\')))
+    if (!b->plain_class && c->n > 0 && (c->v[0].lo < 0x20 || has(c, '"') || has(c, '\\')))
         x = GR_ALT(b, x, escapes(b, c));
     if (has_all_safe(c)) b->nodes[x].flags |= GR_SAFE_CHAR;
     return x;
+}
+
+gr_node rose_gr_any_text(gr_build *b)
+{
+    gr_chars all = {0};
+    rose_gr_chars_add(b, &all, 0, 0x10ffff);
+    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
 }

@@ -7,6 +7,8 @@
 
 #include "grammar/grammar_internal.h"
 
+#define refuse rose_gr_source_refuse
+
 _Noreturn void rose_gr_source_refuse(const gr_source *e, rose_status st, const char *why)
 {
     size_t line = 1, column = 1;
@@ -17,37 +19,32 @@ _Noreturn void rose_gr_source_refuse(const gr_source *e, rose_status st, const c
     rose_gr_fail(e->b, st, "line %zu, column %zu: %s", line, column, why);
 }
 
-static void skip_space(gr_source *e)
+void rose_gr_source_skip(gr_source *e)
 {
     for (; e->at < e->n; e->at++) {
-        char c = e->s[e->at];
-        if (c == '#')
+        if (gr_at_char(e, '#') || (e->lark && gr_looking_at(e, "//")))
             while (e->at < e->n && e->s[e->at] != '\n')
                 e->at++;
-        else if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
-            break;
+        else if (e->s[e->at] == '\0' || strchr(" \t\r\n", e->s[e->at]) == NULL)
+            return;
     }
-    if (e->at > e->n) e->at = e->n;
+    e->at = e->n;
 }
 
-static bool is_name(char c, bool first)
+static bool is_name_char(char c, bool first)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           (!first && ((c >= '0' && c <= '9') || c == '-' || c == '.'));
+           (!first && c >= '0' && c <= '9');
 }
 
-static bool looking_at(const gr_source *e, const char *text)
-{
-    size_t n = strlen(text);
-    return n <= e->n - e->at && memcmp(e->s + e->at, text, n) == 0;
-}
-
-/* The length of the name here; 0: there is none. */
-static size_t name_length(const gr_source *e)
+size_t rose_gr_source_name(const gr_source *e)
 {
     size_t n = 0;
-    while (e->at + n < e->n && is_name(e->s[e->at + n], n == 0))
-        n++;
+    for (; e->at + n < e->n; n++) {
+        const char c = e->s[e->at + n];
+        const bool inner = !e->lark && n > 0 && (c == '-' || c == '.');
+        if (!inner && !is_name_char(c, n == 0)) break;
+    }
     return n;
 }
 
@@ -55,10 +52,10 @@ static size_t name_length(const gr_source *e)
 static bool at_definition(const gr_source *e)
 {
     gr_source ahead = *e;
-    ahead.at += name_length(e);
+    ahead.at += rose_gr_source_name(e);
     if (ahead.at == e->at) return false;
-    skip_space(&ahead);
-    return looking_at(&ahead, "::=");
+    rose_gr_source_skip(&ahead);
+    return gr_looking_at(&ahead, "::=");
 }
 
 /* ---- rules ---- */
@@ -120,7 +117,7 @@ void rose_gr_source_define(gr_source *e, gr_node rule, gr_node body)
 void rose_gr_source_check_new(gr_source *e, gr_node rule)
 {
     if (e->b->rules[e->b->nodes[rule].a].body != GR_NONE)
-        rose_gr_source_refuse(e, ROSE_E_INVAL, "this rule is defined twice");
+        refuse(e, ROSE_E_INVAL, "this rule is defined twice");
 }
 
 gr_node rose_gr_source_start(gr_source *e, const char *name)
@@ -139,8 +136,8 @@ static uint32_t hex(gr_source *e, unsigned min, unsigned max)
     unsigned n = 0;
     for (; n < max && e->at < e->n && rose_hex_digit(e->s[e->at]) >= 0; n++, e->at++)
         v = v << 4 | (uint32_t)rose_hex_digit(e->s[e->at]);
-    if (n < min) rose_gr_source_refuse(e, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
-    if (!rose_utf8_is_char(v)) rose_gr_source_refuse(e, ROSE_E_INVAL, "an escape is no character");
+    if (n < min) refuse(e, ROSE_E_INVAL, "an escape lacks hexadecimal digits");
+    if (!rose_utf8_is_char(v)) refuse(e, ROSE_E_INVAL, "an escape is no character");
     return v;
 }
 
@@ -150,21 +147,19 @@ uint32_t rose_gr_source_char(gr_source *e, char end)
     static const char from[] = "nrtbfav0e", to[] = "\n\r\t\b\f\a\v\0\x1b";
     size_t len;
     if (e->at >= e->n || e->s[e->at] == '\n') {
-        rose_gr_source_refuse(e, ROSE_E_INVAL,
-                              end == '"' ? "a '\"' is missing" : "a ']' is missing");
+        refuse(e, ROSE_E_INVAL, end == '"' ? "a '\"' is missing" : "a ']' is missing");
     }
     uint32_t c = rose_gr_char_at(e->b, e->s + e->at, e->n - e->at, &len);
     e->at += len;
     if (c != '\\') return c;
-    if (e->at >= e->n) rose_gr_source_refuse(e, ROSE_E_INVAL, "ends with a backslash");
+    if (e->at >= e->n) refuse(e, ROSE_E_INVAL, "ends with a backslash");
     c = (uint8_t)e->s[e->at++];
     if (c == 'x') return e->lark ? hex(e, 2, 2) : hex(e, 1, 6);
     if (c == 'u') return hex(e, 4, 4);
     if (c == 'U') return hex(e, 8, 8);
     const char *p = c == 0 ? NULL : strchr(from, (int)c);
     if (p != NULL) return (uint8_t)to[p - from];
-    if (is_name((char)c, false) && c != '-' && c != '.')
-        rose_gr_source_refuse(e, ROSE_E_INVAL, "this escape is not known");
+    if (is_name_char((char)c, false)) refuse(e, ROSE_E_INVAL, "this escape is not known");
     return c;
 }
 
@@ -172,7 +167,7 @@ static gr_node read_literal(gr_source *e)
 {
     gr_list l = {0};
     char bytes[4];
-    while (e->at >= e->n || e->s[e->at] != '"') {
+    while (!gr_at_char(e, '"')) {
         uint32_t c = rose_gr_source_char(e, '"');
         rose_gr_push(e->b, &l, rose_gr_bytes(e->b, bytes, rose_utf8_encode(c, bytes)));
     }
@@ -183,15 +178,15 @@ static gr_node read_literal(gr_source *e)
 static gr_node read_class(gr_source *e)
 {
     gr_chars c = {0};
-    bool negative = e->at < e->n && e->s[e->at] == '^';
+    bool negative = gr_at_char(e, '^');
     e->at += negative;
-    while (e->at >= e->n || e->s[e->at] != ']') {
+    while (!gr_at_char(e, ']')) {
         uint32_t lo = rose_gr_source_char(e, ']'), hi = lo;
         if (e->at + 1 < e->n && e->s[e->at] == '-' && e->s[e->at + 1] != ']') {
             e->at++;
             hi = rose_gr_source_char(e, ']');
         }
-        if (hi < lo) rose_gr_source_refuse(e, ROSE_E_INVAL, "a range of characters is upside down");
+        if (hi < lo) refuse(e, ROSE_E_INVAL, "a range of characters is upside down");
         rose_gr_chars_add(e->b, &c, lo, hi);
     }
     e->at++;
@@ -204,58 +199,64 @@ static gr_node read_class(gr_source *e)
 
 static gr_node read_alt(gr_source *e);
 
-static uint32_t read_number(gr_source *e)
+void rose_gr_source_skip_blanks(gr_source *e)
+{
+    if (!e->lark) rose_gr_source_skip(e);
+    while (gr_at_char(e, ' ') || gr_at_char(e, '\t'))
+        e->at++;
+}
+
+uint32_t rose_gr_source_number(gr_source *e)
 {
     uint32_t v;
     bool fits;
+    rose_gr_source_skip_blanks(e);
     const size_t n = rose_gr_number(e->s + e->at, e->n - e->at, &v, &fits);
-    if (n == 0) rose_gr_source_refuse(e, ROSE_E_INVAL, "a number is missing");
-    if (!fits) rose_gr_source_refuse(e, ROSE_E_UNSUPPORTED, GR_COUNT_TOO_LARGE);
+    if (n == 0) refuse(e, ROSE_E_INVAL, "a number is missing");
+    if (!fits) refuse(e, ROSE_E_UNSUPPORTED, GR_COUNT_TOO_LARGE);
     e->at += n;
-    skip_space(e);
+    rose_gr_source_skip_blanks(e);
     return v;
 }
 
-static bool take(gr_source *e, char c)
+gr_node rose_gr_source_bounded(gr_source *e, gr_node x, uint32_t min, uint32_t max)
 {
-    if (e->at >= e->n || e->s[e->at] != c) return false;
-    e->at++;
-    skip_space(e);
-    return true;
+    if (min > max) refuse(e, ROSE_E_INVAL, "the bounds of a repetition are upside down");
+    return rose_gr_repeat(e->b, x, min, max);
 }
 
-static gr_node read_repeat(gr_source *e, gr_node x)
+gr_node rose_gr_source_operator(gr_source *e, gr_node x)
 {
     uint32_t min = 0, max = GR_INF;
-    skip_space(e);
-    if (take(e, '*')) return rose_gr_repeat(e->b, x, 0, GR_INF);
-    if (take(e, '+')) return rose_gr_repeat(e->b, x, 1, GR_INF);
-    if (take(e, '?')) return rose_gr_repeat(e->b, x, 0, 1);
-    if (!take(e, '{')) return x;
-    min = max = read_number(e);
-    if (take(e, ',')) max = e->at < e->n && e->s[e->at] == '}' ? GR_INF : read_number(e);
-    if (!take(e, '}')) rose_gr_source_refuse(e, ROSE_E_INVAL, "a '}' is missing");
-    if (min > max)
-        rose_gr_source_refuse(e, ROSE_E_INVAL, "the bounds of a repetition are upside down");
-    return rose_gr_repeat(e->b, x, min, max);
+    rose_gr_source_skip_blanks(e);
+    if (gr_take(e, "*")) return rose_gr_repeat(e->b, x, 0, GR_INF);
+    if (gr_take(e, "+")) return rose_gr_repeat(e->b, x, 1, GR_INF);
+    if (gr_take(e, "?")) return rose_gr_repeat(e->b, x, 0, 1);
+    if (!gr_take(e, "{")) return x;
+    rose_gr_source_skip_blanks(e);
+    if (!e->lark || !gr_at_char(e, ',')) min = max = rose_gr_source_number(e);
+    if (gr_take(e, ",")) {
+        rose_gr_source_skip_blanks(e);
+        max = gr_at_char(e, '}') ? GR_INF : rose_gr_source_number(e);
+    }
+    if (!gr_take(e, "}")) refuse(e, ROSE_E_INVAL, "a '}' is missing");
+    return rose_gr_source_bounded(e, x, min, max);
 }
 
 static gr_node read_item(gr_source *e)
 {
-    size_t n = name_length(e);
+    size_t n = rose_gr_source_name(e);
     gr_chars all = {0};
     char c = e->s[e->at];
     if (n > 0) {
         const gr_node rule = rose_gr_source_rule(e, e->s + e->at, n);
         e->at += n;
-        if (e->at < e->n && e->s[e->at] == '(')
-            rose_gr_source_refuse(e, ROSE_E_UNSUPPORTED, "macros are not supported");
+        if (gr_at_char(e, '(')) refuse(e, ROSE_E_UNSUPPORTED, "macros are not supported");
         return rule;
     }
-    if (looking_at(e, "(="))
-        rose_gr_source_refuse(e, ROSE_E_UNSUPPORTED, "look-ahead is not supported");
+    if (gr_looking_at(e, "(=")) refuse(e, ROSE_E_UNSUPPORTED, "look-ahead is not supported");
     if (c == '<' || c == '!')
-        rose_gr_source_refuse(e, ROSE_E_UNSUPPORTED, "tokens in a grammar are not supported");
+        refuse(e, ROSE_E_UNSUPPORTED, "tokens in a grammar are not supported");
     e->at++;
     if (c == '"') return read_literal(e);
     if (c == '[') return read_class(e);
@@ -265,22 +266,21 @@ static gr_node read_item(gr_source *e)
     }
     if (c == '(') {
         gr_node x = read_alt(e);
-        if (e->at >= e->n || e->s[e->at] != ')')
-            rose_gr_source_refuse(e, ROSE_E_INVAL, "a ')' is missing");
+        if (!gr_at_char(e, ')')) refuse(e, ROSE_E_INVAL, "a ')' is missing");
         e->at++;
         return x;
     }
     e->at--;
-    rose_gr_source_refuse(e, ROSE_E_INVAL, "a literal, class, rule or '(' was expected");
+    refuse(e, ROSE_E_INVAL, "a literal, class, rule or '(' was expected");
 }
 
 static gr_node read_seq(gr_source *e)
 {
     gr_list l = {0};
     for (;;) {
-        skip_space(e);
+        rose_gr_source_skip(e);
         if (e->at >= e->n || e->s[e->at] == '|' || e->s[e->at] == ')' || at_definition(e)) break;
-        rose_gr_push(e->b, &l, read_repeat(e, read_item(e)));
+        rose_gr_push(e->b, &l, rose_gr_source_operator(e, read_item(e)));
     }
     return rose_gr_seq(e->b, l.v, l.n);
 }
@@ -291,7 +291,7 @@ static gr_node read_alt(gr_source *e)
     rose_gr_enter(e->b);
     do {
         rose_gr_push(e->b, &l, read_seq(e));
-    } while (take(e, '|'));
+    } while (gr_take(e, "|"));
     rose_gr_leave(e->b);
     return rose_gr_alt(e->b, l.v, l.n);
 }
@@ -300,45 +300,44 @@ static gr_node read_alt(gr_source *e)
 static bool is_lark(const gr_source *e)
 {
     gr_source at = {.s = e->s, .n = e->n};
-    for (skip_space(&at); looking_at(&at, "//"); skip_space(&at))
+    for (rose_gr_source_skip(&at); gr_looking_at(&at, "//"); rose_gr_source_skip(&at))
         while (at.at < at.n && at.s[at.at] != '\n')
             at.at++;
     if (at.at < at.n && at.s[at.at] == '%') return true;
     if (at.at < at.n && (at.s[at.at] == '?' || at.s[at.at] == '!')) at.at++;
-    at.at += name_length(&at);
+    at.at += rose_gr_source_name(&at);
     const char close = at.at >= at.n        ? '\0'
                        : at.s[at.at] == '{' ? '}'
                        : at.s[at.at] == '[' ? ']'
                                             : '\0';
     while (close != '\0' && at.at < at.n && at.s[at.at++] != close)
         ; /* parameters or attributes, which are refused later */
-    skip_space(&at);
-    return at.at < at.n && at.s[at.at] == ':' && !looking_at(&at, "::=");
+    rose_gr_source_skip(&at);
+    return at.at < at.n && at.s[at.at] == ':' && !gr_looking_at(&at, "::=");
 }
 
 gr_node rose_gr_ebnf(gr_build *b, const char *text, size_t n)
 {
     gr_source e = {.b = b, .s = text, .n = n};
     if (is_lark(&e)) return rose_gr_lark(b, text, n);
-    skip_space(&e);
+    rose_gr_source_skip(&e);
     while (e.at < e.n) {
-        size_t len = name_length(&e);
-        if (len == 0) rose_gr_source_refuse(&e, ROSE_E_INVAL, "the name of a rule was expected");
+        size_t len = rose_gr_source_name(&e);
+        if (len == 0) refuse(&e, ROSE_E_INVAL, "the name of a rule was expected");
         size_t at = e.at;
         e.at += len;
-        skip_space(&e);
-        if (e.at < e.n && e.s[e.at] == '[')
-            rose_gr_source_refuse(&e, ROSE_E_UNSUPPORTED, "options of rules are not supported");
-        if (!looking_at(&e, "::="))
-            rose_gr_source_refuse(&e, ROSE_E_INVAL,
-                                  "'::=' was expected: a grammar is EBNF or GBNF with rules "
-                                  "`name ::= ...`, or Lark with rules `name: ...`");
+        rose_gr_source_skip(&e);
+        if (gr_at_char(&e, '['))
+            refuse(&e, ROSE_E_UNSUPPORTED, "options of rules are not supported");
+        if (!gr_looking_at(&e, "::="))
+            refuse(&e, ROSE_E_INVAL,
+                   "'::=' was expected: a grammar is EBNF or GBNF with rules "
+                   "`name ::= ...`, or Lark with rules `name: ...`");
         e.at += 3;
         gr_node rule = rose_gr_source_rule(&e, text + at, len);
         rose_gr_source_check_new(&e, rule);
         gr_node body = read_alt(&e);
-        if (e.at < e.n && e.s[e.at] == ')')
-            rose_gr_source_refuse(&e, ROSE_E_INVAL, "a ')' has no '('");
+        if (gr_at_char(&e, ')')) refuse(&e, ROSE_E_INVAL, "a ')' has no '('");
         rose_gr_source_define(&e, rule, body);
     }
     return rose_gr_source_start(&e, "root");

@@ -120,48 +120,35 @@ rose_status rose_matcher_create(rose_matcher **out, rose_grammar *g, rose_err *e
 
 /* Makes a matcher that stands where m stands (a further choice of the same request). */
 rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_err *err);
-void rose_matcher_destroy(rose_matcher *m); /* accepts NULL; waits for no other thread */
+void rose_matcher_destroy(void *matcher); /* accepts NULL; waits for no other thread */
 /* True after a call for this grammar that took more than about 3 ms, and until some calls were
  * quick again. */
 bool rose_matcher_is_slow(void *matcher);
-void rose_matcher_reset(rose_matcher *m); /* back to the start of the text */
 
 /* Advances by one sampled id. ROSE_E_INVAL: the grammar does not allow this id here. Otherwise as
  * rose_matcher_mask. After an error the matcher is unchanged. An eos id ends the text: after it
  * only eos ids are allowed. */
-rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err);
+rose_status rose_matcher_accept(void *matcher, uint32_t id, rose_err *err);
 
 /* Writes the mask to words[0..(n_ids + 31) / 32): bit id % 32 of word id / 32 is 1
  * if the id may come next. eos ids are allowed where the text may end. Errors, which concern only
  * this request: ROSE_E_UNSUPPORTED (the grammar is so ambiguous that a limit is reached, or no
  * token of the vocabulary can continue the text), ROSE_E_NOMEM. */
-rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err);
+rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err);
 
 /* Accepts id and writes the mask after it, if both are known from texts before and no other thread
  * uses the grammar. Otherwise false, and the matcher is unchanged. It takes 1 to 2 us. */
 bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
-/* If exactly one id may come next, true and *id is that id. It computes the mask if need be; false
- * after an error, which rose_matcher_mask then reports. */
-bool rose_matcher_forced(rose_matcher *m, uint32_t *id);
-
 /* True if the text may end here. */
 bool rose_matcher_accepting(const rose_matcher *m);
 
-/* True if an eos id was accepted. */
-bool rose_matcher_ended(const rose_matcher *m);
-
-/* A matcher as functions of a void *, so that engine and grammar do not include each other.
- * ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h) with them.
- * rose_matcher_is_slow and rose_matcher_try_next take a void * because they are two of them. */
+/* A matcher as a guide, so that engine and grammar do not include each other; because of it these
+ * functions take a void *. ROSE_MATCHER_GUIDE initialises a rose_guide_ops (engine/engine.h). */
 #define ROSE_MATCHER_GUIDE                                                                         \
     {                                                                                              \
-        .advance = rose_matcher_guide_advance, .mask = rose_matcher_guide_mask,                    \
-        .destroy = rose_matcher_guide_destroy, .is_slow = rose_matcher_is_slow,                    \
+        .advance = rose_matcher_accept, .mask = rose_matcher_mask,                                 \
+        .destroy = rose_matcher_destroy, .is_slow = rose_matcher_is_slow,                          \
         .try_next = rose_matcher_try_next                                                          \
     }
-rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err);
-rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err);
-void rose_matcher_guide_destroy(void *m);
-
 #endif

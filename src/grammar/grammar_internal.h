@@ -13,6 +13,7 @@
 #define ROSE_GRAMMAR_GRAMMAR_INTERNAL_H
 
 #include <setjmp.h>
+#include <string.h>
 
 #include "base/json.h"
 #include "base/utf8.h"
@@ -163,6 +164,8 @@ void *rose_gr_grown(gr_build *b, void *old, size_t n, size_t *cap, size_t size);
 void rose_gr_work(gr_build *b, uint64_t n); /* counts steps against max_work */
 void rose_gr_enter(gr_build *b);            /* one level of nesting deeper */
 void rose_gr_leave(gr_build *b);
+/* Appends made, which it takes; NULL stands for a failed allocation. */
+void rose_gr_json_add(gr_build *b, rose_json *list, rose_json *made);
 rose_json *rose_gr_keep(gr_build *b, rose_json *made); /* owned by b from now on; NULL: no memory */
 void rose_gr_chunks_free(struct gr_chunk *c);
 /* Between the two, rose_gr_take gives memory that ends with rose_gr_scratch_end, and steps count
@@ -226,8 +229,8 @@ typedef struct gr_chars { /* code points, sorted disjoint ranges [lo, hi] */
 void rose_gr_chars_add(gr_build *b, gr_chars *c, uint32_t lo, uint32_t hi); /* unsorted yet */
 void rose_gr_chars_normal(gr_chars *c); /* sorts, joins, drops surrogates */
 void rose_gr_chars_invert(gr_build *b, gr_chars *c);
-bool rose_gr_chars_has(const gr_chars *c, uint32_t cp);
 gr_node rose_gr_chars_node(gr_build *b, const gr_chars *c); /* as b->plain_class says */
+gr_node rose_gr_any_text(gr_build *b);                      /* any number of any characters */
 /* Decodes one character of s[0..n), n > 0; invalid UTF-8 fails the build. */
 uint32_t rose_gr_char_at(gr_build *b, const char *s, size_t n, size_t *len);
 
@@ -257,7 +260,6 @@ gr_node rose_gr_any_string(gr_build *b);
 gr_node rose_gr_any_number(gr_build *b);
 gr_node rose_gr_integer(gr_build *b);
 gr_node rose_gr_any_object(gr_build *b);
-gr_node rose_gr_any_array(gr_build *b);
 gr_node rose_gr_any_value(gr_build *b);
 gr_node rose_gr_space(gr_build *b); /* up to max_space characters */
 gr_node rose_gr_members(gr_build *b, const char *open, gr_node member, const char *close,
@@ -269,7 +271,7 @@ gr_word rose_gr_escaped(gr_build *b, const char *s, size_t n);
 size_t rose_gr_number(const char *s, size_t n, uint32_t *v, bool *fits);
 #define GR_COUNT_TOO_LARGE "a count beyond 4294967293 is not supported"
 
-/* ---- grammars as text: what ebnf.c and lark.c share (ebnf.c) ---- */
+/* ---- grammars as text: what ebnf.c, lark.c and regex.c share (ebnf.c) ---- */
 
 enum { GR_SYMBOL_BUCKETS = 1024 };
 typedef struct gr_symbol {
@@ -287,8 +289,36 @@ typedef struct gr_source {
     size_t n_symbols, cap_symbols;
     uint32_t *buckets; /* [GR_SYMBOL_BUCKETS] 0, or a symbol + 1; NULL until the first rule */
     bool lark;
-    gr_node ignore; /* lark.c: what may follow each token */
+    gr_node ignore;     /* lark.c: what may follow each token */
+    bool fold, dot_all; /* regex.c: the flags i and s */
 } gr_source;
+
+static inline bool gr_at_char(const gr_source *e, char c)
+{
+    return e->at < e->n && e->s[e->at] == c;
+}
+
+static inline bool gr_looking_at(const gr_source *e, const char *text)
+{
+    const size_t n = strlen(text);
+    return n <= e->n - e->at && memcmp(e->s + e->at, text, n) == 0;
+}
+
+static inline bool gr_take(gr_source *e, const char *text)
+{
+    if (!gr_looking_at(e, text)) return false;
+    e->at += strlen(text);
+    return true;
+}
+
+void rose_gr_source_skip(gr_source *e);         /* white space, line ends and comments */
+void rose_gr_source_skip_blanks(gr_source *e);  /* blanks; in EBNF also what `skip` skips */
+size_t rose_gr_source_name(const gr_source *e); /* the length of the name here; 0: none */
+/* A number, and the blanks around it. */
+uint32_t rose_gr_source_number(gr_source *e);
+gr_node rose_gr_source_bounded(gr_source *e, gr_node x, uint32_t min, uint32_t max);
+/* x with the operator that follows it: * + ? {2} {2,} {2,5} and in Lark {,5}. */
+gr_node rose_gr_source_operator(gr_source *e, gr_node x);
 
 /* Fails the build with the line and column of e->at. */
 _Noreturn void rose_gr_source_refuse(const gr_source *e, rose_status st, const char *why);

@@ -126,7 +126,7 @@ gr_node rose_gr_any_object(gr_build *b)
     return r;
 }
 
-gr_node rose_gr_any_array(gr_build *b)
+static gr_node any_array(gr_build *b)
 {
     bool is_new;
     gr_node r = shared(b, RULE_ARRAY, "array", &is_new);
@@ -142,9 +142,8 @@ gr_node rose_gr_any_value(gr_build *b)
     if (is_new)
         rose_gr_rule_define(b, r,
                             GR_ALT(b, rose_gr_any_string(b), rose_gr_any_number(b),
-                                   rose_gr_any_object(b), rose_gr_any_array(b),
-                                   rose_gr_text(b, "true"), rose_gr_text(b, "false"),
-                                   rose_gr_text(b, "null")));
+                                   rose_gr_any_object(b), any_array(b), rose_gr_text(b, "true"),
+                                   rose_gr_text(b, "false"), rose_gr_text(b, "null")));
     return r;
 }
 

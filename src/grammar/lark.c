@@ -16,59 +16,7 @@
 
 #define refuse rose_gr_source_refuse
 
-/* ---- the text ---- */
-
-static bool looking_at(const gr_source *e, const char *text)
-{
-    const size_t n = strlen(text);
-    return n <= e->n - e->at && memcmp(e->s + e->at, text, n) == 0;
-}
-
-static bool at_char(const gr_source *e, char c)
-{
-    return e->at < e->n && e->s[e->at] == c;
-}
-
-static void skip_blanks(gr_source *e)
-{
-    while (at_char(e, ' ') || at_char(e, '\t'))
-        e->at++;
-}
-
-/* White space, line ends and comments. */
-static void skip_space(gr_source *e)
-{
-    for (; e->at < e->n; e->at++) {
-        if (at_char(e, '#') || looking_at(e, "//"))
-            while (e->at < e->n && e->s[e->at] != '\n')
-                e->at++;
-        else if (strchr(" \t\r\n", e->s[e->at]) == NULL || e->s[e->at] == '\0')
-            return;
-    }
-    e->at = e->n;
-}
-
-static bool take(gr_source *e, const char *text)
-{
-    if (!looking_at(e, text)) return false;
-    e->at += strlen(text);
-    return true;
-}
-
-static bool is_name_char(char c, bool first)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           (!first && c >= '0' && c <= '9');
-}
-
-/* The length of the name here; 0: there is none. */
-static size_t name_length(const gr_source *e)
-{
-    size_t n = 0;
-    while (e->at + n < e->n && is_name_char(e->s[e->at + n], n == 0))
-        n++;
-    return n;
-}
+/* ---- names ---- */
 
 /* Names of terminals are in upper case. */
 static bool is_terminal(const char *name, size_t n)
@@ -81,28 +29,28 @@ static bool is_terminal(const char *name, size_t n)
 /* A directive is a % and a name; %json is no directive. */
 static bool at_directive(const gr_source *e)
 {
-    return at_char(e, '%') && !looking_at(e, "%json");
+    return gr_at_char(e, '%') && !gr_looking_at(e, "%json");
 }
 
 /* Does `name:` stand here, perhaps with a mark before and a priority after the name? */
 static bool at_definition(const gr_source *e)
 {
     gr_source at = *e;
-    if (at_char(&at, '?') || at_char(&at, '!')) at.at++;
-    const size_t n = name_length(&at);
+    if (gr_at_char(&at, '?') || gr_at_char(&at, '!')) at.at++;
+    const size_t n = rose_gr_source_name(&at);
     if (n == 0) return false;
     at.at += n;
-    if (at_char(&at, '[') || at_char(&at, '{')) { /* refused later */
+    if (gr_at_char(&at, '[') || gr_at_char(&at, '{')) { /* refused later */
         const char close = at.s[at.at] == '[' ? ']' : '}';
         while (at.at < at.n && at.s[at.at] != close && at.s[at.at] != '\n')
             at.at++;
         at.at += at.at < at.n;
     }
-    if (at_char(&at, '.')) at.at++;
-    while (at.at < at.n && ((at.s[at.at] >= '0' && at.s[at.at] <= '9') || at_char(&at, '-')))
+    if (gr_at_char(&at, '.')) at.at++;
+    while (at.at < at.n && ((at.s[at.at] >= '0' && at.s[at.at] <= '9') || gr_at_char(&at, '-')))
         at.at++;
-    skip_blanks(&at);
-    return at_char(&at, ':');
+    rose_gr_source_skip_blanks(&at);
+    return gr_at_char(&at, ':');
 }
 
 /* ---- strings and expressions ---- */
@@ -120,7 +68,7 @@ static size_t read_chars(gr_source *e, uint32_t **out)
 {
     size_t n = 0, cap = 0;
     *out = rose_gr_grown(e->b, NULL, 0, &cap, sizeof **out);
-    while (!at_char(e, '"')) {
+    while (!gr_at_char(e, '"')) {
         *out = rose_gr_grown(e->b, *out, n, &cap, sizeof **out);
         (*out)[n++] = rose_gr_source_char(e, '"');
     }
@@ -131,8 +79,8 @@ static size_t read_chars(gr_source *e, uint32_t **out)
 static gr_node read_range(gr_source *e, const uint32_t *first, size_t n)
 {
     uint32_t *last;
-    skip_blanks(e);
-    if (!take(e, "\"")) refuse(e, ROSE_E_INVAL, "a string was expected after '..'");
+    rose_gr_source_skip_blanks(e);
+    if (!gr_take(e, "\"")) refuse(e, ROSE_E_INVAL, "a string was expected after '..'");
     if (n != 1 || read_chars(e, &last) != 1)
         refuse(e, ROSE_E_INVAL, "a range needs strings of one character, as in \"a\"..\"z\"");
     if (last[0] < first[0]) refuse(e, ROSE_E_INVAL, "a range of characters is upside down");
@@ -144,8 +92,8 @@ static gr_node read_string(gr_source *e)
     uint32_t *chars;
     gr_list l = {0};
     const size_t n = read_chars(e, &chars);
-    if (take(e, "..")) return read_range(e, chars, n);
-    const bool fold = at_char(e, 'i');
+    if (gr_take(e, "..")) return read_range(e, chars, n);
+    const bool fold = gr_at_char(e, 'i');
     e->at += fold;
     for (size_t i = 0; i < n; i++)
         rose_gr_push(e->b, &l, one_char(e, chars[i], chars[i], fold));
@@ -157,13 +105,13 @@ static gr_node read_regex(gr_source *e)
 {
     const size_t from = e->at;
     bool fold = false, dot_all = false;
-    while (!at_char(e, '/')) {
+    while (!gr_at_char(e, '/')) {
         if (e->at >= e->n || e->s[e->at] == '\n')
             refuse(e, ROSE_E_INVAL, "the '/' that ends an expression is missing");
-        e->at += at_char(e, '\\') && e->at + 1 < e->n ? 2 : 1;
+        e->at += gr_at_char(e, '\\') && e->at + 1 < e->n ? 2 : 1;
     }
     const size_t n = e->at++ - from;
-    for (size_t n_flags = name_length(e); n_flags > 0; n_flags--) {
+    for (size_t n_flags = rose_gr_source_name(e); n_flags > 0; n_flags--) {
         const char flag = e->s[e->at];
         fold = fold || flag == 'i';
         dot_all = dot_all || flag == 's';
@@ -182,10 +130,10 @@ static gr_node read_json(gr_source *e)
     rose_json *schema;
     unsigned depth = 0;
     bool quoted = false;
-    skip_space(e);
+    rose_gr_source_skip(e);
     const size_t from = e->at;
     do {
-        if (e->at >= e->n || (depth == 0 && !at_char(e, '{')))
+        if (e->at >= e->n || (depth == 0 && !gr_at_char(e, '{')))
             refuse(e, ROSE_E_INVAL, "%json needs a schema in braces");
         const char c = e->s[e->at];
         if (c == '"') quoted = !quoted;
@@ -212,7 +160,7 @@ static gr_node read_name(gr_source *e, size_t n, bool in_terminal)
     if (in_terminal && !terminal)
         refuse(e, ROSE_E_INVAL, "a terminal cannot contain a rule (lower case)");
     e->at += n;
-    if (at_char(e, '{') && !(e->at + 1 < e->n && strchr("0123456789,", e->s[e->at + 1]) != NULL))
+    if (gr_at_char(e, '{') && !(e->at + 1 < e->n && strchr("0123456789,", e->s[e->at + 1]) != NULL))
         refuse(e, ROSE_E_UNSUPPORTED, "templates of rules are not supported");
     const gr_node rule = rose_gr_source_rule(e, name, n);
     return terminal && !in_terminal ? GR_SEQ(e->b, rule, e->ignore) : rule;
@@ -221,7 +169,7 @@ static gr_node read_name(gr_source *e, size_t n, bool in_terminal)
 static gr_node read_group(gr_source *e, char close, bool in_terminal)
 {
     const gr_node x = read_alt(e, in_terminal);
-    if (!at_char(e, close))
+    if (!gr_at_char(e, close))
         refuse(e, ROSE_E_INVAL, close == ')' ? "a ')' is missing" : "a ']' is missing");
     e->at++;
     return close == ')' ? x : rose_gr_opt(e->b, x);
@@ -245,90 +193,54 @@ static _Noreturn void refuse_item(const gr_source *e)
         {"?", "nothing to repeat"},
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (looking_at(e, known[i].begin))
+        if (gr_looking_at(e, known[i].begin))
             refuse(e, i < 6 ? ROSE_E_UNSUPPORTED : ROSE_E_INVAL, known[i].why);
     refuse(e, ROSE_E_INVAL, "a string, /expression/, name, '(' or '[' was expected");
 }
 
 static gr_node read_item(gr_source *e, bool in_terminal)
 {
-    const size_t n = name_length(e);
+    const size_t n = rose_gr_source_name(e);
     gr_node x;
     if (n > 0) return read_name(e, n, in_terminal);
-    if (take(e, "(")) return read_group(e, ')', in_terminal);
-    if (take(e, "[")) return read_group(e, ']', in_terminal);
-    if (take(e, "\""))
+    if (gr_take(e, "(")) return read_group(e, ')', in_terminal);
+    if (gr_take(e, "[")) return read_group(e, ']', in_terminal);
+    if (gr_take(e, "\""))
         x = read_string(e);
-    else if (take(e, "/"))
+    else if (gr_take(e, "/"))
         x = read_regex(e);
-    else if (!in_terminal && take(e, "%json"))
+    else if (!in_terminal && gr_take(e, "%json"))
         x = read_json(e);
     else
         refuse_item(e);
     return in_terminal ? x : GR_SEQ(e->b, x, e->ignore);
 }
 
-static uint32_t read_number(gr_source *e)
-{
-    uint32_t v;
-    bool fits;
-    skip_blanks(e);
-    const size_t n = rose_gr_number(e->s + e->at, e->n - e->at, &v, &fits);
-    if (n == 0) refuse(e, ROSE_E_INVAL, "a number is missing");
-    if (!fits) refuse(e, ROSE_E_UNSUPPORTED, GR_COUNT_TOO_LARGE);
-    e->at += n;
-    skip_blanks(e);
-    return v;
-}
-
-static gr_node bounded(gr_source *e, gr_node x, uint32_t min, uint32_t max)
-{
-    if (min > max) refuse(e, ROSE_E_INVAL, "the bounds of a repetition are upside down");
-    return rose_gr_repeat(e->b, x, min, max);
-}
-
-/* {2} {2,} {,5} {2,5} */
-static gr_node read_braces(gr_source *e, gr_node x)
-{
-    uint32_t min = 0, max = GR_INF;
-    skip_blanks(e);
-    if (!at_char(e, ',')) min = max = read_number(e);
-    if (take(e, ",")) {
-        skip_blanks(e);
-        max = at_char(e, '}') ? GR_INF : read_number(e);
-    }
-    if (!take(e, "}")) refuse(e, ROSE_E_INVAL, "a '}' is missing");
-    return bounded(e, x, min, max);
-}
-
 /* An operator stands on the line of its item: a '?' on the next line marks a rule. */
 static gr_node read_operator(gr_source *e, gr_node x)
 {
-    skip_blanks(e);
-    if (take(e, "*")) return rose_gr_repeat(e->b, x, 0, GR_INF);
-    if (take(e, "+")) return rose_gr_repeat(e->b, x, 1, GR_INF);
-    if (take(e, "?")) return rose_gr_repeat(e->b, x, 0, 1);
-    if (take(e, "{")) return read_braces(e, x);
-    if (!take(e, "~")) return x;
-    const uint32_t min = read_number(e), max = take(e, "..") ? read_number(e) : min;
-    return bounded(e, x, min, max);
+    rose_gr_source_skip_blanks(e);
+    if (!gr_take(e, "~")) return rose_gr_source_operator(e, x);
+    const uint32_t min = rose_gr_source_number(e),
+                   max = gr_take(e, "..") ? rose_gr_source_number(e) : min;
+    return rose_gr_source_bounded(e, x, min, max);
 }
 
 static void skip_alias(gr_source *e)
 {
-    if (!take(e, "->")) return;
-    skip_blanks(e);
-    const size_t n = name_length(e);
+    if (!gr_take(e, "->")) return;
+    rose_gr_source_skip_blanks(e);
+    const size_t n = rose_gr_source_name(e);
     if (n == 0) refuse(e, ROSE_E_INVAL, "a name was expected after '->'");
     e->at += n;
-    skip_space(e);
+    rose_gr_source_skip(e);
 }
 
 static gr_node read_seq(gr_source *e, bool in_terminal)
 {
     gr_list l = {0};
-    for (skip_space(e); e->at < e->n; skip_space(e)) {
-        if (strchr("|)]", e->s[e->at]) != NULL || looking_at(e, "->") || at_definition(e) ||
+    for (rose_gr_source_skip(e); e->at < e->n; rose_gr_source_skip(e)) {
+        if (strchr("|)]", e->s[e->at]) != NULL || gr_looking_at(e, "->") || at_definition(e) ||
             at_directive(e))
             break;
         const gr_node x = read_operator(e, read_item(e, in_terminal));
@@ -346,7 +258,7 @@ static gr_node read_alt(gr_source *e, bool in_terminal)
     rose_gr_enter(e->b);
     do {
         rose_gr_push(e->b, &l, read_seq(e, in_terminal));
-    } while (take(e, "|"));
+    } while (gr_take(e, "|"));
     rose_gr_leave(e->b);
     return rose_gr_alt(e->b, l.v, l.n);
 }
@@ -355,28 +267,29 @@ static gr_node read_alt(gr_source *e, bool in_terminal)
 
 static void read_definition(gr_source *e)
 {
-    if (at_char(e, '?') || at_char(e, '!')) e->at++;
+    if (gr_at_char(e, '?') || gr_at_char(e, '!')) e->at++;
     const char *name = e->s + e->at;
-    const size_t n = name_length(e);
+    const size_t n = rose_gr_source_name(e);
     if (n == 0) refuse(e, ROSE_E_INVAL, "the name of a rule or terminal was expected");
     const gr_node rule = rose_gr_source_rule(e, name, n);
     rose_gr_source_check_new(e, rule);
     e->at += n;
-    if (at_char(e, '{')) refuse(e, ROSE_E_UNSUPPORTED, "templates of rules are not supported");
-    if (at_char(e, '['))
+    if (gr_at_char(e, '{')) refuse(e, ROSE_E_UNSUPPORTED, "templates of rules are not supported");
+    if (gr_at_char(e, '['))
         refuse(e, ROSE_E_UNSUPPORTED,
                "attributes of rules such as [max_tokens=5] are not supported");
-    if (take(e, ".")) {
-        (void)take(e, "-");
-        (void)read_number(e);
+    if (gr_take(e, ".")) {
+        (void)gr_take(e, "-");
+        (void)rose_gr_source_number(e);
     }
-    skip_blanks(e);
-    if (!take(e, ":"))
+    rose_gr_source_skip_blanks(e);
+    if (!gr_take(e, ":"))
         refuse(e, ROSE_E_INVAL,
                "':' was expected: a grammar of Lark has rules `name: ...`, one of EBNF or GBNF "
                "`name ::= ...`");
     const gr_node body = read_alt(e, is_terminal(name, n));
-    if (at_char(e, ')') || at_char(e, ']')) refuse(e, ROSE_E_INVAL, "a ')' or ']' was not opened");
+    if (gr_at_char(e, ')') || gr_at_char(e, ']'))
+        refuse(e, ROSE_E_INVAL, "a ')' or ']' was not opened");
     rose_gr_source_define(e, rule, body);
 }
 
@@ -428,50 +341,50 @@ static void import_one(gr_source *e, const char *name, size_t n, const char *ali
 /* common.NAME, common.NAME -> ALIAS, common (NAME, NAME) */
 static void read_import(gr_source *e)
 {
-    skip_blanks(e);
-    if (!take(e, "common"))
+    rose_gr_source_skip_blanks(e);
+    if (!gr_take(e, "common"))
         refuse(e, ROSE_E_UNSUPPORTED, "%import: only the terminals of `common` can be imported");
-    skip_blanks(e);
-    const bool many = take(e, "(");
-    if (!many && !take(e, ".")) refuse(e, ROSE_E_INVAL, "%import: '.' or '(' was expected");
+    rose_gr_source_skip_blanks(e);
+    const bool many = gr_take(e, "(");
+    if (!many && !gr_take(e, ".")) refuse(e, ROSE_E_INVAL, "%import: '.' or '(' was expected");
     do {
-        skip_space(e);
+        rose_gr_source_skip(e);
         const char *name = e->s + e->at, *alias = name;
-        const size_t n = name_length(e);
+        const size_t n = rose_gr_source_name(e);
         size_t n_alias = n;
         if (n == 0) refuse(e, ROSE_E_INVAL, "%import: the name of a terminal was expected");
         e->at += n;
-        skip_blanks(e);
-        if (!many && take(e, "->")) {
-            skip_blanks(e);
+        rose_gr_source_skip_blanks(e);
+        if (!many && gr_take(e, "->")) {
+            rose_gr_source_skip_blanks(e);
             alias = e->s + e->at;
-            if ((n_alias = name_length(e)) == 0 || !is_terminal(alias, n_alias))
+            if ((n_alias = rose_gr_source_name(e)) == 0 || !is_terminal(alias, n_alias))
                 refuse(e, ROSE_E_INVAL, "%import: a name in upper case was expected after '->'");
             e->at += n_alias;
         }
         import_one(e, name, n, alias, n_alias);
-        if (many) skip_space(e);
-    } while (many && take(e, ","));
-    if (many && !take(e, ")")) refuse(e, ROSE_E_INVAL, "%import: a ')' is missing");
+        if (many) rose_gr_source_skip(e);
+    } while (many && gr_take(e, ","));
+    if (many && !gr_take(e, ")")) refuse(e, ROSE_E_INVAL, "%import: a ')' is missing");
 }
 
 /* %llguidance {}: options of llguidance, of which there must be none. */
 static void read_options(gr_source *e)
 {
-    skip_space(e);
-    const bool open = take(e, "{");
-    skip_space(e);
-    if (!open || !take(e, "}"))
+    rose_gr_source_skip(e);
+    const bool open = gr_take(e, "{");
+    rose_gr_source_skip(e);
+    if (!open || !gr_take(e, "}"))
         refuse(e, ROSE_E_UNSUPPORTED, "options of %llguidance are not supported, {} is");
 }
 
 static void read_directive(gr_source *e, gr_list *ignored)
 {
-    if (take(e, "%ignore"))
+    if (gr_take(e, "%ignore"))
         rose_gr_push(e->b, ignored, read_alt(e, true));
-    else if (take(e, "%import"))
+    else if (gr_take(e, "%import"))
         read_import(e);
-    else if (take(e, "%llguidance"))
+    else if (gr_take(e, "%llguidance"))
         read_options(e);
     else
         refuse(e, ROSE_E_UNSUPPORTED,
@@ -483,7 +396,7 @@ static bool has_ignore(const gr_source *e)
 {
     gr_source at = *e;
     for (; at.at < at.n; at.at++)
-        if (looking_at(&at, "%ignore")) return true;
+        if (gr_looking_at(&at, "%ignore")) return true;
     return false;
 }
 
@@ -492,8 +405,8 @@ gr_node rose_gr_lark(gr_build *b, const char *text, size_t n)
     gr_source e = {.b = b, .s = text, .n = n, .lark = true, .ignore = GR_EMPTY};
     gr_list ignored = {0};
     if (has_ignore(&e)) e.ignore = rose_gr_rule_new(b, "of %ignore");
-    for (skip_space(&e); e.at < n; skip_space(&e)) {
-        if (at_char(&e, '%'))
+    for (rose_gr_source_skip(&e); e.at < n; rose_gr_source_skip(&e)) {
+        if (gr_at_char(&e, '%'))
             read_directive(&e, &ignored);
         else
             read_definition(&e);

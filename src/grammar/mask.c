@@ -164,16 +164,6 @@ static rose_status wild_mask(rose_grammar *g, uint32_t state, uint32_t *mask)
     return st != ROSE_OK ? st : walk(g, &v->all, rest, mask);
 }
 
-static void count_bits(const rose_vocab_trie *v, gr_state *x)
-{
-    x->n_allowed = 0;
-    for (uint32_t i = 0; i < v->n_words; i++) {
-        if (x->mask[i] == 0) continue;
-        x->n_allowed += (uint32_t)__builtin_popcount(x->mask[i]);
-        x->one = i * 32 + (uint32_t)__builtin_ctz(x->mask[i]);
-    }
-}
-
 rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at)
 {
     const rose_vocab_trie *v = g->vocab;
@@ -195,7 +185,8 @@ rose_status rose_gr_mask(rose_grammar *g, uint32_t state, uint32_t *at)
             rose_gr_set_bit(mask, v->eos[i]);
     x->mask = mask;
     g->s.bytes += v->n_words * sizeof *mask;
-    count_bits(v, x);
+    for (uint32_t i = 0; i < v->n_words; i++)
+        x->any = x->any || mask[i] != 0;
     return ROSE_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "grammar/grammar_internal.h"
 
@@ -164,14 +165,14 @@ typedef struct gr_item {
 typedef struct gr_state {
     uint32_t first, n; /* items */
     uint32_t hash, chain;
-    uint32_t *next;          /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
-    uint32_t *mask;          /* NULL: not known yet */
-    uint32_t n_allowed, one; /* with mask: its bits; one of the ids */
-    uint32_t plain;          /* the state with plain counters; GR_NONE: not known yet */
+    uint32_t *next; /* [n_classes] states, GR_NONE: not known yet; NULL until one is */
+    uint32_t *mask; /* NULL: not known yet */
+    uint32_t plain; /* the state with plain counters; GR_NONE: not known yet */
     gr_item wild_item;
     uint32_t wild_left; /* WILD_COUNT: characters that are left */
     uint8_t wild;
     bool accepting;
+    bool any; /* with mask: it allows an id */
 } gr_state;
 enum { GR_DEAD = 0 }; /* the state without items */
 
@@ -197,7 +198,7 @@ struct rose_grammar {
     gr_program p;
     size_t program_bytes;
     gr_states s;
-    rose_matcher *matchers; /* all that live, so that their states survive a clean-up */
+    LIST_HEAD(, rose_matcher) matchers; /* all that live, so that their states survive a clean-up */
     /* scratch */
     gr_item *work, *found;
     uint32_t n_work, cap_work, n_found, cap_found;
@@ -220,9 +221,9 @@ static inline size_t rose_gr_live_bytes(const rose_grammar *g)
 
 struct rose_matcher {
     rose_grammar *g;
-    rose_matcher *prev, *next; /* in g->matchers */
-    rose_matcher *next_gone;   /* in g->gone */
-    uint32_t state, moved;     /* moved: used by rose_gr_clean */
+    LIST_ENTRY(rose_matcher) link; /* in g->matchers */
+    rose_matcher *next_gone;       /* in g->gone */
+    uint32_t state, moved;         /* moved: used by rose_gr_clean */
     bool ended;
 };
 

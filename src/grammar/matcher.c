@@ -22,9 +22,7 @@ void rose_gr_free_gone(rose_grammar *g)
     rose_matcher *m = atomic_exchange_explicit(&g->gone, NULL, memory_order_acquire);
     while (m != NULL) {
         rose_matcher *next = m->next_gone;
-        if (m->prev != NULL) m->prev->next = m->next;
-        if (m->next != NULL) m->next->prev = m->prev;
-        if (g->matchers == m) g->matchers = m->next;
+        LIST_REMOVE(m, link);
         free(m);
         m = next;
     }
@@ -35,13 +33,6 @@ static void lock(rose_grammar *g)
     pthread_mutex_lock(&g->lock);
     g->steps = 0;
     rose_gr_free_gone(g);
-}
-
-static void link_matcher(rose_grammar *g, rose_matcher *m)
-{
-    m->next = g->matchers;
-    if (m->next != NULL) m->next->prev = m;
-    g->matchers = m;
 }
 
 static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matcher *from,
@@ -55,7 +46,7 @@ static rose_status create(rose_matcher **out, rose_grammar *g, const rose_matche
     m->g = g;
     m->state = from != NULL ? from->state : g->s.start;
     m->ended = from != NULL && from->ended;
-    link_matcher(g, m);
+    LIST_INSERT_HEAD(&g->matchers, m, link);
     rose_gr_unlock(g);
     return ROSE_OK;
 }
@@ -72,8 +63,9 @@ rose_status rose_matcher_copy(rose_matcher **out, const rose_matcher *m, rose_er
 
 /* The caller may be a thread that must not wait for another thread's mask. So if the lock is taken,
  * the next holder of the lock frees the matcher. */
-void rose_matcher_destroy(rose_matcher *m)
+void rose_matcher_destroy(void *matcher)
 {
+    rose_matcher *m = matcher;
     if (m == NULL) return;
     rose_grammar *g = m->g;
     rose_matcher *first = atomic_load_explicit(&g->gone, memory_order_relaxed);
@@ -95,14 +87,6 @@ bool rose_matcher_is_slow(void *matcher)
     return atomic_load_explicit(&m->g->slow, memory_order_relaxed);
 }
 
-void rose_matcher_reset(rose_matcher *m)
-{
-    lock(m->g);
-    m->state = m->g->s.start;
-    m->ended = false;
-    rose_gr_unlock(m->g);
-}
-
 /* The state after the bytes of a token; GR_DEAD: not allowed; GR_NONE: g->st says why. */
 static uint32_t follow_token(rose_grammar *g, uint32_t state, uint32_t id)
 {
@@ -122,8 +106,9 @@ static rose_status accept_eos(rose_matcher *m, uint32_t id, rose_err *err)
     return ROSE_OK;
 }
 
-rose_status rose_matcher_accept(rose_matcher *m, uint32_t id, rose_err *err)
+rose_status rose_matcher_accept(void *matcher, uint32_t id, rose_err *err)
 {
+    rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     rose_status st;
     lock(g);
@@ -153,24 +138,19 @@ static void mask_of_eos(const rose_vocab_trie *v, uint32_t *words)
         rose_gr_set_bit(words, v->eos[i]);
 }
 
-/* With the lock: the state that has the mask. */
-static rose_status find_mask(rose_matcher *m, uint32_t *at)
+rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err)
 {
-    rose_status st = rose_gr_clean(m->g);
-    return st != ROSE_OK ? st : rose_gr_mask(m->g, m->state, at);
-}
-
-rose_status rose_matcher_mask(rose_matcher *m, uint32_t *words, rose_err *err)
-{
+    rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     rose_status st = ROSE_OK;
     uint32_t at;
     lock(g);
     if (m->ended) {
         mask_of_eos(g->vocab, words);
-    } else if ((st = find_mask(m, &at)) != ROSE_OK) {
+    } else if ((st = rose_gr_clean(g)) != ROSE_OK ||
+               (st = rose_gr_mask(g, m->state, &at)) != ROSE_OK) {
         say(g, st, err);
-    } else if (g->s.v[at].n_allowed == 0) {
+    } else if (!g->s.v[at].any) {
         st = rose_fail(err, ROSE_E_UNSUPPORTED,
                        "grammar: no token of the vocabulary can continue the text");
     } else {
@@ -200,7 +180,7 @@ bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
     if (pthread_mutex_trylock(&g->lock) != 0) return false;
     const uint32_t to = m->ended ? GR_NONE : known_after(g, m->state, id);
     const uint32_t at = to != GR_NONE ? g->s.v[to].plain : GR_NONE;
-    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].n_allowed > 0;
+    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].any;
     if (known) {
         m->state = to;
         memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
@@ -209,49 +189,10 @@ bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
     return known;
 }
 
-bool rose_matcher_forced(rose_matcher *m, uint32_t *id)
-{
-    rose_grammar *g = m->g;
-    bool forced = false;
-    uint32_t at;
-    lock(g);
-    if (m->ended) {
-        forced = g->vocab->n_eos == 1;
-        if (forced) *id = g->vocab->eos[0];
-    } else if (find_mask(m, &at) == ROSE_OK && g->s.v[at].n_allowed == 1) {
-        forced = true;
-        *id = g->s.v[at].one;
-    }
-    rose_gr_unlock(g);
-    return forced;
-}
-
 bool rose_matcher_accepting(const rose_matcher *m)
 {
     lock(m->g);
     bool accepting = m->ended || m->g->s.v[m->state].accepting;
     rose_gr_unlock(m->g);
     return accepting;
-}
-
-bool rose_matcher_ended(const rose_matcher *m)
-{
-    return m->ended;
-}
-
-/* ---- functions of a void * ---- */
-
-rose_status rose_matcher_guide_advance(void *m, uint32_t id, rose_err *err)
-{
-    return rose_matcher_accept(m, id, err);
-}
-
-rose_status rose_matcher_guide_mask(void *m, uint32_t *words, rose_err *err)
-{
-    return rose_matcher_mask(m, words, err);
-}
-
-void rose_matcher_guide_destroy(void *m)
-{
-    rose_matcher_destroy(m);
 }

@@ -20,40 +20,18 @@ struct rx {
     size_t n, cap;
 };
 
-typedef struct reader {
-    gr_build *b;
-    const char *s;
-    size_t n, at;
-    bool fold, dot_all; /* flags i and s */
-} reader;
-
-static _Noreturn void refuse(const reader *r, rose_status st, const char *why)
+static _Noreturn void refuse(const gr_source *r, rose_status st, const char *why)
 {
     rose_gr_fail(r->b, st, "the expression \"%.*s\": %s (position %zu)",
                  (int)(r->n < 80 ? r->n : 80), r->s, why, r->at);
 }
 
-static bool more(const reader *r)
+static bool more(const gr_source *r)
 {
     return r->at < r->n;
 }
 
-static bool take(reader *r, char c)
-{
-    if (!more(r) || r->s[r->at] != c) return false;
-    r->at++;
-    return true;
-}
-
-static bool take_text(reader *r, const char *text)
-{
-    size_t n = strlen(text);
-    if (n > r->n - r->at || memcmp(r->s + r->at, text, n) != 0) return false;
-    r->at += n;
-    return true;
-}
-
-static uint32_t next_char(reader *r)
+static uint32_t next_char(gr_source *r)
 {
     size_t len;
     if (!more(r)) refuse(r, ROSE_E_INVAL, "ends too early");
@@ -62,7 +40,7 @@ static uint32_t next_char(reader *r)
     return cp;
 }
 
-static rx *new_rx(const reader *r, int kind)
+static rx *new_rx(const gr_source *r, int kind)
 {
     rx *x = rose_gr_take(r->b, sizeof *x);
     x->kind = (unsigned)kind;
@@ -70,7 +48,7 @@ static rx *new_rx(const reader *r, int kind)
     return x;
 }
 
-static void add_kid(const reader *r, rx *x, rx *kid)
+static void add_kid(const gr_source *r, rx *x, rx *kid)
 {
     x->kids = rose_gr_grown(r->b, x->kids, x->n, &x->cap, sizeof(rx *));
     x->kids[x->n++] = kid;
@@ -79,7 +57,7 @@ static void add_kid(const reader *r, rx *x, rx *kid)
 
 /* ---- characters and classes ---- */
 
-static uint32_t hex(reader *r, unsigned n)
+static uint32_t hex(gr_source *r, unsigned n)
 {
     uint32_t v = 0;
     for (unsigned i = 0; i < n; i++) {
@@ -91,22 +69,22 @@ static uint32_t hex(reader *r, unsigned n)
     return v;
 }
 
-static uint32_t unicode_escape(reader *r)
+static uint32_t unicode_escape(gr_source *r)
 {
     uint32_t v = 0;
-    if (!take(r, '{')) {
+    if (!gr_take(r, "{")) {
         v = hex(r, 4);
-        if (v >= 0xd800 && v < 0xdc00 && take_text(r, "\\u"))
+        if (v >= 0xd800 && v < 0xdc00 && gr_take(r, "\\u"))
             v = 0x10000 + ((v - 0xd800) << 10) + (hex(r, 4) - 0xdc00);
     } else {
-        while (!take(r, '}'))
+        while (!gr_take(r, "}"))
             if ((v = v << 4 | hex(r, 1)) > 0x10ffff) break;
     }
     if (v > 0x10ffff) refuse(r, ROSE_E_INVAL, "an escape is beyond U+10FFFF");
     return v;
 }
 
-static void add_named(reader *r, gr_chars *out, char name)
+static void add_named(gr_source *r, gr_chars *out, char name)
 {
     gr_build *b = r->b;
     gr_chars c = {0};
@@ -157,13 +135,13 @@ static const struct gr_categories *categories(gr_build *b)
 }
 
 /* \p{Lu}: a general category, or its first letter alone. */
-static void add_category(reader *r, gr_chars *out, bool negative)
+static void add_category(gr_source *r, gr_chars *out, bool negative)
 {
     char name[3] = {0};
     size_t n = 0;
     gr_chars c = {0};
-    if (!take(r, '{')) refuse(r, ROSE_E_INVAL, "\\p needs a name in braces");
-    while (!take(r, '}')) {
+    if (!gr_take(r, "{")) refuse(r, ROSE_E_INVAL, "\\p needs a name in braces");
+    while (!gr_take(r, "}")) {
         if (n == 2 || !more(r))
             refuse(r, ROSE_E_UNSUPPORTED, "of \\p only general categories such as Lu are known");
         name[n++] = r->s[r->at++];
@@ -193,7 +171,7 @@ static bool is_letter(uint32_t c)
 }
 
 /* ECMA-262 has no escape of this letter or digit. */
-static _Noreturn void refuse_escape(const reader *r, uint32_t c)
+static _Noreturn void refuse_escape(const gr_source *r, uint32_t c)
 {
     char why[96];
     const bool edge = c == 'A' || c == 'Z' || c == 'z';
@@ -203,10 +181,13 @@ static _Noreturn void refuse_escape(const reader *r, uint32_t c)
 }
 
 /* After a backslash: adds a class to out and returns GR_NONE, or returns one character. */
-static uint32_t escape(reader *r, gr_chars *out)
+static uint32_t escape(gr_source *r, gr_chars *out)
 {
+    static const char letters[] = "tnrfva", values[] = "\t\n\r\f\v\a";
     uint32_t c = next_char(r);
-    if (c < 0x80 && strchr("dDwWsS", (int)c) != NULL && c != 0) {
+    const char *at = c > 0 && c < 0x80 ? strchr(letters, (int)c) : NULL;
+    if (at != NULL) return (uint8_t)values[at - letters];
+    if (c > 0 && c < 0x80 && strchr("dDwWsS", (int)c) != NULL) {
         add_named(r, out, (char)c);
         return GR_NONE;
     }
@@ -215,20 +196,8 @@ static uint32_t escape(reader *r, gr_chars *out)
     case 'P':
         add_category(r, out, c == 'P');
         return GR_NONE;
-    case 't':
-        return '\t';
-    case 'n':
-        return '\n';
-    case 'r':
-        return '\r';
-    case 'f':
-        return '\f';
-    case 'v':
-        return '\v';
-    case 'a':
-        return '\a';
     case 'x':
-        return take(r, '{') ? (r->at--, unicode_escape(r)) : hex(r, 2);
+        return gr_take(r, "{") ? (r->at--, unicode_escape(r)) : hex(r, 2);
     case 'u':
         return unicode_escape(r);
     case 'c':
@@ -245,24 +214,24 @@ static uint32_t escape(reader *r, gr_chars *out)
 }
 
 /* One end of a range in a class; GR_NONE: it was a class such as \d. */
-static uint32_t class_part(reader *r, gr_chars *out)
+static uint32_t class_part(gr_source *r, gr_chars *out)
 {
-    if (!take(r, '\\')) return next_char(r);
-    if (take(r, 'b')) return '\b';
+    if (!gr_take(r, "\\")) return next_char(r);
+    if (gr_take(r, "b")) return '\b';
     return escape(r, out);
 }
 
-static void fold(const reader *r, gr_chars *c)
+static void fold(const gr_source *r, gr_chars *c)
 {
     if (r->fold) rose_gr_chars_fold(r->b, c);
     rose_gr_chars_normal(c);
 }
 
-static rx *read_class(reader *r)
+static rx *read_class(gr_source *r)
 {
     rx *x = new_rx(r, RX_CHARS);
-    bool negative = take(r, '^');
-    while (!take(r, ']')) {
+    bool negative = gr_take(r, "^");
+    while (!gr_take(r, "]")) {
         uint32_t lo = class_part(r, &x->chars), hi = lo;
         if (lo == GR_NONE) continue;
         if (r->at + 1 < r->n && r->s[r->at] == '-' && r->s[r->at + 1] != ']') {
@@ -280,7 +249,7 @@ static rx *read_class(reader *r)
     return x;
 }
 
-static rx *one_char(reader *r, uint32_t cp)
+static rx *one_char(gr_source *r, uint32_t cp)
 {
     rx *x = new_rx(r, RX_CHARS);
     rose_gr_chars_add(r->b, &x->chars, cp, cp);
@@ -288,7 +257,7 @@ static rx *one_char(reader *r, uint32_t cp)
     return x;
 }
 
-static rx *read_escape(reader *r)
+static rx *read_escape(gr_source *r)
 {
     rx *x = new_rx(r, RX_CHARS);
     char c = more(r) ? r->s[r->at] : '\0';
@@ -303,30 +272,30 @@ static rx *read_escape(reader *r)
 
 /* ---- structure ---- */
 
-static rx *read_alt(reader *r);
+static rx *read_alt(gr_source *r);
 
-static rx *read_group(reader *r)
+static rx *read_group(gr_source *r)
 {
     rx *look = NULL;
-    if (take_text(r, "?<=") || take_text(r, "?<!"))
+    if (gr_take(r, "?<=") || gr_take(r, "?<!"))
         refuse(r, ROSE_E_UNSUPPORTED, "look-behind is not supported");
-    if (take_text(r, "?=") || take_text(r, "?!")) {
+    if (gr_take(r, "?=") || gr_take(r, "?!")) {
         look = new_rx(r, RX_LOOK);
         look->negative = r->s[r->at - 1] == '!';
-    } else if (take_text(r, "?<") || take_text(r, "?P<")) {
-        while (!take(r, '>'))
+    } else if (gr_take(r, "?<") || gr_take(r, "?P<")) {
+        while (!gr_take(r, ">"))
             next_char(r);
-    } else if (!take_text(r, "?:") && take(r, '?')) {
+    } else if (!gr_take(r, "?:") && gr_take(r, "?")) {
         refuse(r, ROSE_E_UNSUPPORTED, "flags such as (?i) are not supported");
     }
     rx *x = read_alt(r);
-    if (!take(r, ')')) refuse(r, ROSE_E_INVAL, "a ')' is missing");
+    if (!gr_take(r, ")")) refuse(r, ROSE_E_INVAL, "a ')' is missing");
     if (look == NULL) return x;
     add_kid(r, look, x);
     return look;
 }
 
-static bool read_number(reader *r, uint32_t *v)
+static bool read_number(gr_source *r, uint32_t *v)
 {
     size_t from = r->at;
     bool fits;
@@ -336,34 +305,34 @@ static bool read_number(reader *r, uint32_t *v)
 }
 
 /* {2} {2,} {2,5}; false leaves the text as it is: then '{' is a character. */
-static bool read_bounds(reader *r, uint32_t *min, uint32_t *max)
+static bool read_bounds(gr_source *r, uint32_t *min, uint32_t *max)
 {
     size_t from = r->at;
-    if (take(r, '{') && read_number(r, min)) {
+    if (gr_take(r, "{") && read_number(r, min)) {
         *max = *min;
-        if (take(r, ',') && !read_number(r, max)) *max = GR_INF;
-        if (take(r, '}')) return true;
+        if (gr_take(r, ",") && !read_number(r, max)) *max = GR_INF;
+        if (gr_take(r, "}")) return true;
     }
     r->at = from;
     return false;
 }
 
-static bool read_quantifier(reader *r, uint32_t *min, uint32_t *max)
+static bool read_quantifier(gr_source *r, uint32_t *min, uint32_t *max)
 {
     *min = 0;
     *max = GR_INF;
-    if (take(r, '*')) return true;
-    if (take(r, '+')) return *min = 1, true;
-    if (take(r, '?')) return *max = 1, true;
+    if (gr_take(r, "*")) return true;
+    if (gr_take(r, "+")) return *min = 1, true;
+    if (gr_take(r, "?")) return *max = 1, true;
     return read_bounds(r, min, max);
 }
 
-static rx *read_quantified(reader *r, rx *x)
+static rx *read_quantified(gr_source *r, rx *x)
 {
     uint32_t min, max, unused;
     if (!read_quantifier(r, &min, &max)) return x;
     rx *q = new_rx(r, RX_REPEAT);
-    take(r, '?'); /* lazy: the same texts */
+    gr_take(r, "?"); /* lazy: the same texts */
     if (min > max) refuse(r, ROSE_E_INVAL, "the bounds of a repetition are upside down");
     if (more(r) && r->s[r->at] == '+')
         refuse(r, ROSE_E_UNSUPPORTED, "possessive quantifiers such as a++ are not supported");
@@ -375,14 +344,14 @@ static rx *read_quantified(reader *r, rx *x)
     return q;
 }
 
-static rx *read_atom(reader *r)
+static rx *read_atom(gr_source *r)
 {
-    if (take(r, '(')) return read_group(r);
-    if (take(r, '[')) return read_class(r);
-    if (take(r, '\\')) return read_escape(r);
-    if (take(r, '^')) return new_rx(r, RX_START);
-    if (take(r, '$')) return new_rx(r, RX_END);
-    if (take(r, '.')) {
+    if (gr_take(r, "(")) return read_group(r);
+    if (gr_take(r, "[")) return read_class(r);
+    if (gr_take(r, "\\")) return read_escape(r);
+    if (gr_take(r, "^")) return new_rx(r, RX_START);
+    if (gr_take(r, "$")) return new_rx(r, RX_END);
+    if (gr_take(r, ".")) {
         rx *x = new_rx(r, RX_CHARS);
         if (!r->dot_all) rose_gr_chars_add(r->b, &x->chars, '\n', '\n');
         rose_gr_chars_invert(r->b, &x->chars);
@@ -395,7 +364,7 @@ static rx *read_atom(reader *r)
     return one_char(r, next_char(r));
 }
 
-static rx *read_alt(reader *r)
+static rx *read_alt(gr_source *r)
 {
     rx *alt = new_rx(r, RX_ALT);
     rose_gr_enter(r->b);
@@ -404,27 +373,20 @@ static rx *read_alt(reader *r)
         while (more(r) && r->s[r->at] != '|' && r->s[r->at] != ')')
             add_kid(r, seq, read_quantified(r, read_atom(r)));
         add_kid(r, alt, seq);
-    } while (take(r, '|'));
+    } while (gr_take(r, "|"));
     rose_gr_leave(r->b);
     return alt->n == 1 ? alt->kids[0] : alt;
 }
 
 /* ---- to nodes ---- */
 
-static gr_node any_text(gr_build *b)
-{
-    gr_chars all = {0};
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    return rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-}
-
 /* What is next to a part: more of the expression, the edge of the text, or any text. */
 typedef enum side { INNER, EDGE, ANY } side;
 
-static gr_node convert(reader *r, const rx *x, side left, side right);
+static gr_node convert(gr_source *r, const rx *x, side left, side right);
 
 /* A look-ahead says what all the text after it must begin with, or must not. */
-static gr_node with_look(reader *r, const rx *look, side left, gr_node rest)
+static gr_node with_look(gr_source *r, const rx *look, side left, gr_node rest)
 {
     gr_build *b = r->b;
     gr_node said = convert(r, look->kids[0], left, ANY);
@@ -434,7 +396,7 @@ static gr_node with_look(reader *r, const rx *look, side left, gr_node rest)
 }
 
 /* kids[i .. n) of a sequence. */
-static gr_node convert_seq(reader *r, const rx *x, size_t i, side left, side right)
+static gr_node convert_seq(gr_source *r, const rx *x, size_t i, side left, side right)
 {
     gr_build *b = r->b;
     gr_list l = {0};
@@ -443,13 +405,13 @@ static gr_node convert_seq(reader *r, const rx *x, size_t i, side left, side rig
         left = EDGE;
     for (; n > i && x->kids[n - 1]->kind == RX_END && right != INNER; n--)
         right = EDGE;
-    if (i == n) return left == ANY || right == ANY ? any_text(b) : GR_EMPTY;
+    if (i == n) return left == ANY || right == ANY ? rose_gr_any_text(b) : GR_EMPTY;
     for (; i < n && x->kids[i]->kind != RX_LOOK; i++, left = INNER)
         rose_gr_push(b, &l, convert(r, x->kids[i], left, i + 1 == n ? right : INNER));
     if (i < n) {
         if (right == INNER)
             refuse(r, ROSE_E_UNSUPPORTED, "look-ahead inside of a group is not supported");
-        if (left == ANY) rose_gr_push(b, &l, any_text(b));
+        if (left == ANY) rose_gr_push(b, &l, rose_gr_any_text(b));
         left = left == EDGE ? EDGE : INNER;
         gr_node rest = convert_seq(r, x, i + 1, left, right);
         rose_gr_push(b, &l, with_look(r, x->kids[i], left, rest));
@@ -457,7 +419,7 @@ static gr_node convert_seq(reader *r, const rx *x, size_t i, side left, side rig
     return rose_gr_seq(b, l.v, l.n);
 }
 
-static gr_node convert(reader *r, const rx *x, side left, side right)
+static gr_node convert(gr_source *r, const rx *x, side left, side right)
 {
     gr_build *b = r->b;
     gr_list l = {0};
@@ -483,31 +445,29 @@ static gr_node convert(reader *r, const rx *x, side left, side right)
     default:
         refuse(r, ROSE_E_UNSUPPORTED, "'^' and '$' are supported only at the ends");
     }
-    if (left == ANY) node = GR_SEQ(b, any_text(b), node);
-    return right == ANY ? GR_SEQ(b, node, any_text(b)) : node;
+    if (left == ANY) node = GR_SEQ(b, rose_gr_any_text(b), node);
+    return right == ANY ? GR_SEQ(b, node, rose_gr_any_text(b)) : node;
 }
 
-static gr_node compile(reader *r, bool search)
+static gr_node compile(gr_source r, bool search)
 {
-    const rx *x = read_alt(r);
-    if (more(r)) refuse(r, ROSE_E_INVAL, "a ')' has no '('");
-    return convert(r, x, search ? ANY : EDGE, search ? ANY : EDGE);
+    const rx *x = read_alt(&r);
+    if (more(&r)) refuse(&r, ROSE_E_INVAL, "a ')' has no '('");
+    return convert(&r, x, search ? ANY : EDGE, search ? ANY : EDGE);
 }
 
 gr_node rose_gr_regex(gr_build *b, const char *text, size_t n)
 {
-    reader r = {.b = b, .s = text, .n = n};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n}, false);
 }
 
 gr_node rose_gr_regex_with(gr_build *b, const char *text, size_t n, bool fold_case, bool dot_all)
 {
-    reader r = {.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all};
-    return compile(&r, false);
+    return compile((gr_source){.b = b, .s = text, .n = n, .fold = fold_case, .dot_all = dot_all},
+                   false);
 }
 
 gr_node rose_gr_pattern(gr_build *b, const char *text, size_t n)
 {
-    reader r = {.b = b, .s = text, .n = n};
-    return compile(&r, true);
+    return compile((gr_source){.b = b, .s = text, .n = n}, true);
 }

@@ -59,11 +59,8 @@ gr_dfa *rose_gr_pattern_dfa(gr_build *b, const char *pattern)
 
 gr_dfa *rose_gr_any_chars_dfa(gr_build *b)
 {
-    gr_chars all = {0};
-    if (b->any_chars != NULL) return b->any_chars;
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
-    return b->any_chars = rose_gr_dfa_of(b, any);
+    if (b->any_chars == NULL) b->any_chars = rose_gr_dfa_of(b, rose_gr_any_text(b));
+    return b->any_chars;
 }
 
 /* ---- errors ---- */
@@ -141,11 +138,6 @@ static int draft_of(const rose_json *root)
 int rose_gr_schema_draft(const gr_build *b)
 {
     return b->schema->draft;
-}
-
-bool rose_gr_schema_legacy(const gr_build *b)
-{
-    return b->schema->draft < 2019;
 }
 
 /* One part of a JSON pointer in a URI: %xx, ~0 and ~1 are undone, in this order. */
@@ -254,7 +246,8 @@ rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema)
 {
     const char *ref;
     for (int i = 0; (ref = rose_json_text(rose_json_get(schema, "$ref"))) != NULL; i++) {
-        if (!rose_gr_schema_legacy(b) && rose_json_size(schema) > 1) return schema;
+        /* Before 2019-09 nothing beside a $ref counts. */
+        if (b->schema->draft >= 2019 && rose_json_size(schema) > 1) return schema;
         if (i == 64) rose_gr_schema_refuse(b, schema, "$ref", ROSE_E_INVAL, "leads back to itself");
         schema = resolve(b, schema, ref);
     }
@@ -293,13 +286,11 @@ static void add_one_of(gr_build *b, gr_conj *c, rose_json *schema)
     unsigned types = rose_gr_schema_types(schema);
     rose_json_each_item (list, i, x) {
         rose_json *all = rose_json_pack("[O]", x);
-        if (all == NULL || rose_json_append_new(made, rose_json_pack("{s:o}", "allOf", all)) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, made, rose_json_pack("{s:o}", "allOf", all));
         rose_json_each_item (list, k, y) {
             rose_gr_work(b, 4);
             if (k == i || rose_gr_schema_disjoint(b, x, y, types, required, 8)) continue;
-            if (rose_json_append_new(all, rose_json_pack("{s:O}", "not", y)) != 0)
-                rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+            rose_gr_json_add(b, all, rose_json_pack("{s:O}", "not", y));
         }
     }
     add_group(b, c, (struct gr_group){.list = made, .keyword = "oneOf"});
@@ -339,13 +330,11 @@ static void add_if(gr_build *b, gr_conj *c, rose_json *schema)
     }
     *known = list = rose_gr_keep(b, rose_json_array());
     x = yes != NULL ? rose_json_pack("{s:[O,O]}", "allOf", cond, yes) : rose_json_incref(cond);
-    if (x == NULL || rose_json_append_new(list, x) != 0)
-        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+    rose_gr_json_add(b, list, x);
     rose_json *negated = rose_gr_negated(b, cond), *one;
     rose_json_each_item (negated, i, one) {
         x = no != NULL ? rose_json_pack("{s:[O,O]}", "allOf", one, no) : rose_json_incref(one);
-        if (x == NULL || rose_json_append_new(list, x) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, list, x);
     }
     add_group(b, c, (struct gr_group){.list = list, .keyword = "if"});
 }
@@ -458,12 +447,8 @@ static gr_node enum_node(gr_build *b, const gr_conj *c, bool *found)
     gr_list l = {0};
     size_t n_words = 0, i;
     *found = false;
-    for (size_t k = 0; k < c->n; k++) {
-        rose_json *list = rose_json_get(c->v[k], "enum");
-        x = b->schema->draft >= 6 ? rose_json_get(c->v[k], "const") : NULL;
-        if (x != NULL && list == NULL) list = rose_gr_keep(b, rose_json_pack("[O]", x));
-        if (list != NULL && values == NULL) values = list;
-    }
+    for (size_t k = 0; k < c->n && values == NULL; k++)
+        values = rose_gr_listed(b, c->v[k]);
     if (values == NULL) return GR_NEVER;
     *found = true;
     gr_word *words = rose_gr_take(b, rose_json_count(values) * sizeof *words);

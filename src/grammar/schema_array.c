@@ -154,33 +154,15 @@ static gr_node object_literal(gr_build *b, const rose_json *value)
 
 gr_node rose_gr_json_literal(gr_build *b, const rose_json *value)
 {
-    gr_node x = GR_NEVER;
     rose_gr_enter(b);
-    switch (rose_json_kind_of(value)) {
-    case ROSE_JSON_STRING:
-        x = string_literal(b, rose_json_text(value), rose_json_text_len(value));
-        break;
-    case ROSE_JSON_INTEGER:
-    case ROSE_JSON_REAL:
-        x = number_literal(b, value);
-        break;
-    case ROSE_JSON_ARRAY:
-        x = array_literal(b, value);
-        break;
-    case ROSE_JSON_OBJECT:
-        x = object_literal(b, value);
-        break;
-    case ROSE_JSON_TRUE:
-        x = rose_gr_text(b, "true");
-        break;
-    case ROSE_JSON_FALSE:
-        x = rose_gr_text(b, "false");
-        break;
-    case ROSE_JSON_NULL:
-    default:
-        x = rose_gr_text(b, "null");
-        break;
-    }
+    const gr_node x = rose_json_is_string(value)
+                          ? string_literal(b, rose_json_text(value), rose_json_text_len(value))
+                      : rose_json_is_number(value) ? number_literal(b, value)
+                      : rose_json_is_array(value)  ? array_literal(b, value)
+                      : rose_json_is_object(value) ? object_literal(b, value)
+                      : rose_json_is_true(value)   ? rose_gr_text(b, "true")
+                      : rose_json_is_false(value)  ? rose_gr_text(b, "false")
+                                                   : rose_gr_text(b, "null");
     rose_gr_leave(b);
     return x;
 }
@@ -199,31 +181,15 @@ bool rose_gr_json_same(const rose_json *x, const rose_json *y)
 
 static unsigned type_of(const rose_json *x)
 {
-    double v;
-    switch (rose_json_kind_of(x)) {
-    case ROSE_JSON_NULL:
-        return TYPE_NULL;
-    case ROSE_JSON_TRUE:
-    case ROSE_JSON_FALSE:
-        return TYPE_BOOL;
-    case ROSE_JSON_STRING:
-        return TYPE_STRING;
-    case ROSE_JSON_ARRAY:
-        return TYPE_ARRAY;
-    case ROSE_JSON_OBJECT:
-        return TYPE_OBJECT;
-    case ROSE_JSON_INTEGER:
-        return TYPE_INTEGER;
-    case ROSE_JSON_REAL:
-        v = rose_json_real_value(x);
-        if (rose_json_is_big(x)) return TYPE_INTEGER;
-        return v >= -9e15 && v <= 9e15 && !(v - (double)(int64_t)v < 0) &&
-                       !(v - (double)(int64_t)v > 0)
-                   ? TYPE_INTEGER
-                   : TYPE_FRACTION;
-    default:
-        return 0;
-    }
+    static const unsigned types[] = {
+        [ROSE_JSON_OBJECT] = TYPE_OBJECT, [ROSE_JSON_ARRAY] = TYPE_ARRAY,
+        [ROSE_JSON_STRING] = TYPE_STRING, [ROSE_JSON_INTEGER] = TYPE_INTEGER,
+        [ROSE_JSON_REAL] = TYPE_FRACTION, [ROSE_JSON_TRUE] = TYPE_BOOL,
+        [ROSE_JSON_FALSE] = TYPE_BOOL,    [ROSE_JSON_NULL] = TYPE_NULL};
+    const double v = rose_json_real_value(x);
+    const bool whole = rose_json_is_real(x) && v >= -9e15 && v <= 9e15 &&
+                       !(v - (double)(int64_t)v < 0) && !(v - (double)(int64_t)v > 0);
+    return whole || rose_json_is_big(x) ? TYPE_INTEGER : types[rose_json_kind_of(x)];
 }
 
 /* The strings of a list, sorted. */
@@ -267,18 +233,13 @@ static bool in_list(gr_build *b, const rose_json *list, const rose_json *value)
 /* Does this container of an enum satisfy one schema? Decided only where nothing is demanded. */
 static void demand_nothing(gr_build *b, rose_json *schema, unsigned type)
 {
-    static const char *const object_keys[] = {
-        "properties",           "required",      "patternProperties",
-        "minProperties",        "maxProperties", "propertyNames",
-        "additionalProperties", "dependencies",  "dependentRequired"};
-    static const char *const array_keys[] = {"items", "prefixItems", "minItems", "maxItems",
-                                             "\1some"};
-    const char *const *keys = type == TYPE_OBJECT ? object_keys : array_keys;
-    size_t n = type == TYPE_OBJECT ? 9 : 5;
-    for (size_t i = 0; i < n; i++)
-        if (rose_json_get(schema, keys[i]) != NULL)
-            rose_gr_schema_refuse(b, schema, keys[i], ROSE_E_UNSUPPORTED,
-                                  "not supported together with objects or arrays in enum or const");
+    static const char *const of_arrays[] = {"items",    "prefixItems", "minItems",
+                                            "maxItems", "\1some",      NULL};
+    const char *key =
+        rose_gr_first_key(schema, type == TYPE_OBJECT ? rose_gr_object_keys : of_arrays);
+    if (key != NULL)
+        rose_gr_schema_refuse(b, schema, key, ROSE_E_UNSUPPORTED,
+                              "not supported together with objects or arrays in enum or const");
 }
 
 static bool fits_one(gr_build *b, rose_json *schema, const rose_json *value, const rose_json *from)

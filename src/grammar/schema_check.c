@@ -8,6 +8,8 @@
 
 #include "grammar/schema_internal.h"
 
+#define A_SCHEMA "a schema must be an object or boolean"
+
 typedef enum form {
     FORM_BOOLEAN,
     FORM_COUNT,
@@ -25,31 +27,6 @@ typedef enum form {
     FORM_STRINGS_MAP,
     FORM_DEPENDENCIES /* of each name: a list of strings, or a schema */
 } form;
-
-static const char *const wanted[] = {
-    [FORM_BOOLEAN] = "must be true or false",
-    [FORM_COUNT] = "must be a whole number from 0",
-    [FORM_NUMBER] = "must be a number",
-    [FORM_LIMIT] = "must be a number",
-    [FORM_STEP] = "must be a number above 0",
-    [FORM_STRING] = "must be a string",
-    [FORM_STRINGS] = "must be a list of strings",
-    [FORM_LIST] = "must be a list",
-    [FORM_TYPE] = ("no known type: it must be one of null, boolean, integer, number, string, "
-                   "array and object, or a list of them"),
-    [FORM_SCHEMA] = "a schema must be an object or boolean",
-    [FORM_SCHEMAS] = "must be a list of at least one schema",
-    [FORM_ITEMS] = "must be a schema or a list of schemas",
-    [FORM_SCHEMA_MAP] = "must be an object whose values are schemas",
-    [FORM_STRINGS_MAP] = "must be an object whose values are lists of strings",
-    [FORM_DEPENDENCIES] = "must be an object whose values are schemas or lists of strings",
-};
-
-static const char *const wanted_within[] = {
-    [FORM_SCHEMA_MAP] = "a schema must be an object or boolean",
-    [FORM_STRINGS_MAP] = "must be a list of strings",
-    [FORM_DEPENDENCIES] = "must be a list of strings or a schema",
-};
 
 static const struct {
     const char *name;
@@ -119,14 +96,9 @@ static bool all_of(const rose_json *list, bool (*fits)(const rose_json *))
     return rose_json_is_array(list);
 }
 
-static bool is_string(const rose_json *x)
-{
-    return rose_json_is_string(x);
-}
-
 static bool is_strings(const rose_json *x)
 {
-    return all_of(x, is_string);
+    return all_of(x, rose_json_is_string);
 }
 
 static bool is_schemas(const rose_json *x)
@@ -144,21 +116,15 @@ static bool is_dependency(const rose_json *x)
     return is_schema(x) || is_strings(x);
 }
 
-/* The first key whose value does not fit; NULL: there is none. */
-static const char *bad_key(const rose_json *map, bool (*fits)(const rose_json *))
+static bool is_type_name(const rose_json *x)
 {
-    const char *key;
-    rose_json *x;
-    rose_json_each (map, key, x) {
-        if (!fits(x)) return key;
-    }
-    return NULL;
+    return rose_json_is_string(x) && rose_gr_type_bits(rose_json_text(x)) != 0 &&
+           rose_json_text(x)[0] != '\1';
 }
 
 static bool is_type(const rose_json *x)
 {
-    return rose_json_is_string(x) && rose_gr_type_bits(rose_json_text(x)) != 0 &&
-           rose_json_text(x)[0] != '\1';
+    return is_type_name(x) || (rose_json_count(x) > 0 && all_of(x, is_type_name));
 }
 
 static bool is_count(const rose_json *x)
@@ -167,53 +133,62 @@ static bool is_count(const rose_json *x)
     return rose_json_is_number(x) && v >= 0 && !(floor(v) < v);
 }
 
-static bool has_form(const rose_json *x, form f)
+/* In draft 4 a boolean, and in any draft: many schemas do not say theirs. */
+static bool is_limit(const rose_json *x)
 {
-    switch (f) {
-    case FORM_BOOLEAN:
-        return rose_json_is_boolean(x);
-    case FORM_COUNT:
-        return is_count(x);
-    case FORM_NUMBER:
-        return rose_json_is_number(x);
-    case FORM_LIMIT: /* a boolean in any draft: many schemas do not say theirs */
-        return rose_json_is_number(x) || rose_json_is_boolean(x);
-    case FORM_STEP:
-        return rose_json_number_value(x) > 0;
-    case FORM_STRING:
-        return rose_json_is_string(x);
-    case FORM_STRINGS:
-        return is_strings(x);
-    case FORM_LIST:
-        return rose_json_is_array(x);
-    case FORM_TYPE:
-        return is_type(x) || (rose_json_count(x) > 0 && all_of(x, is_type));
-    case FORM_SCHEMA:
-        return is_schema(x);
-    case FORM_SCHEMAS:
-        return is_schemas(x);
-    case FORM_ITEMS:
-        return is_items(x);
-    case FORM_SCHEMA_MAP:
-    case FORM_STRINGS_MAP:
-    case FORM_DEPENDENCIES:
-    default:
-        return rose_json_is_object(x);
-    }
+    return rose_json_is_number(x) || rose_json_is_boolean(x);
 }
+
+static bool is_step(const rose_json *x)
+{
+    return rose_json_number_value(x) > 0;
+}
+
+/* What a value must be; of a map also what each value in it must be. */
+static const struct {
+    bool (*fits)(const rose_json *);
+    const char *wanted;
+    bool (*fits_within)(const rose_json *); /* NULL: no map */
+    const char *wanted_within;
+} forms[] = {
+    [FORM_BOOLEAN] = {rose_json_is_boolean, "must be true or false", NULL, NULL},
+    [FORM_COUNT] = {is_count, "must be a whole number from 0", NULL, NULL},
+    [FORM_NUMBER] = {rose_json_is_number, "must be a number", NULL, NULL},
+    [FORM_LIMIT] = {is_limit, "must be a number", NULL, NULL},
+    [FORM_STEP] = {is_step, "must be a number above 0", NULL, NULL},
+    [FORM_STRING] = {rose_json_is_string, "must be a string", NULL, NULL},
+    [FORM_STRINGS] = {is_strings, "must be a list of strings", NULL, NULL},
+    [FORM_LIST] = {rose_json_is_array, "must be a list", NULL, NULL},
+    [FORM_TYPE] = {is_type,
+                   "no known type: it must be one of null, boolean, integer, number, string, "
+                   "array and object, or a list of them",
+                   NULL, NULL},
+    [FORM_SCHEMA] = {is_schema, A_SCHEMA, NULL, NULL},
+    [FORM_SCHEMAS] = {is_schemas, "must be a list of at least one schema", NULL, NULL},
+    [FORM_ITEMS] = {is_items, "must be a schema or a list of schemas", NULL, NULL},
+    [FORM_SCHEMA_MAP] = {rose_json_is_object, "must be an object whose values are schemas",
+                         is_schema, A_SCHEMA},
+    [FORM_STRINGS_MAP] = {rose_json_is_object,
+                          "must be an object whose values are lists of strings", is_strings,
+                          "must be a list of strings"},
+    [FORM_DEPENDENCIES] = {rose_json_is_object,
+                           "must be an object whose values are schemas or lists of strings",
+                           is_dependency, "must be a list of strings or a schema"},
+};
 
 /* Refuses the keyword `name`, or the value in it that has not its form. */
 static void check_form(gr_build *b, rose_json *schema, const char *name, const rose_json *x, form f)
 {
-    const char *key = f == FORM_SCHEMA_MAP     ? bad_key(x, is_schema)
-                      : f == FORM_STRINGS_MAP  ? bad_key(x, is_strings)
-                      : f == FORM_DEPENDENCIES ? bad_key(x, is_dependency)
-                                               : NULL;
     char where[128];
-    if (!has_form(x, f)) rose_gr_schema_refuse(b, schema, name, ROSE_E_INVAL, wanted[f]);
-    if (key == NULL) return;
-    snprintf(where, sizeof where, "%s/%s", name, key);
-    rose_gr_schema_refuse(b, schema, where, ROSE_E_INVAL, wanted_within[f]);
+    const char *key;
+    rose_json *v;
+    if (!forms[f].fits(x)) rose_gr_schema_refuse(b, schema, name, ROSE_E_INVAL, forms[f].wanted);
+    if (forms[f].fits_within == NULL) return;
+    rose_json_each (x, key, v) {
+        if (forms[f].fits_within(v)) continue;
+        snprintf(where, sizeof where, "%s/%s", name, key);
+        rose_gr_schema_refuse(b, schema, where, ROSE_E_INVAL, forms[f].wanted_within);
+    }
 }
 
 /* The values of an object or a list that are schemas. */
@@ -233,7 +208,7 @@ static void check_values(gr_build *b, rose_json *in)
 void rose_gr_schema_check(gr_build *b, rose_json *schema)
 {
     const int draft = rose_gr_schema_draft(b);
-    if (!is_schema(schema)) rose_gr_schema_refuse(b, schema, "", ROSE_E_INVAL, wanted[FORM_SCHEMA]);
+    if (!is_schema(schema)) rose_gr_schema_refuse(b, schema, "", ROSE_E_INVAL, A_SCHEMA);
     rose_gr_enter(b);
     rose_gr_work(b, 60); /* about fifty look-ups */
     for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {

@@ -54,7 +54,15 @@ gr_conj rose_gr_conj_copy(gr_build *b, const gr_conj *c); /* by_ref is false in 
 void rose_gr_schema_begin(gr_build *b, rose_json *schema);
 void rose_gr_schema_finish(gr_build *b);
 unsigned rose_gr_schema_types(const rose_json *schema); /* of its `type` alone */
-unsigned rose_gr_type_bits(const char *name);           /* 0: no type has this name */
+/* The first of these keywords that the schema has; NULL: none. NULL ends the list. */
+static inline const char *rose_gr_first_key(const rose_json *schema, const char *const *keys)
+{
+    while (*keys != NULL && rose_json_get(schema, *keys) == NULL)
+        keys++;
+    return *keys;
+}
+extern const char *const rose_gr_object_keys[]; /* all that demand something of objects */
+unsigned rose_gr_type_bits(const char *name);   /* 0: no type has this name */
 /* Refuses keywords that are malformed, in this schema and in all schemas within. */
 void rose_gr_schema_check(gr_build *b, rose_json *schema);
 /* No value satisfies both; required: names that both require beside their own, or NULL. */
@@ -63,7 +71,6 @@ bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned t
 rose_json *rose_gr_schema_deref(gr_build *b, rose_json *schema); /* follows $ref */
 rose_json *rose_gr_negated(gr_build *b,
                            rose_json *schema); /* a list of schemas, one of which holds */
-bool rose_gr_schema_legacy(const gr_build *b); /* before 2019-09: nothing beside a $ref counts */
 int rose_gr_schema_draft(const gr_build *b);   /* 4, 6, 7, 2019, 2020 */
 _Noreturn void rose_gr_schema_refuse(gr_build *b, rose_json *at, const char *keyword,
                                      rose_status st, const char *why);
@@ -78,6 +85,7 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c);
 bool rose_gr_conj_closed(const gr_build *b, const gr_conj *c);
 /* The regular expression of a format, and its largest number of characters; NULL: there is none. */
 const char *rose_gr_format(const char *name, int draft, bool *known, uint32_t *max);
+rose_json *rose_gr_listed(gr_build *b, rose_json *s); /* its const, else its enum; NULL: none */
 gr_node rose_gr_json_literal(gr_build *b, const rose_json *value);
 /* A string is checked for its type and the lists only: rose_gr_demands_dfa says the rest. from: an
  * enum that is known to hold the value, or NULL. */

@@ -8,12 +8,6 @@
 
 #include "grammar/schema_internal.h"
 
-static void add_made(gr_build *b, rose_json *list, rose_json *made)
-{
-    if (made == NULL || rose_json_append_new(list, made) != 0)
-        rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
-}
-
 static rose_json *other_types(gr_build *b, unsigned types)
 {
     static const struct {
@@ -23,8 +17,8 @@ static rose_json *other_types(gr_build *b, unsigned types)
                {"string", TYPE_STRING}, {"array", TYPE_ARRAY},  {"object", TYPE_OBJECT}};
     rose_json *list = rose_gr_keep(b, rose_json_array());
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (!(types & all[i].bits)) add_made(b, list, rose_json_string(all[i].name));
-    if (!(types & TYPE_FRACTION)) add_made(b, list, rose_json_string("\1fraction"));
+        if (!(types & all[i].bits)) rose_gr_json_add(b, list, rose_json_string(all[i].name));
+    if (!(types & TYPE_FRACTION)) rose_gr_json_add(b, list, rose_json_string("\1fraction"));
     return list;
 }
 
@@ -49,10 +43,10 @@ static bool negate_number(gr_build *b, rose_json *out, const char *key, const ro
         double n = rose_json_number_value(x) + table[i].change;
         if (n > 9e15) n = 9e15; /* as good as any number beyond GR_MAX_COUNT */
         if (table[i].change == 0)
-            add_made(b, out,
-                     rose_json_pack("{s:s, s:O}", "type", table[i].type, table[i].other, x));
+            rose_gr_json_add(
+                b, out, rose_json_pack("{s:s, s:O}", "type", table[i].type, table[i].other, x));
         else if (n >= 0)
-            add_made(
+            rose_gr_json_add(
                 b, out,
                 rose_json_pack("{s:s, s:I}", "type", table[i].type, table[i].other, (int64_t)n));
         return true;
@@ -73,9 +67,9 @@ static void negate_properties(gr_build *b, rose_json *out, rose_json *x)
     rose_json_each (x, key, value) {
         if (demands_nothing(value)) continue;
         rose_gr_work(b, 32);
-        add_made(b, out,
-                 rose_json_pack("{s:s, s:[s], s:{s:{s:O}}}", "type", "object", "required", key,
-                                "properties", key, "not", value));
+        rose_gr_json_add(b, out,
+                         rose_json_pack("{s:s, s:[s], s:{s:{s:O}}}", "type", "object", "required",
+                                        key, "properties", key, "not", value));
     }
 }
 
@@ -94,7 +88,7 @@ static bool negate_format(gr_build *b, rose_json *out, const rose_json *x)
         ok ? rose_json_pack("{s:s, s:s#}", "type", "string", "\1pattern", text.data, (int)text.len)
            : NULL;
     rose_buf_free(&text);
-    add_made(b, out, made);
+    rose_gr_json_add(b, out, made);
     return true;
 }
 
@@ -107,15 +101,15 @@ static bool negate_keyword(gr_build *b, rose_json *out, rose_json *schema, const
     if (negate_number(b, out, key, x)) return true;
     if (strcmp(key, "required") == 0) {
         rose_json_each_item (x, i, y)
-            add_made(b, out,
-                     rose_json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
-                                    rose_json_text(y), 0));
+            rose_gr_json_add(b, out,
+                             rose_json_pack("{s:s, s:{s:b}}", "type", "object", "properties",
+                                            rose_json_text(y), 0));
     } else if (strcmp(key, "enum") == 0) {
-        add_made(b, out, rose_json_pack("{s:O}", "\1not", x));
+        rose_gr_json_add(b, out, rose_json_pack("{s:O}", "\1not", x));
     } else if (strcmp(key, "const") == 0) {
-        add_made(b, out, rose_json_pack("{s:[O]}", "\1not", x));
+        rose_gr_json_add(b, out, rose_json_pack("{s:[O]}", "\1not", x));
     } else if (strcmp(key, "pattern") == 0) {
-        add_made(b, out, rose_json_pack("{s:s, s:O}", "type", "string", "\1pattern", x));
+        rose_gr_json_add(b, out, rose_json_pack("{s:s, s:O}", "type", "string", "\1pattern", x));
     } else if (strcmp(key, "format") == 0) {
         return negate_format(b, out, x);
     } else if (strcmp(key, "properties") == 0) {
@@ -123,17 +117,18 @@ static bool negate_keyword(gr_build *b, rose_json *out, rose_json *schema, const
     } else if (strcmp(key, "items") == 0 && !rose_json_is_array(x) &&
                rose_json_get(schema, "prefixItems") == NULL) {
         if (!demands_nothing(x))
-            add_made(b, out, rose_json_pack("{s:s, s:{s:O}}", "type", "array", "\1some", "not", x));
+            rose_gr_json_add(b, out,
+                             rose_json_pack("{s:s, s:{s:O}}", "type", "array", "\1some", "not", x));
     } else if (strcmp(key, "not") == 0) {
-        add_made(b, out, rose_json_incref(x));
+        rose_gr_json_add(b, out, rose_json_incref(x));
     } else if (strcmp(key, "allOf") == 0) {
         rose_json_each_item (x, i, y)
-            add_made(b, out, rose_json_pack("{s:O}", "not", y));
+            rose_gr_json_add(b, out, rose_json_pack("{s:O}", "not", y));
     } else if (strcmp(key, "anyOf") == 0) {
         all = rose_json_array();
-        add_made(b, out, rose_json_pack("{s:o}", "allOf", all));
+        rose_gr_json_add(b, out, rose_json_pack("{s:o}", "allOf", all));
         rose_json_each_item (x, i, y)
-            add_made(b, all, rose_json_pack("{s:O}", "not", y));
+            rose_gr_json_add(b, all, rose_json_pack("{s:O}", "not", y));
     } else if (!demands_nothing(x)) {
         static const char *const others[] = {"oneOf",
                                              "items",
@@ -164,26 +159,25 @@ rose_json *rose_gr_negated(gr_build *b, rose_json *schema)
     if (*known != NULL) return *known;
     *known = out = rose_gr_keep(b, rose_json_array());
     rose_gr_enter(b);
-    if (rose_json_is_false(s)) add_made(b, out, rose_json_true());
+    if (rose_json_is_false(s)) rose_gr_json_add(b, out, rose_json_true());
     rose_json_each (s, key, x) {
         rose_gr_work(b, 32);
         if (strcmp(key, "type") == 0) {
             rose_json *types = other_types(b, rose_gr_schema_types(s));
-            add_made(b, out, rose_json_pack("{s:O}", "type", types));
+            rose_gr_json_add(b, out, rose_json_pack("{s:O}", "type", types));
         } else if (!negate_keyword(b, out, s, key, x)) {
             rose_gr_schema_refuse(b, s, key, ROSE_E_UNSUPPORTED,
                                   "not supported inside of `not` or `if`");
         }
     }
-    if (rose_json_count(out) == 0) add_made(b, out, rose_json_false()); /* not {} */
+    if (rose_json_count(out) == 0) rose_gr_json_add(b, out, rose_json_false()); /* not {} */
     rose_gr_leave(b);
     return out;
 }
 
 /* ---- disjoint schemas ---- */
 
-/* The values that a schema lists; NULL: it does not. */
-static rose_json *values_of(gr_build *b, rose_json *s)
+rose_json *rose_gr_listed(gr_build *b, rose_json *s)
 {
     rose_json *one = rose_gr_schema_draft(b) >= 6 ? rose_json_get(s, "const") : NULL;
     if (one != NULL) return rose_gr_keep(b, rose_json_pack("[O]", one));
@@ -224,28 +218,22 @@ static bool property_apart(gr_build *b, rose_json *x, rose_json *y, const rose_j
     return false;
 }
 
-static double at_least(const rose_json *s, bool *strict)
+/* The bound of the numbers of s, the least or the largest; *strict: it is not one of them. */
+static double bound(const rose_json *s, bool least, bool *strict)
 {
-    const rose_json *x = rose_json_get(s, "exclusiveMinimum"), *m = rose_json_get(s, "minimum");
+    const rose_json *x = rose_json_get(s, least ? "exclusiveMinimum" : "exclusiveMaximum");
+    const rose_json *m = rose_json_get(s, least ? "minimum" : "maximum");
     *strict = rose_json_is_true(x) || rose_json_is_number(x);
     return rose_json_is_number(x)   ? rose_json_number_value(x)
            : rose_json_is_number(m) ? rose_json_number_value(m)
-                                    : -1e308;
-}
-
-static double at_most(const rose_json *s, bool *strict)
-{
-    const rose_json *x = rose_json_get(s, "exclusiveMaximum"), *m = rose_json_get(s, "maximum");
-    *strict = rose_json_is_true(x) || rose_json_is_number(x);
-    return rose_json_is_number(x)   ? rose_json_number_value(x)
-           : rose_json_is_number(m) ? rose_json_number_value(m)
+           : least                  ? -1e308
                                     : 1e308;
 }
 
 static bool numbers_apart(const rose_json *x, const rose_json *y)
 {
     bool lo, hi;
-    double low = at_least(y, &lo), high = at_most(x, &hi);
+    double low = bound(y, true, &lo), high = bound(x, false, &hi);
     return high < low || ((lo || hi) && !(high > low));
 }
 
@@ -299,7 +287,7 @@ bool rose_gr_schema_disjoint(gr_build *b, rose_json *x, rose_json *y, unsigned t
     if (!rose_json_is_object(x) || !rose_json_is_object(y)) return false;
     rose_gr_work(b, 24); /* about thirty look-ups */
     types &= rose_gr_schema_types(x) & rose_gr_schema_types(y);
-    const rose_json *p = values_of(b, x), *q = values_of(b, y);
+    const rose_json *p = rose_gr_listed(b, x), *q = rose_gr_listed(b, y);
     if (p != NULL && q != NULL && lists_apart(b, p, q)) return true;
     if (parts_apart(b, x, y, types, required, depth) ||
         parts_apart(b, y, x, types, required, depth))

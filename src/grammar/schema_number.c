@@ -288,20 +288,13 @@ gr_node rose_gr_number_node(gr_build *b, const gr_conj *c, unsigned types)
     return rose_gr_dfa_node(b, d);
 }
 
-static bool is_free(const rose_json *schema)
-{
-    static const char *const keys[] = {"minimum",          "maximum",    "exclusiveMinimum",
-                                       "exclusiveMaximum", "multipleOf", "\1not"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (rose_json_get(schema, keys[i]) != NULL) return false;
-    return true;
-}
-
 bool rose_gr_number_fits(gr_build *b, rose_json *schema, const rose_json *value)
 {
+    static const char *const keys[] = {
+        "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "\1not", NULL};
     gr_decimal m;
     char text[sizeof m.whole + sizeof m.part + 3];
-    if (is_free(schema)) return true;
+    if (rose_gr_first_key(schema, keys) == NULL) return true;
     void **known = rose_gr_memo(b, schema, MEMO_NUMBER);
     gr_dfa *d = *known;
     if (d == NULL) constrain(b, schema, &d);

@@ -39,6 +39,12 @@ typedef struct object {
 enum { FIRST, NEXT, AFTER };
 enum { MAX_LAYERS = 64, MAX_PATTERNS = 5 };
 
+const char *const rose_gr_object_keys[] = {"properties",           "required",
+                                           "patternProperties",    "minProperties",
+                                           "maxProperties",        "propertyNames",
+                                           "additionalProperties", "dependencies",
+                                           "dependentRequired",    NULL};
+
 /* ---- which schemas a name must satisfy ---- */
 
 static bool pattern_has(gr_build *b, const char *pattern, const char *name, size_t n)
@@ -259,12 +265,11 @@ static void add_for_patterns(object *o, const pattern *p, size_t n, unsigned bit
 bool rose_gr_conj_closed(const gr_build *b, const gr_conj *c)
 {
     static const char *const further[] = {"additionalProperties", "patternProperties",
-                                          "propertyNames"};
+                                          "propertyNames", NULL};
     bool named = false;
     for (size_t i = 0; i < c->n && b->opts.closed; i++) {
         named = named || rose_json_size(rose_json_get(c->v[i], "properties")) > 0;
-        for (size_t k = 0; k < sizeof further / sizeof further[0]; k++)
-            if (rose_json_get(c->v[i], further[k]) != NULL) return false;
+        if (rose_gr_first_key(c->v[i], further) != NULL) return false;
     }
     return named;
 }
@@ -400,12 +405,8 @@ gr_node rose_gr_object_node(gr_build *b, const gr_conj *c)
 {
     object o = {.b = b, .c = c, .max = GR_INF, .space = rose_gr_space(b)};
     bool free_object = true;
-    static const char *const keys[] = {"properties",        "required",      "additionalProperties",
-                                       "patternProperties", "minProperties", "maxProperties",
-                                       "propertyNames",     "dependencies",  "dependentRequired"};
     for (size_t i = 0; i < c->n; i++)
-        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            free_object = free_object && rose_json_get(c->v[i], keys[k]) == NULL;
+        free_object = free_object && rose_gr_first_key(c->v[i], rose_gr_object_keys) == NULL;
     if (free_object) return rose_gr_any_object(b);
     o.comma = GR_SEQ(b, o.space, rose_gr_text(b, ","), o.space);
     find_slots(&o);

@@ -143,9 +143,7 @@ gr_node rose_gr_string_node(gr_build *b, const gr_conj *c)
 /* The words of enum and const; NULL: the schema has neither. */
 static gr_dfa *named(gr_build *b, rose_json *schema)
 {
-    rose_json *list = rose_json_get(schema, "enum"), *one = rose_json_get(schema, "const");
-    if (one != NULL && rose_gr_schema_draft(b) >= 6)
-        list = rose_gr_keep(b, rose_json_pack("[O]", one));
+    const rose_json *list = rose_gr_listed(b, schema);
     return list == NULL ? NULL : rose_gr_dfa_of(b, words_of(b, list));
 }
 

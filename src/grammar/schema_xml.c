@@ -23,12 +23,11 @@ static gr_node value_node(xml *x, gr_conj *c);
 
 static void refuse_demands(xml *x, const gr_conj *c)
 {
-    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength"};
+    static const char *const keys[] = {"pattern", "format", "minLength", "maxLength", NULL};
     for (size_t i = 0; i < c->n; i++)
-        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            if (rose_json_get(c->v[i], keys[k]) != NULL)
-                rose_gr_schema_refuse(x->b, c->v[i], keys[k], ROSE_E_UNSUPPORTED,
-                                      "not supported for a string in an XML style");
+        if (rose_gr_first_key(c->v[i], keys) != NULL)
+            rose_gr_schema_refuse(x->b, c->v[i], rose_gr_first_key(c->v[i], keys),
+                                  ROSE_E_UNSUPPORTED, "not supported for a string in an XML style");
 }
 
 /* The strings of enum and const as raw text; NEVER: none. *listed: one of both is there. */

@@ -645,14 +645,17 @@ rose_status rose_gr_clean(rose_grammar *g)
     memset(map, 0xff, old.n_frames * sizeof *map);
     map[0] = 0;
     st = rose_gr_states_init(g);
-    for (rose_matcher *m = g->matchers; m != NULL && st == ROSE_OK; m = m->next) {
+    rose_matcher *m;
+    LIST_FOREACH(m, &g->matchers, link)
+    {
+        if (st != ROSE_OK) break;
         m->moved = move_state(g, &old, map, m->state);
         if (m->moved == GR_NONE) st = g->st;
     }
     if (st == ROSE_OK && g->s.bytes > g->opts.max_run_bytes) st = ROSE_E_UNSUPPORTED;
     if (st == ROSE_OK) {
-        for (rose_matcher *m = g->matchers; m != NULL; m = m->next)
-            m->state = m->moved;
+        LIST_FOREACH(m, &g->matchers, link)
+        m->state = m->moved;
         rose_gr_states_free(&old);
     } else {
         rose_gr_states_free(&g->s);

@@ -15,21 +15,22 @@ typedef struct stops {
 
 static gr_node format_node(gr_build *b, rose_json *f, const stops *s);
 
-static _Noreturn void refuse(gr_build *b, rose_status st, const rose_json *f, const char *why)
+static const char *type_of(const rose_json *f)
 {
     const char *type = rose_json_text(rose_json_get(f, "type"));
-    rose_gr_fail(b, st, "the format \"%s\": %s", type != NULL ? type : "(without a type)", why);
+    return type != NULL ? type : "(without a type)";
+}
+
+static _Noreturn void refuse(gr_build *b, rose_status st, const rose_json *f, const char *why)
+{
+    rose_gr_fail(b, st, "the format \"%s\": %s", type_of(f), why);
 }
 
 static rose_json *member(gr_build *b, rose_json *f, const char *name)
 {
     rose_json *x = rose_json_get(f, name);
     if (x == NULL)
-        rose_gr_fail(b, ROSE_E_INVAL, "the format \"%s\" lacks \"%s\"",
-                     rose_json_is_string(rose_json_get(f, "type"))
-                         ? rose_json_text(rose_json_get(f, "type"))
-                         : "(without a type)",
-                     name);
+        rose_gr_fail(b, ROSE_E_INVAL, "the format \"%s\" lacks \"%s\"", type_of(f), name);
     return x;
 }
 
@@ -96,12 +97,10 @@ static void add_texts(gr_build *b, word_list *l, const rose_json *x)
 /* Any text without the texts of two lists and of s. */
 static gr_node free_text(gr_build *b, const rose_json *x, const rose_json *y, const stops *s)
 {
-    gr_chars all = {0};
     word_list l = {0};
     bool plain = b->plain_class;
     b->plain_class = true;
-    rose_gr_chars_add(b, &all, 0, 0x10ffff);
-    gr_node any = rose_gr_repeat(b, rose_gr_chars_node(b, &all), 0, GR_INF);
+    gr_node any = rose_gr_any_text(b);
     b->plain_class = plain;
     add_texts(b, &l, x);
     add_texts(b, &l, y);
@@ -235,7 +234,7 @@ static gr_node dispatch_node(gr_build *b, rose_json *f, const stops *s)
         rose_json *begin = rose_json_at(x, 0), *content = rose_json_at(x, 1);
         if (!rose_json_is_string(begin) || content == NULL)
             refuse(b, ROSE_E_INVAL, f, "a rule must be [text, format]");
-        if (rose_json_append(triggers, begin) != 0) rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, triggers, rose_json_incref(begin));
         rose_gr_push(b, &l, GR_SEQ(b, text_node(b, f, begin), format_node(b, content, s)));
     }
     if (l.n == 0) refuse(b, ROSE_E_INVAL, f, "\"rules\" must be a list of at least one rule");
@@ -320,12 +319,11 @@ static rose_json *from_old_form(gr_build *b, rose_json *tag)
                                                   "triggers", triggers, "tags", tags));
     size_t i;
     rose_json_each_item (rose_json_get(tag, "structures"), i, x) {
-        rose_json *one =
-            rose_json_pack("{s:s, s:O, s:{s:s, s:O}, s:O}", "type", "tag", "begin",
-                           member(b, x, "begin"), "content", "type", "json_schema", "json_schema",
-                           member(b, x, "schema"), "end", member(b, x, "end"));
-        if (one == NULL || rose_json_append_new(tags, one) != 0)
-            rose_gr_fail(b, ROSE_E_NOMEM, "out of memory");
+        rose_gr_json_add(b, tags,
+                         rose_json_pack("{s:s, s:O, s:{s:s, s:O}, s:O}", "type", "tag", "begin",
+                                        member(b, x, "begin"), "content", "type", "json_schema",
+                                        "json_schema", member(b, x, "schema"), "end",
+                                        member(b, x, "end")));
     }
     return f;
 }

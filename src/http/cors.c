@@ -8,6 +8,7 @@
  * permission, and we have no cookies. */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "http/http_internal.h"
 
 enum { MAX_ASKED = 1024 }; /* bytes of Access-Control-Request-Headers */
@@ -60,13 +61,8 @@ bool rose_http_req_is_preflight(const rose_http_req *r)
 /* Tells whether the header has only names of headers, so that it can be sent back. */
 static bool is_name_list(const char *s)
 {
-    const size_t len = strlen(s);
-    for (size_t i = 0; i < len; i++) {
-        const bool letter = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z');
-        const bool other = (s[i] >= '0' && s[i] <= '9') || strchr("-_., ", s[i]) != NULL;
-        if (!letter && !other) return false;
-    }
-    return len <= MAX_ASKED;
+    const size_t n = strspn(s, ROSE_ALNUM "-_., ");
+    return s[n] == '\0' && n <= MAX_ASKED;
 }
 
 bool rose_http_cors_may_ask(rose_http_conn *c)

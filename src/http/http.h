@@ -170,30 +170,31 @@ rose_http_timer *rose_http_timer_start(rose_http *h, uint32_t thread, uint32_t m
 void rose_http_timer_cancel(rose_http_timer *t);   /* on that thread; accepts NULL */
 
 /* ---- the request: borrowed until the reply ends or on_gone ---- */
-uint32_t rose_http_req_thread(const rose_http_req *r);
-const char *rose_http_req_method(const rose_http_req *r); /* "POST" */
-const char *rose_http_req_path(const rose_http_req *r); /* without the query, not percent-decoded */
-const char *rose_http_req_query(const rose_http_req *r); /* "" if none */
+typedef struct rose_http_info {
+    const char *method;               /* "POST" */
+    const char *path;                 /* without the query, not percent-decoded */
+    const char *query;                /* "" if none */
+    uint64_t arrival_ns, complete_ns; /* first byte of the request; last byte of the body */
+    uint64_t prof_id;                 /* base/profile.h; 0 = not recorded */
+    uint32_t thread;
+    bool own;      /* rose_http_connect has opened the connection of the request */
+    bool has_body; /* on_head: a body is announced */
+} rose_http_info;
+const rose_http_info *rose_http_req_info(const rose_http_req *r);
 const char *rose_http_req_header(const rose_http_req *r,
                                  const char *name); /* case-insensitive; NULL */
 uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name);
 /* A browser's question (OPTIONS, no body) before a page's request to another origin. It is answered
  * here and never comes to on_request. False without allowed_origins. */
 bool rose_http_req_is_preflight(const rose_http_req *r);
-bool rose_http_req_has_body(const rose_http_req *r); /* on_head: a body is announced */
 const char *rose_http_req_body(const rose_http_req *r, size_t *len);
 /* Takes the body away from the request, which then has none. The caller frees the len bytes (and
  * at least one more, a NUL) with free(), in any thread. So a large body need not be copied. NULL
  * if there is no memory for the NUL; the request then keeps its body. */
 char *rose_http_req_take_body(rose_http_req *r, size_t *len);
-uint64_t rose_http_req_arrival_ns(const rose_http_req *r);  /* first byte of the request */
-uint64_t rose_http_req_complete_ns(const rose_http_req *r); /* last byte of the body */
-uint64_t rose_http_req_prof_id(const rose_http_req *r);     /* base/profile.h; 0 = not recorded */
 /* Text that the user of this HTTP server may write for on_done; "" at first. */
 enum { ROSE_HTTP_NOTE = 160 };
 char *rose_http_req_note(rose_http_req *r);
-/* Whether rose_http_connect has opened the connection of the request. */
-bool rose_http_req_is_own(const rose_http_req *r);
 /* Writes the client's address, "unix", "batch" for a connection of this process, or "unknown". */
 enum { ROSE_HTTP_CLIENT = 46 };
 void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT]);

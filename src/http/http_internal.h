@@ -92,9 +92,7 @@ typedef struct http_header {
 
 struct rose_http_req {
     rose_http_conn *conn;
-    const char *path, *query;
-    uint64_t arrival_ns, complete_ns;
-    uint64_t prof_id;
+    rose_http_info info;
     void *user;
     uint64_t body_bytes, bytes_out, first_ns; /* see rose_http_done */
     int status;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/profile.h"
+#include "base/utf8.h"
 #include "http/http_internal.h"
 
 static int refuse_in_callback(rose_http_conn *c, int status, const char *why)
@@ -92,7 +93,8 @@ void rose_http_parse_reset(rose_http_conn *c)
     c->head_done = c->head_sliced = c->complete = c->keep_alive = false;
     c->refuse_status = 0;
     c->content_length = 0;
-    c->req = (rose_http_req){.conn = c, .path = "", .query = ""};
+    c->req = (rose_http_req){
+        .conn = c, .info = {.path = "", .query = "", .thread = c->io->index, .own = c->own}};
     if (c->body.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->body);
     if (c->head.cap > HTTP_KEEP_BYTES) rose_buf_free(&c->head);
     http_parser_init(&c->parser, HTTP_REQUEST);
@@ -111,15 +113,10 @@ static bool value_is(const rose_http_conn *c, const http_header *h, const char *
            strncasecmp(c->head.data + h->value, value, h->value_len) == 0;
 }
 
+/* A name of n bytes in a head, whose CR ends the search at the latest. */
 static bool is_token(const char *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)s[i];
-        bool alnum =
-            (ch >= '0' && ch <= '9') || (ch >= 'A' && ch <= 'Z') || (ch >= 'a' && ch <= 'z');
-        if (!alnum && (ch == '\0' || strchr("!#$%&'*+-.^_`|~", ch) == NULL)) return false;
-    }
-    return n > 0;
+    return n > 0 && strspn(s, ROSE_ALNUM "!#$%&'*+-.^_`|~") >= n;
 }
 
 /* Checks the lines of a complete head: no control bytes, CR only before LF, no folded line. */
@@ -157,19 +154,19 @@ static bool slice_head(rose_http_conn *c)
     struct http_parser_url u;
     http_parser_url_init(&u);
     if (http_parser_parse_url(url, c->url_len, 0, &u) != 0) return false;
-    c->req.path = "/";
-    c->req.query = "";
+    c->req.info.path = "/";
+    c->req.info.query = "";
     if (u.field_set & (1u << UF_HOST)) {
         c->authority = c->url + u.field_data[UF_HOST].off;
         c->authority_len = u.field_data[UF_HOST].len;
     }
     if (u.field_set & (1u << UF_PATH)) {
-        c->req.path = url + u.field_data[UF_PATH].off;
+        c->req.info.path = url + u.field_data[UF_PATH].off;
         url[u.field_data[UF_PATH].off + u.field_data[UF_PATH].len] = '\0';
-        c->req.path = below_root(c->req.path, c->io->h->opts.root_path);
+        c->req.info.path = below_root(c->req.info.path, c->io->h->opts.root_path);
     }
     if (u.field_set & (1u << UF_QUERY)) {
-        c->req.query = url + u.field_data[UF_QUERY].off;
+        c->req.info.query = url + u.field_data[UF_QUERY].off;
         url[u.field_data[UF_QUERY].off + u.field_data[UF_QUERY].len] = '\0';
     }
     for (uint32_t i = 0; i < c->n_headers; i++) {
@@ -177,6 +174,7 @@ static bool slice_head(rose_http_conn *c)
         c->head.data[h->name + h->name_len] = '\0';
         c->head.data[h->value + h->value_len] = '\0';
     }
+    c->req.info.method = http_method_str((enum http_method)c->parser.method);
     c->head_sliced = true;
     return true;
 }
@@ -330,7 +328,7 @@ static bool may_go_on(rose_http_conn *c)
     if (!c->extra) return true;
     c->keep_alive = false;
     const bool reads = c->parser.method == HTTP_GET || c->parser.method == HTTP_HEAD;
-    if (reads && c->complete && cb->is_vital != NULL && cb->is_vital(cb->arg, c->req.path))
+    if (reads && c->complete && cb->is_vital != NULL && cb->is_vital(cb->arg, c->req.info.path))
         return true;
     rose_http_refuse_extra(c);
     return false;
@@ -348,6 +346,7 @@ static void finish_head(rose_http_conn *c)
     if (!host_is_ours(c)) return;
     c->chunked = f.chunked;
     c->complete = !f.chunked && (f.n_length == 0 || c->content_length == 0);
+    c->req.info.has_body = !c->complete;
     if (!rose_http_cors_may_ask(c) || !head_is_accepted(c) || !may_go_on(c)) return;
     c->state = CONN_BODY;
     c->body_began_ns = rose_now_ns();
@@ -390,10 +389,10 @@ static size_t parse_head(rose_http_conn *c, const char *data, size_t len)
         while (skipped < len && (data[skipped] == '\r' || data[skipped] == '\n'))
             skipped++;
         if (skipped == len) return len;
-        c->req.arrival_ns = rose_now_ns();
+        c->req.info.arrival_ns = rose_now_ns();
         if (!c->extra)
             c->read_deadline =
-                c->req.arrival_ns + (uint64_t)c->io->h->opts.header_timeout_ms * 1000000u;
+                c->req.info.arrival_ns + (uint64_t)c->io->h->opts.header_timeout_ms * 1000000u;
     }
     size_t limit = c->io->h->opts.max_header_bytes;
     size_t before = c->head.len;
@@ -431,11 +430,11 @@ static void deliver(rose_http_conn *c)
     c->state = CONN_BUSY;
     c->read_deadline = 0;
     rose_http_place_work(c);
-    c->req.complete_ns = rose_now_ns();
-    c->req.prof_id = rose_prof_on() ? rose_prof_new_id() : 0;
+    c->req.info.complete_ns = rose_now_ns();
+    c->req.info.prof_id = rose_prof_on() ? rose_prof_new_id() : 0;
     atomic_fetch_add_explicit(&h->inflight, 1, memory_order_relaxed); /* a gauge, orders nothing */
     const rose_prof_span span = rose_prof_begin("http.request");
-    rose_prof_flow(ROSE_PROF_FLOW_BEGIN, c->req.prof_id);
+    rose_prof_flow(ROSE_PROF_FLOW_BEGIN, c->req.info.prof_id);
     if (rose_http_req_is_preflight(&c->req))
         rose_http_cors_answer(&c->req);
     else

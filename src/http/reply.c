@@ -47,14 +47,7 @@ static const char *reason(int status)
     }
 }
 
-static void two_digits(char *s, int v)
-{
-    s[0] = (char)('0' + v / 10 % 10);
-    s[1] = (char)('0' + v % 10);
-}
-
-/* Returns "Sat, 21 Nov 2026 01:00:00 GMT", made once a second; strftime would depend on the
- * locale. */
+/* Returns "Sat, 21 Nov 2026 01:00:00 GMT", made once a second. */
 static const char *date_now(rose_http_io *io)
 {
     int64_t now = (int64_t)time(NULL);
@@ -62,15 +55,7 @@ static const char *date_now(rose_http_io *io)
     time_t t = (time_t)now;
     struct tm tm;
     gmtime_r(&t, &tm);
-    memcpy(io->date, "Sun, 00 Jan 0000 00:00:00 GMT", 30);
-    memcpy(io->date, &"SunMonTueWedThuFriSat"[3 * tm.tm_wday], 3);
-    memcpy(io->date + 8, &"JanFebMarAprMayJunJulAugSepOctNovDec"[3 * tm.tm_mon], 3);
-    two_digits(io->date + 5, tm.tm_mday);
-    two_digits(io->date + 12, (tm.tm_year + 1900) / 100);
-    two_digits(io->date + 14, (tm.tm_year + 1900) % 100);
-    two_digits(io->date + 17, tm.tm_hour);
-    two_digits(io->date + 20, tm.tm_min);
-    two_digits(io->date + 23, tm.tm_sec);
+    evutil_date_rfc1123(io->date, sizeof io->date, &tm);
     io->date_s = now;
     return io->date;
 }
@@ -139,7 +124,7 @@ void rose_http_refuse_with(rose_http_conn *c, int status, const char *why, const
     c->keep_alive = false;
     c->linger = true;
     if (cb->error_body != NULL) {
-        cb->error_body(cb->arg, c->req.path, status, why, &body);
+        cb->error_body(cb->arg, c->req.info.path, status, why, &body);
         put_reply(c, status, "application/json", headers, body.data, body.len, NULL);
     } else {
         put_reply(c, status, "text/plain", headers, why, strlen(why), NULL);
@@ -162,8 +147,8 @@ static void end_reply(rose_http_conn *c)
     rose_http *h = c->io->h;
     rose_http_conn_sent(c); /* if several replies end in one event-loop iteration, only the end of
                              * the last reply is exact */
-    c->sent_id = c->req.prof_id;
-    c->sent_arrival_ns = c->req.arrival_ns;
+    c->sent_id = c->req.info.prof_id;
+    c->sent_arrival_ns = c->req.info.arrival_ns;
     rose_http_done_with(c, false);
     c->n_unsent++; /* the reply is in flight until the socket has taken it, so that a drain does
                     * not cut it off */
@@ -286,24 +271,9 @@ void rose_http_done_with(rose_http_conn *c, bool gone)
 
 /* ---- the request ---- */
 
-uint32_t rose_http_req_thread(const rose_http_req *r)
+const rose_http_info *rose_http_req_info(const rose_http_req *r)
 {
-    return r->conn->io->index;
-}
-
-const char *rose_http_req_method(const rose_http_req *r)
-{
-    return http_method_str((enum http_method)r->conn->parser.method);
-}
-
-const char *rose_http_req_path(const rose_http_req *r)
-{
-    return r->path;
-}
-
-const char *rose_http_req_query(const rose_http_req *r)
-{
-    return r->query;
+    return &r->info;
 }
 
 const char *rose_http_req_header(const rose_http_req *r, const char *name)
@@ -325,11 +295,6 @@ uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
     return n;
 }
 
-bool rose_http_req_has_body(const rose_http_req *r)
-{
-    return !r->conn->complete;
-}
-
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)
 {
     *len = r->conn->body.len;
@@ -348,29 +313,9 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
     return body;
 }
 
-uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
-{
-    return r->arrival_ns;
-}
-
-uint64_t rose_http_req_complete_ns(const rose_http_req *r)
-{
-    return r->complete_ns;
-}
-
-uint64_t rose_http_req_prof_id(const rose_http_req *r)
-{
-    return r->prof_id;
-}
-
 char *rose_http_req_note(rose_http_req *r)
 {
     return r->note;
-}
-
-bool rose_http_req_is_own(const rose_http_req *r)
-{
-    return r->conn->own;
 }
 
 void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])

@@ -37,59 +37,43 @@ enum {
 #define OP_CIPHER_SERVER_PREFERENCE (UINT64_C(1) << 22)
 #define OP_NO_RENEGOTIATION         (UINT64_C(1) << 30)
 
+#define TLS_FUNCTIONS(X)                                                                           \
+    X(const void *, method, "TLS_server_method", void)                                             \
+    X(void *, ctx_new, "SSL_CTX_new", const void *method)                                          \
+    X(void, ctx_free, "SSL_CTX_free", void *ctx)                                                   \
+    X(int, use_chain, "SSL_CTX_use_certificate_chain_file", void *ctx, const char *file)           \
+    X(int, use_key, "SSL_CTX_use_PrivateKey_file", void *ctx, const char *file, int type)          \
+    X(int, check_key, "SSL_CTX_check_private_key", const void *ctx)                                \
+    X(long, ctx_ctrl, "SSL_CTX_ctrl", void *ctx, int what, long value, void *more)                 \
+    X(uint64_t, set_options, "SSL_CTX_set_options", void *ctx, uint64_t options)                   \
+    X(void, set_passwd_cb, "SSL_CTX_set_default_passwd_cb", void *ctx,                             \
+      int (*fn)(char *, int, int, void *))                                                         \
+    X(void *, ssl_new, "SSL_new", void *ctx)                                                       \
+    X(void, ssl_free, "SSL_free", void *ssl)                                                       \
+    X(int, set_fd, "SSL_set_fd", void *ssl, int fd)                                                \
+    X(void, accept_state, "SSL_set_accept_state", void *ssl)                                       \
+    X(int, read, "SSL_read", void *ssl, void *out, int n)                                          \
+    X(int, write, "SSL_write", void *ssl, const void *bytes, int n)                                \
+    X(int, get_error, "SSL_get_error", const void *ssl, int rc)                                    \
+    X(int, pending, "SSL_pending", const void *ssl)                                                \
+    X(int, shutdown, "SSL_shutdown", void *ssl)                                                    \
+    X(unsigned long, err_get, "ERR_get_error", void)                                               \
+    X(void, err_text, "ERR_error_string_n", unsigned long e, char *out, size_t cap)                \
+    X(void, err_clear, "ERR_clear_error", void)
+
 struct rose_http_tls {
     void *library;
     pthread_mutex_t lock; /* of ctx: the I/O threads begin connections, the main thread reloads */
     void *ctx;            /* owned */
-    const void *(*method)(void);
-    void *(*ctx_new)(const void *method);
-    void (*ctx_free)(void *ctx);
-    int (*use_chain)(void *ctx, const char *file);
-    int (*use_key)(void *ctx, const char *file, int type);
-    int (*check_key)(const void *ctx);
-    long (*ctx_ctrl)(void *ctx, int what, long value, void *more);
-    uint64_t (*set_options)(void *ctx, uint64_t options);
-    void (*set_passwd_cb)(void *ctx, int (*fn)(char *, int, int, void *));
-    void *(*ssl_new)(void *ctx);
-    void (*ssl_free)(void *ssl);
-    int (*set_fd)(void *ssl, int fd);
-    void (*accept_state)(void *ssl);
-    int (*read)(void *ssl, void *out, int n);
-    int (*write)(void *ssl, const void *bytes, int n);
-    int (*get_error)(const void *ssl, int rc);
-    int (*pending)(const void *ssl);
-    int (*shutdown)(void *ssl);
-    unsigned long (*err_get)(void);
-    void (*err_text)(unsigned long e, char *out, size_t cap);
-    void (*err_clear)(void);
+    TLS_FUNCTIONS(ROSE_DL_MEMBER)
 };
 
 static rose_status load(rose_http_tls *t, rose_err *err)
 {
     static const char *const paths[] = {"libssl.so.3"};
-    const rose_dl_function functions[] = {
-        {"TLS_server_method", &t->method},
-        {"SSL_CTX_new", &t->ctx_new},
-        {"SSL_CTX_free", &t->ctx_free},
-        {"SSL_CTX_use_certificate_chain_file", &t->use_chain},
-        {"SSL_CTX_use_PrivateKey_file", &t->use_key},
-        {"SSL_CTX_check_private_key", &t->check_key},
-        {"SSL_CTX_ctrl", &t->ctx_ctrl},
-        {"SSL_CTX_set_options", &t->set_options},
-        {"SSL_CTX_set_default_passwd_cb", &t->set_passwd_cb},
-        {"SSL_new", &t->ssl_new},
-        {"SSL_free", &t->ssl_free},
-        {"SSL_set_fd", &t->set_fd},
-        {"SSL_set_accept_state", &t->accept_state},
-        {"SSL_read", &t->read},
-        {"SSL_write", &t->write},
-        {"SSL_get_error", &t->get_error},
-        {"SSL_pending", &t->pending},
-        {"SSL_shutdown", &t->shutdown},
-        {"ERR_get_error", &t->err_get},
-        {"ERR_error_string_n", &t->err_text},
-        {"ERR_clear_error", &t->err_clear},
-    };
+#define ROW(type, member, name, ...) {name, &t->member},
+    const rose_dl_function functions[] = {TLS_FUNCTIONS(ROW)};
+#undef ROW
     rose_err why = {{0}};
     const rose_status st =
         rose_dl_open(&t->library, paths, 1, functions, sizeof functions / sizeof *functions, &why);

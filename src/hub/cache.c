@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,14 +176,19 @@ static rose_status too_long(rose_err *err)
     return rose_fail(err, ROSE_E_INVAL, "the path of the cache is too long");
 }
 
-/* Writes the folder of the model, then "/" and tail. sub: "" or ".locks/". */
-static rose_status place(const rose_hub *h, char out[PATH_CAP], const char *sub, const char *tail,
-                         rose_err *err)
+/* Writes the path of something in the model's folder. sub: "" or ".locks/". fmt: what follows. */
+__attribute__((format(printf, 5, 6))) static rose_status
+place(const rose_hub *h, char out[PATH_CAP], rose_err *err, const char *sub, const char *fmt, ...)
 {
     const char *slash = strchr(h->name, '/');
-    const int n = snprintf(out, PATH_CAP, "%s/%smodels--%.*s--%s/%s", h->cache, sub,
-                           (int)(slash - h->name), h->name, slash + 1, tail);
-    return n > 0 && n < PATH_CAP ? ROSE_OK : too_long(err);
+    va_list ap;
+    int n = snprintf(out, PATH_CAP, "%s/%smodels--%.*s--%s/", h->cache, sub, (int)(slash - h->name),
+                     h->name, slash + 1);
+    if (n < 0 || n >= PATH_CAP) return too_long(err);
+    va_start(ap, fmt);
+    const int k = vsnprintf(out + n, (size_t)(PATH_CAP - n), fmt, ap);
+    va_end(ap);
+    return k >= 0 && k < PATH_CAP - n ? ROSE_OK : too_long(err);
 }
 
 static rose_status system_error(rose_err *err, const char *what, const char *path)
@@ -218,15 +224,14 @@ static bool is_hex(const char *s, size_t n)
 /* The commit that refs/REVISION names; a commit names itself. NOTFOUND without one. */
 static rose_status read_ref(const rose_hub *h, char commit[41], rose_err *err)
 {
-    char path[PATH_CAP], tail[300];
+    char path[PATH_CAP];
     rose_buf b = {0};
     rose_err ignored;
     if (is_hex(h->revision, 40)) {
         memcpy(commit, h->revision, 41);
         return ROSE_OK;
     }
-    snprintf(tail, sizeof tail, "refs/%.200s", h->revision);
-    rose_status st = place(h, path, "", tail, err);
+    rose_status st = place(h, path, err, "", "refs/%.200s", h->revision);
     if (st == ROSE_OK) {
         st = ROSE_E_NOTFOUND;
         if (rose_file_read(&b, path, 64, &ignored) == ROSE_OK && rose_buf_str(&b) != NULL) {
@@ -290,11 +295,10 @@ static rose_status add_path(rose_buf *path, const char *snapshot, const char *fi
 
 rose_status rose_hub_find(const rose_hub *h, rose_buf *path, rose_err *err)
 {
-    char commit[41], tail[64], snapshot[PATH_CAP], file[PATH_CAP + 160], mark[128], target[1024];
+    char commit[41], snapshot[PATH_CAP], file[PATH_CAP + 160], mark[128], target[1024];
     rose_status st = read_ref(h, commit, err);
     if (st != ROSE_OK) return st;
-    snprintf(tail, sizeof tail, "snapshots/%s", commit);
-    if ((st = place(h, snapshot, "", tail, err)) != ROSE_OK) return st;
+    if ((st = place(h, snapshot, err, "", "snapshots/%s", commit)) != ROSE_OK) return st;
     gguf_mark(h, mark);
     snprintf(file, sizeof file, "%s/%s", snapshot, mark);
     const ssize_t n = readlink(file, target, sizeof target - 1);
@@ -335,10 +339,9 @@ static rose_status make_link(char *path, const char *to, rose_err *err)
 static rose_status link_file(const rose_hub *h, const char *commit, const hub_file *f,
                              rose_err *err)
 {
-    char path[PATH_CAP], tail[1024];
+    char path[PATH_CAP];
     rose_buf to = {0};
-    snprintf(tail, sizeof tail, "snapshots/%s/%.900s", commit, f->name);
-    rose_status st = place(h, path, "", tail, err);
+    rose_status st = place(h, path, err, "", "snapshots/%s/%.900s", commit, f->name);
     for (const char *p = f->name; st == ROSE_OK && p != NULL; p = strchr(p + 1, '/'))
         st = rose_buf_addf(&to, "../");
     if (st == ROSE_OK) st = rose_buf_addf(&to, "../blobs/%s", f->hash);
@@ -349,10 +352,9 @@ static rose_status link_file(const rose_hub *h, const char *commit, const hub_fi
 
 static rose_status write_ref(const rose_hub *h, const char *commit, rose_err *err)
 {
-    char path[PATH_CAP], temporary[PATH_CAP + 32], tail[300];
+    char path[PATH_CAP], temporary[PATH_CAP + 32];
     if (is_hex(h->revision, 40)) return ROSE_OK;
-    snprintf(tail, sizeof tail, "refs/%.200s", h->revision);
-    rose_status st = place(h, path, "", tail, err);
+    rose_status st = place(h, path, err, "", "refs/%.200s", h->revision);
     if (st == ROSE_OK) st = make_folders(path, err);
     if (st != ROSE_OK) return st;
     name_temporary(temporary, path);
@@ -416,24 +418,17 @@ static bool on_start(void *ctx, const rose_hub_reply *r)
 static bool on_bytes(void *ctx, const void *bytes, size_t n)
 {
     download *d = ctx;
-    const char *p = bytes;
     if (n > d->f->size - d->at) {
         d->st = rose_fail(d->err, ROSE_E_FORMAT,
                           "%.120s: the hub sends more than the %" PRIu64 " bytes that it promised",
                           d->f->name, d->f->size);
         return false;
     }
-    rose_sha256_add(&d->sha, p, n);
+    rose_sha256_add(&d->sha, bytes, n);
     d->at += n;
-    while (n > 0) {
-        const ssize_t k = write(d->fd, p, n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) {
-            d->st = system_error(d->err, "cannot write", d->path);
-            return false;
-        }
-        p += k;
-        n -= (size_t)k;
+    if (!rose_file_write(d->fd, bytes, n)) {
+        d->st = system_error(d->err, "cannot write", d->path);
+        return false;
     }
     rose_progress_update(&d->bar, d->at / 1000000, "MB");
     return true;
@@ -620,12 +615,10 @@ static rose_status take_lock(const rose_hub *h, int fd, const char *path, rose_e
 static rose_status fetch_file(const rose_hub *h, const char *commit, const hub_file *f,
                               rose_err *err)
 {
-    char blob[PATH_CAP], lock[PATH_CAP], tail[128];
+    char blob[PATH_CAP], lock[PATH_CAP];
     rose_buf url = {0};
-    snprintf(tail, sizeof tail, "blobs/%s", f->hash);
-    rose_status st = place(h, blob, "", tail, err);
-    snprintf(tail, sizeof tail, "%s.lock", f->hash);
-    if (st == ROSE_OK) st = place(h, lock, ".locks/", tail, err);
+    rose_status st = place(h, blob, err, "", "blobs/%s", f->hash);
+    if (st == ROSE_OK) st = place(h, lock, err, ".locks/", "%s.lock", f->hash);
     if (st == ROSE_OK && is_whole(blob, f)) return link_file(h, commit, f, err);
     if (st == ROSE_OK) st = make_folders(blob, err);
     if (st == ROSE_OK) st = make_folders(lock, err);
@@ -730,10 +723,9 @@ static rose_status fetch_needed(const rose_hub *h, const char *commit, const hub
 
 static rose_status mark_gguf(const rose_hub *h, const char *commit, const char *name, rose_err *err)
 {
-    char path[PATH_CAP], tail[256], mark[128];
+    char path[PATH_CAP], mark[128];
     gguf_mark(h, mark);
-    snprintf(tail, sizeof tail, "snapshots/%s/%s", commit, mark);
-    const rose_status st = place(h, path, "", tail, err);
+    const rose_status st = place(h, path, err, "", "snapshots/%s/%s", commit, mark);
     return st == ROSE_OK ? make_link(path, name, err) : st;
 }
 

@@ -8,32 +8,15 @@
 #include "base/version.h"
 #include "lib/lib_internal.h"
 
-static int code_of(rose_status st)
-{
-    switch (st) {
-    case ROSE_OK:
-        return 0;
-    case ROSE_E_INVAL:
-        return ROSE_LIB_E_INVAL;
-    case ROSE_E_NOMEM:
-        return ROSE_LIB_E_NOMEM;
-    case ROSE_E_IO:
-    case ROSE_E_FORMAT:
-    case ROSE_E_UNSUPPORTED:
-    case ROSE_E_NOTFOUND:
-        return ROSE_LIB_E_MODEL;
-    case ROSE_E_FULL:
-    case ROSE_E_LATE:
-        return ROSE_LIB_E_FULL;
-    case ROSE_E_CLOSED:
-    case ROSE_E_BACKEND:
-        return ROSE_LIB_E_BACKEND;
-    case ROSE_E_EMPTY:
-    case ROSE_E_INTERNAL:
-        break;
-    }
-    return ROSE_LIB_E_INTERNAL;
-}
+/* 0: a status that the library should not meet. */
+static const int codes[] = {
+    [ROSE_E_INVAL] = ROSE_LIB_E_INVAL,       [ROSE_E_NOMEM] = ROSE_LIB_E_NOMEM,
+    [ROSE_E_IO] = ROSE_LIB_E_MODEL,          [ROSE_E_FORMAT] = ROSE_LIB_E_MODEL,
+    [ROSE_E_UNSUPPORTED] = ROSE_LIB_E_MODEL, [ROSE_E_NOTFOUND] = ROSE_LIB_E_MODEL,
+    [ROSE_E_FULL] = ROSE_LIB_E_FULL,         [ROSE_E_LATE] = ROSE_LIB_E_FULL,
+    [ROSE_E_CLOSED] = ROSE_LIB_E_BACKEND,    [ROSE_E_BACKEND] = ROSE_LIB_E_BACKEND,
+    [ROSE_E_INTERNAL] = ROSE_LIB_E_INTERNAL,
+};
 
 int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR])
 {
@@ -45,7 +28,7 @@ int rose_lib_fail(rose_status st, const rose_err *e, char err[ROSE_LIB_ERR])
         memcpy(err, msg, n);
         err[n] = '\0';
     }
-    return code_of(st);
+    return st == ROSE_OK || codes[st] != 0 ? codes[st] : ROSE_LIB_E_INTERNAL;
 }
 
 /* A model without a chat template still has special tokens. It also works without their names. */

@@ -213,43 +213,25 @@ static rose_status get_cache(rose_lib *rose, rose_grammar_cache **out, rose_err 
     return st;
 }
 
-static bool kind_of(rose_lib_structure s, rose_grammar_kind *kind)
-{
-    switch (s) {
-    case ROSE_LIB_JSON_OBJECT:
-        *kind = ROSE_GRAMMAR_JSON_OBJECT;
-        return true;
-    case ROSE_LIB_JSON_SCHEMA:
-        *kind = ROSE_GRAMMAR_JSON_SCHEMA;
-        return true;
-    case ROSE_LIB_REGEX:
-        *kind = ROSE_GRAMMAR_REGEX;
-        return true;
-    case ROSE_LIB_CHOICE:
-        *kind = ROSE_GRAMMAR_CHOICE;
-        return true;
-    case ROSE_LIB_GRAMMAR:
-        *kind = ROSE_GRAMMAR_EBNF;
-        return true;
-    case ROSE_LIB_TAG:
-        *kind = ROSE_GRAMMAR_TAG;
-        return true;
-    case ROSE_LIB_FREE:
-        break;
-    }
-    return false;
-}
+/* FREE has none. */
+static const rose_grammar_kind kinds[] = {
+    [ROSE_LIB_JSON_OBJECT] = ROSE_GRAMMAR_JSON_OBJECT,
+    [ROSE_LIB_JSON_SCHEMA] = ROSE_GRAMMAR_JSON_SCHEMA,
+    [ROSE_LIB_REGEX] = ROSE_GRAMMAR_REGEX,
+    [ROSE_LIB_CHOICE] = ROSE_GRAMMAR_CHOICE,
+    [ROSE_LIB_GRAMMAR] = ROSE_GRAMMAR_EBNF,
+    [ROSE_LIB_TAG] = ROSE_GRAMMAR_TAG,
+};
 
 rose_status rose_lib_guide(rose_lib *rose, const rose_lib_params *p, rose_guide *out, rose_err *err)
 {
-    rose_grammar_kind kind;
     rose_grammar_cache *cache;
     rose_grammar *grammar = NULL;
     rose_matcher *m = NULL;
     const bool object = p->structure == ROSE_LIB_JSON_OBJECT;
     *out = (rose_guide){0};
     if (p->structure == ROSE_LIB_FREE) return ROSE_OK;
-    if (!kind_of(p->structure, &kind))
+    if ((size_t)p->structure >= sizeof kinds / sizeof *kinds)
         return rose_fail(err, ROSE_E_INVAL, "structure is %d: it must be one of rose_lib_structure",
                          (int)p->structure);
     if (p->structure_text == NULL && !object)
@@ -259,8 +241,8 @@ rose_status rose_lib_guide(rose_lib *rose, const rose_lib_params *p, rose_guide 
     const char *text = object ? "" : p->structure_text;
     rose_status st = get_cache(rose, &cache, err);
     if (st == ROSE_OK)
-        st = rose_grammar_cache_get(&grammar, cache, kind, p->structure_ordered != 0, text,
-                                    strlen(text), err);
+        st = rose_grammar_cache_get(&grammar, cache, kinds[p->structure], p->structure_ordered != 0,
+                                    text, strlen(text), NULL, err);
     if (st == ROSE_OK) st = rose_matcher_create(&m, grammar, err);
     rose_grammar_unref(grammar); /* the matcher has a reference of its own */
     if (st == ROSE_OK) *out = (rose_guide){.ops = &guide_ops, .state = m};

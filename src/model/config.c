@@ -6,15 +6,17 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/log.h"
 
-#define MAX_CONFIG_BYTES (16u << 20)
+#define MAX_CONFIG_BYTES (64u << 20)
 
-rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
-                              rose_err *err)
+/* any: the root may be something else than an object. */
+static rose_status parse(rose_config *out, const char *text, size_t n, const char *label, bool any,
+                         rose_err *err)
 {
     rose_json_error je;
     *out = (rose_config){0};
@@ -25,19 +27,42 @@ rose_status rose_config_parse(rose_config *out, const char *text, size_t n, cons
     else if (st != ROSE_OK)
         st = rose_fail(err, st, "%s: not valid JSON: %.120s (line %d, column %d)", out->label,
                        je.text, je.line, je.column);
-    else if (!rose_json_is_object(out->root))
+    else if (!any && !rose_json_is_object(out->root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the top level is not an object", out->label);
     if (st != ROSE_OK) rose_config_close(out);
     return st;
 }
 
-rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
+rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,
+                              rose_err *err)
+{
+    return parse(out, text, n, label, false, err);
+}
+
+static rose_status open_file(rose_config *out, const char *path, bool any, rose_err *err)
 {
     rose_buf text = {0};
     *out = (rose_config){0};
     rose_status st = rose_file_read(&text, path, MAX_CONFIG_BYTES, err);
-    if (st == ROSE_OK) st = rose_config_parse(out, text.data, text.len, path, err);
+    if (st == ROSE_OK) st = parse(out, text.data, text.len, path, any, err);
     rose_buf_free(&text);
+    return st;
+}
+
+rose_status rose_config_open(rose_config *out, const char *path, rose_err *err)
+{
+    return open_file(out, path, false, err);
+}
+
+rose_status rose_config_open_in(rose_config *out, const char *folder, const char *name, bool any,
+                                rose_err *err)
+{
+    char *path = NULL;
+    *out = (rose_config){0};
+    if (asprintf(&path, "%s/%s", folder, name) < 0)
+        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
+    const rose_status st = open_file(out, path, any, err);
+    free(path);
     return st;
 }
 

@@ -1,6 +1,6 @@
 /* model/config.h - a JSON settings file (config.json, generation_config.json) and its fields.
  * Each field is checked for type and range; messages name the file, the field, what was found
- * and what was expected. Internal to src/model. */
+ * and what was expected. For src/model, and for src/chat the files that name a chat template. */
 #ifndef ROSE_MODEL_CONFIG_H
 #define ROSE_MODEL_CONFIG_H
 
@@ -9,12 +9,17 @@
 #include "model/model.h"
 
 typedef struct rose_config {
-    rose_json *root; /* an object; owned */
+    rose_json *root; /* an object, unless `any` allowed more; owned */
     char label[256]; /* the file as messages show it */
 } rose_config;
 
 /* Reads and parses the file; ROSE_E_NOTFOUND if there is none. Duplicate keys are refused. */
 rose_status rose_config_open(rose_config *out, const char *path, rose_err *err);
+
+/* As rose_config_open, for the file `name` of a folder. any: its top level may be something else
+ * than an object. */
+rose_status rose_config_open_in(rose_config *out, const char *folder, const char *name, bool any,
+                                rose_err *err);
 
 /* As rose_config_open, for a config.json whose bytes are in memory. label: its name in messages. */
 rose_status rose_config_parse(rose_config *out, const char *text, size_t n, const char *label,

@@ -1,5 +1,6 @@
-/* model/decoder.c - see decoder.h. */
-#include "model/decoder.h"
+/* model/decoder.c - the fields of config.json of the families with RMSNorm, RoPE and a gated MLP,
+ * as transformers reads them. rope_config.c reads those of the rotary positions. */
+#include "model/family.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "model/convert.h"
 #include "model/random_internal.h"
 #include "model/weights.h"
 
@@ -108,19 +107,6 @@ rose_random_values rose_dummy_values(const rose_model *m, const rose_tensor *t)
     return v;
 }
 
-static void write_values(uint8_t *to, rose_format dtype, const float *values, size_t n)
-{
-    if (dtype == ROSE_F32) {
-        memcpy(to, values, n * sizeof *values);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t h =
-            dtype == ROSE_F16 ? rose_f32_to_f16(values[i]) : rose_f32_to_bf16(values[i]);
-        memcpy(to + i * sizeof h, &h, sizeof h);
-    }
-}
-
 void rose_dummy_fill(const rose_model *m, uint32_t part, uint32_t n_parts)
 {
     const rose_weight_file *f = &m->weights->files[0];
@@ -135,7 +121,7 @@ void rose_dummy_fill(const rose_model *m, uint32_t part, uint32_t n_parts)
              v.first += BLOCK) {
             const size_t n = all - v.first < BLOCK ? (size_t)(all - v.first) : BLOCK;
             rose_random_draw(block, &v, n);
-            write_values((uint8_t *)(uintptr_t)t->data + v.first * size, t->dtype, block, n);
+            rose_random_store((uint8_t *)(uintptr_t)t->data + v.first * size, t->dtype, block, n);
         }
     }
 }

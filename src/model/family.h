@@ -153,6 +153,16 @@ rose_status rose_gpt2_parse(const rose_family *f, const rose_config *c, rose_arc
 rose_status rose_decoder_parse(const rose_family *f, const rose_config *c, rose_arch *a,
                                rose_err *err);
 
+/* rope_config.c: the rope of a->kinds[0] from rope_parameters or rope_scaling and rope_theta. */
+rose_status rose_decoder_rope(const rose_config *c, const rose_decoder_defaults *d, rose_arch *a,
+                              rose_err *err);
+
+/* One table of frequencies from the fields of `fields` (root NULL: none), with `theta` where they
+ * give none. May lengthen a->max_positions, as the scaling does. */
+rose_status rose_decoder_rope_fields(const rose_config *c, const rose_config *fields,
+                                     const rose_decoder_defaults *d, float theta, rose_rope *out,
+                                     rose_arch *a, rose_err *err);
+
 /* Finds the row for the config's model_type. UNSUPPORTED names an unknown type; FORMAT: there is
  * no type. */
 rose_status rose_family_find(const rose_family **out, const rose_config *c, rose_err *err);

@@ -138,29 +138,19 @@ static void read_json(rose_generation *g, const rose_config *c)
     log_unused(c);
 }
 
-static rose_status read_file(rose_generation *g, const char *path, rose_err *err)
+/* name: the file in the folder that path then is; NULL: path is the file. A model without defaults
+ * is one whose folder has no such file, or one that is no JSON; when the model was opened, a
+ * warning said the latter. */
+static rose_status read_file(rose_generation *g, const char *path, const char *name, rose_err *err)
 {
     rose_config c = {0};
-    const rose_status st = rose_config_open(&c, path, err);
+    rose_status st = name != NULL ? rose_config_open_in(&c, path, name, false, err)
+                                  : rose_config_open(&c, path, err);
     if (st == ROSE_OK) read_json(g, &c);
     rose_config_close(&c);
-    return st;
-}
-
-/* A model without defaults is one whose folder has no such file, or one that is no JSON; when the
- * model was opened, a warning said the latter. */
-static rose_status read_folder(rose_generation *g, const char *folder, rose_err *err)
-{
-    char *path = NULL;
-    if (asprintf(&path, "%s/generation_config.json", folder) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
-    rose_status st = read_file(g, path, err);
-    if (st == ROSE_E_NOTFOUND || st == ROSE_E_FORMAT) {
-        st = ROSE_OK;
-        if (err != NULL) err->msg[0] = '\0';
-    }
-    free(path);
-    return st;
+    if (name == NULL || (st != ROSE_E_NOTFOUND && st != ROSE_E_FORMAT)) return st;
+    if (err != NULL) err->msg[0] = '\0';
+    return ROSE_OK;
 }
 
 static rose_status read_gguf(rose_generation *g, const char *path, rose_err *err)
@@ -199,9 +189,9 @@ rose_status rose_generation_read(rose_generation *out, const char *path, rose_er
     if (st == ROSE_OK && file != NULL)
         st = read_gguf(out, file, err);
     else if (st == ROSE_OK && stat(path, &s) == 0 && S_ISDIR(s.st_mode))
-        st = read_folder(out, path, err);
+        st = read_file(out, path, "generation_config.json", err);
     else if (st == ROSE_OK)
-        st = read_file(out, path, err);
+        st = read_file(out, path, NULL, err);
     free(file);
     if (st != ROSE_OK) *out = (rose_generation){0};
     return st;

@@ -254,11 +254,7 @@ static rose_status read_generation_config(rose_model *m, rose_err *err)
 {
     rose_config c;
     rose_err why = {{0}};
-    char *path = NULL;
-    if (asprintf(&path, "%s/generation_config.json", m->path) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
-    rose_status st = rose_config_open(&c, path, &why);
-    free(path);
+    rose_status st = rose_config_open_in(&c, m->path, "generation_config.json", false, &why);
     if (st == ROSE_OK) rose_config_add_eos(&c, &m->arch);
     if (st == ROSE_E_FORMAT) rose_log(ROSE_LOG_WARN, "model", "%s: it is ignored", why.msg);
     rose_config_close(&c);
@@ -290,11 +286,7 @@ static rose_status read_config(rose_model *m, const rose_family **family, rose_f
                                rose_err *err)
 {
     rose_config c;
-    char *path = NULL;
-    if (asprintf(&path, "%s/config.json", m->path) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", m->path);
-    rose_status st = rose_config_open(&c, path, err);
-    free(path);
+    rose_status st = rose_config_open_in(&c, m->path, "config.json", false, err);
     if (st == ROSE_E_NOTFOUND) st = rose_folder_no_config(m->path, err);
     if (st != ROSE_OK) return st;
     const rose_json *class = rose_json_at(rose_config_get(&c, "architectures", NULL), 0);
@@ -415,33 +407,4 @@ void rose_model_close(rose_model *m)
     free(m->path);
     free(m->name);
     free(m);
-}
-
-size_t rose_model_n_tensors(const rose_model *m)
-{
-    size_t n = 0;
-    for (size_t f = 0; f < m->weights->n_files; f++)
-        n += m->weights->files[f].n_tensors;
-    return n;
-}
-
-/* Returns the i-th tensor in the order of the files. */
-static const rose_st_tensor *nth_tensor(const rose_model *m, size_t i)
-{
-    const rose_weights *w = m->weights;
-    for (size_t f = 0; f < w->n_files; i -= w->files[f].n_tensors, f++)
-        if (i < w->files[f].n_tensors) return &w->files[f].tensors[i];
-    return NULL;
-}
-
-const char *rose_model_tensor_info(const rose_model *m, size_t i, const char **dtype_name,
-                                   uint64_t shape_out[8], uint32_t *n_dims, uint64_t *bytes)
-{
-    const rose_st_tensor *t = nth_tensor(m, i);
-    if (t == NULL) return NULL;
-    *dtype_name = t->dtype_name;
-    memcpy(shape_out, t->shape, sizeof t->shape);
-    *n_dims = t->n_dims;
-    *bytes = t->end - t->begin;
-    return t->name;
 }

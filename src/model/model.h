@@ -303,10 +303,4 @@ typedef struct rose_kept {
  * Call it while another thread works. */
 rose_status rose_model_check_finite(const rose_model *m, uint32_t n_threads, rose_err *err);
 
-/* Every tensor of the files, used or not, for `inspect`: i in 0 .. n-1, borrowed. shape_out gets
- * up to 8 dimensions. */
-size_t rose_model_n_tensors(const rose_model *m);
-const char *rose_model_tensor_info(const rose_model *m, size_t i, const char **dtype_name,
-                                   uint64_t shape_out[8], uint32_t *n_dims, uint64_t *bytes);
-
 #endif

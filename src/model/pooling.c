@@ -15,13 +15,10 @@
 #define ADVICE "; --pooling-type last or mean serves the model without these files"
 
 /* Opens a file of the folder. A file that does not exist gives a config without root. */
-static rose_status open_file(rose_config *c, const char *folder, const char *name, rose_err *err)
+static rose_status open_file(rose_config *c, const char *folder, const char *name, bool any,
+                             rose_err *err)
 {
-    char *path = NULL;
-    if (asprintf(&path, "%s/%s", folder, name) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
-    rose_status st = rose_config_open(c, path, err);
-    free(path);
+    const rose_status st = rose_config_open_in(c, folder, name, any, err);
     if (st != ROSE_E_NOTFOUND) return st;
     if (err != NULL) err->msg[0] = '\0';
     return ROSE_OK;
@@ -83,7 +80,7 @@ static rose_status read_module(rose_pooling_config *p, const char *folder, const
                          "Normalize)" ADVICE,
                          list->label, name);
     snprintf(file, sizeof file, "%s/config.json", path);
-    rose_status st = open_file(&c, folder, file, err);
+    rose_status st = open_file(&c, folder, file, false, err);
     if (st == ROSE_OK && c.root == NULL)
         st = rose_fail(err, ROSE_E_FORMAT, "%s: the folder has no %s" ADVICE, list->label, file);
     if (st == ROSE_OK) st = read_modes(p, &c, err);
@@ -91,40 +88,21 @@ static rose_status read_module(rose_pooling_config *p, const char *folder, const
     return st;
 }
 
-/* modules.json is a list, which rose_config takes only as a member of an object. */
 static rose_status read_modules(rose_pooling_config *p, const char *folder, rose_err *err)
 {
-    char *path = NULL;
-    rose_buf text = {0}, object = {0};
     rose_config c = {0};
-    if (asprintf(&path, "%s/modules.json", folder) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
-    rose_status st = rose_file_read(&text, path, 1u << 20, err);
-    if (st == ROSE_E_NOTFOUND) {
-        if (err != NULL) err->msg[0] = '\0';
-        st = ROSE_OK;
-        goto done;
-    }
-    if (st == ROSE_OK && (rose_buf_add(&object, "{\"modules\":", 11) != ROSE_OK ||
-                          rose_buf_add(&object, text.data, text.len) != ROSE_OK ||
-                          rose_buf_add(&object, "}", 1) != ROSE_OK))
-        st = rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", path);
-    if (st == ROSE_OK) st = rose_config_parse(&c, object.data, object.len, path, err);
-    if (st != ROSE_OK) goto done;
-    const rose_json *list = rose_json_get(c.root, "modules"), *module;
+    const rose_json *module;
     size_t i;
-    if (!rose_json_is_array(list))
+    rose_status st = open_file(&c, folder, "modules.json", true, err);
+    if (st != ROSE_OK || c.root == NULL) return st;
+    if (!rose_json_is_array(c.root))
         st = rose_fail(err, ROSE_E_FORMAT, "%s: not a list of modules" ADVICE, c.label);
     p->embeds = true;
     p->normalizes = false;
-    rose_json_each_item (list, i, module) {
+    rose_json_each_item (c.root, i, module) {
         if (st == ROSE_OK) st = read_module(p, folder, &c, module, err);
     }
-done:
     rose_config_close(&c);
-    rose_buf_free(&object);
-    rose_buf_free(&text);
-    free(path);
     return st;
 }
 
@@ -170,7 +148,7 @@ static rose_status read_folder(rose_pooling_config *p, const char *folder, bool 
                                rose_err *err)
 {
     rose_config c = {0};
-    rose_status st = open_file(&c, folder, "config.json", err);
+    rose_status st = open_file(&c, folder, "config.json", false, err);
     if (st == ROSE_OK && c.root != NULL) st = read_dimensions(p, &c, err);
     if (st == ROSE_OK && c.root != NULL) st = read_architecture(p, &c, err);
     rose_config_close(&c);

@@ -62,11 +62,7 @@ rose_status rose_quantized_refuse(const rose_config *c, const char *field, const
 rose_status rose_quantized_check_folder(const char *folder, rose_err *err)
 {
     rose_config c = {0};
-    char *path = NULL;
-    if (asprintf(&path, "%s/hf_quant_config.json", folder) < 0)
-        return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", folder);
-    rose_status st = rose_config_open(&c, path, err);
-    free(path);
+    rose_status st = rose_config_open_in(&c, folder, "hf_quant_config.json", false, err);
     if (st == ROSE_OK) {
         const rose_json *v = rose_json_get(c.root, "quantization");
         const char *algorithm = rose_json_text(rose_json_get(v, "quant_algo"));

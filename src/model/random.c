@@ -53,7 +53,9 @@ void rose_random_opts_default(rose_random_opts *o)
 
 /* ---- the folder ---- */
 
-const char *rose_folder_add(rose_folder *f, const char *name)
+/* The path of a new file in the folder, recorded for removal; owned by the folder. NULL: out of
+ * memory. */
+static const char *add_file(rose_folder *f, const char *name)
 {
     char **files = realloc(f->files, (f->n_files + 1) * sizeof *files);
     if (files == NULL) return NULL;
@@ -62,22 +64,27 @@ const char *rose_folder_add(rose_folder *f, const char *name)
     return files[f->n_files++];
 }
 
+rose_status rose_folder_write(rose_folder *f, const char *name, const void *bytes, size_t n,
+                              rose_err *err)
+{
+    const char *path = add_file(f, name);
+    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
+    errno = 0;
+    FILE *out = fopen(path, "wb");
+    bool ok = out != NULL && fwrite(bytes, 1, n, out) == n;
+    if (out != NULL && fclose(out) != 0) ok = false;
+    return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+}
+
 rose_status rose_folder_write_json(rose_folder *f, const char *name, rose_json *root,
                                    unsigned flags, rose_err *err)
 {
-    rose_status st = ROSE_OK;
-    FILE *out = NULL;
-    const char *path = root == NULL ? NULL : rose_folder_add(f, name);
-    if (path == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
-        goto done;
-    }
-    errno = 0;
-    out = fopen(path, "wb");
-    bool ok = out != NULL && rose_json_dumpf(root, out, flags) == 0 && fputc('\n', out) != EOF;
-    if (out != NULL && fclose(out) != 0) ok = false;
-    if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
-done:
+    rose_buf text = {0};
+    const bool made = root != NULL && rose_json_dump(&text, root, flags) == ROSE_OK &&
+                      rose_buf_add(&text, "\n", 1) == ROSE_OK;
+    rose_status st = made ? rose_folder_write(f, name, text.data, text.len, err)
+                          : rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
+    rose_buf_free(&text);
     rose_json_decref(root);
     return st;
 }
@@ -284,10 +291,24 @@ void rose_random_draw(float *out, const rose_random_values *v, size_t n)
     }
 }
 
+void rose_random_store(uint8_t *to, rose_format dtype, const float *values, size_t n)
+{
+    if (dtype == ROSE_F32) {
+        memcpy(to, values, n * sizeof *values);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h =
+            dtype == ROSE_F16 ? rose_f32_to_f16(values[i]) : rose_f32_to_bf16(values[i]);
+        memcpy(to + i * sizeof h, &h, sizeof h);
+    }
+}
+
 static bool write_tensor(FILE *f, const plan *p, size_t index)
 {
     float block[BLOCK];
-    uint16_t half[BLOCK];
+    uint8_t bytes[BLOCK * sizeof(float)];
+    const size_t size = rose_format_size(p->o->dtype);
     const rose_random_tensor *t = &p->tensors[index];
     rose_random_values v = {.seed = p->o->seed, .stream = (uint32_t)index};
     rose_random_scale(&v, t->kind, &p->arch, p->o->init_std);
@@ -295,14 +316,8 @@ static bool write_tensor(FILE *f, const plan *p, size_t index)
         size_t n = t->n - at < BLOCK ? (size_t)(t->n - at) : BLOCK;
         v.first = at;
         rose_random_draw(block, &v, n);
-        if (p->o->dtype == ROSE_F32) {
-            if (fwrite(block, sizeof *block, n, f) != n) return false;
-            continue;
-        }
-        for (size_t i = 0; i < n; i++)
-            half[i] =
-                p->o->dtype == ROSE_F16 ? rose_f32_to_f16(block[i]) : rose_f32_to_bf16(block[i]);
-        if (fwrite(half, sizeof *half, n, f) != n) return false;
+        rose_random_store(bytes, p->o->dtype, block, n);
+        if (fwrite(bytes, size, n, f) != n) return false;
     }
     return true;
 }
@@ -345,7 +360,7 @@ static rose_status write_shard(rose_folder *folder, const plan *p, size_t begin,
     FILE *f = NULL;
     bool ok = false;
     shard_name(name, p->tensors[begin].shard, p->n_shards);
-    const char *path = rose_folder_add(folder, name);
+    const char *path = add_file(folder, name);
     rose_status st = make_header(&header, p, begin, end);
     if (path == NULL || st != ROSE_OK) {
         st = rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", folder->dir, name);

@@ -37,6 +37,9 @@ rose_status rose_random_preset(rose_json **out, const char *name, rose_err *err)
 void rose_random_scale(rose_random_values *v, rose_tensor_kind kind, const rose_arch *a,
                        float init_std);
 
+/* Stores n values as F32, F16 or BF16. */
+void rose_random_store(uint8_t *to, rose_format dtype, const float *values, size_t n);
+
 /* A folder under construction. It remembers the files that it made, to remove them on failure. */
 typedef struct rose_folder {
     const char *dir;
@@ -45,9 +48,9 @@ typedef struct rose_folder {
     size_t n_files;
 } rose_folder;
 
-/* Returns the path of a new file in the folder and records it for removal; owned by the folder.
- * NULL: out of memory. */
-const char *rose_folder_add(rose_folder *f, const char *name);
+/* Writes a new file. */
+rose_status rose_folder_write(rose_folder *f, const char *name, const void *bytes, size_t n,
+                              rose_err *err);
 
 /* Writes root as the file `name`; consumes root (NULL = it could not be built: ROSE_E_NOMEM). */
 rose_status rose_folder_write_json(rose_folder *f, const char *name, rose_json *root,

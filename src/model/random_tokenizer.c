@@ -1,7 +1,6 @@
 /* model/random_tokenizer.c - a byte-level BPE vocabulary without merges, for random models.
  * Every text encodes, with one token for each byte, and every id below the vocabulary size
  * decodes to some text. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,22 +81,13 @@ static rose_json *make_settings(const rose_arch *a)
                           "unk_token", END_OF_TEXT, "model_max_length", (int)a->max_positions);
 }
 
-static rose_status write_merges(rose_folder *f, rose_err *err)
-{
-    const char *path = rose_folder_add(f, "merges.txt");
-    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
-    FILE *out = fopen(path, "wb");
-    bool ok = out != NULL && fputs("#version: 0.2\n", out) >= 0;
-    if (out != NULL && fclose(out) != 0) ok = false;
-    return ok ? ROSE_OK : rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
-}
-
 rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose_err *err)
 {
+    static const char merges[] = "#version: 0.2\n";
     rose_json *vocab = make_vocab(a->vocab_size);
     if (vocab == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s: out of memory", f->dir);
     rose_status st = rose_folder_write_json(f, "vocab.json", rose_json_incref(vocab), 0, err);
-    if (st == ROSE_OK) st = write_merges(f, err);
+    if (st == ROSE_OK) st = rose_folder_write(f, "merges.txt", merges, sizeof merges - 1, err);
     if (st == ROSE_OK)
         st = rose_folder_write_json(f, "tokenizer.json", make_tokenizer(vocab, a->vocab_size - 1),
                                     0, err);
@@ -111,16 +101,8 @@ rose_status rose_random_tokenizer_write(rose_folder *f, const rose_arch *a, rose
 static rose_status copy_file(rose_folder *f, const char *from, const char *name, rose_err *err)
 {
     rose_map in = {0};
-    FILE *out = NULL;
-    const char *path = rose_folder_add(f, name);
-    if (path == NULL) return rose_fail(err, ROSE_E_NOMEM, "%s/%s: out of memory", f->dir, name);
     rose_status st = rose_file_map(&in, from, err);
-    if (st != ROSE_OK) return st;
-    errno = 0;
-    out = fopen(path, "wb");
-    bool ok = out != NULL && fwrite(in.data, 1, in.size, out) == in.size;
-    if (out != NULL && fclose(out) != 0) ok = false;
-    if (!ok) st = rose_fail(err, ROSE_E_IO, "write %s: %s", path, strerror(errno));
+    if (st == ROSE_OK) st = rose_folder_write(f, name, in.data, in.size, err);
     rose_file_unmap(&in);
     return st;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/decoder.h"
+#include "model/family.h"
 #include "model/rope.h"
 
 /* With these no frequency overflows fp32. */

@@ -222,11 +222,10 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
 {
     rose_status st = ROSE_OK;
     rose_config index = {0};
-    char *index_path = NULL;
     rose_weights *w = calloc(1, sizeof *w);
 
     *out = NULL;
-    if (w == NULL || (index_path = join(dir, INDEX_FILE)) == NULL) {
+    if (w == NULL) {
         st = rose_fail(err, ROSE_E_NOMEM, "weights: out of memory");
         goto done;
     }
@@ -235,7 +234,7 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
     if (st == ROSE_E_NOTFOUND) {
         free(w->files);
         w->files = NULL;
-        st = rose_config_open(&index, index_path, err);
+        st = rose_config_open_in(&index, dir, INDEX_FILE, false, err);
         if (st == ROSE_E_NOTFOUND)
             st = nothing_found(dir, err);
         else if (st == ROSE_OK && err != NULL)
@@ -247,7 +246,6 @@ rose_status rose_weights_open(rose_weights **out, const char *dir, rose_err *err
     *out = w;
     w = NULL;
 done:
-    free(index_path);
     rose_config_close(&index);
     rose_weights_close(w);
     return st;

@@ -100,50 +100,42 @@ static rose_status open_whole(rose_weights *w, const char *path, rose_err *err)
     return st;
 }
 
+/* Makes w with room for n files. source: for messages. */
+static rose_status begin(rose_weights **w, uint32_t n, const char *source, rose_err *err)
+{
+    *w = calloc(1, sizeof **w);
+    if (*w != NULL && ((*w)->files = calloc(n, sizeof *(*w)->files)) != NULL) return ROSE_OK;
+    return rose_fail(err, ROSE_E_NOMEM, "%.300s: out of memory", source);
+}
+
+/* Ends what begin began. st: of the steps between; w goes to the caller or is closed. */
+static rose_status end(rose_weights **w, rose_status st, const char *source, rose_err *err)
+{
+    if (st == ROSE_OK) st = rose_weights_index(*w, source, err);
+    if (st == ROSE_OK) return st;
+    rose_weights_close(*w);
+    *w = NULL;
+    return st;
+}
+
 rose_status rose_weights_open_gguf(rose_weights **out, const char *path, rose_err *err)
 {
-    rose_status st = ROSE_OK;
     const rose_gguf_split s = rose_gguf_read_split(path);
-    rose_weights *w = calloc(1, sizeof *w);
-
     *out = NULL;
-    if (s.count > ROSE_GGUF_MAX_SPLITS) {
-        st = rose_fail(err, ROSE_E_UNSUPPORTED, "%.300s: %u files; at most %d are supported", path,
-                       s.count, ROSE_GGUF_MAX_SPLITS);
-        goto done;
-    }
-    if (w == NULL || (w->files = calloc(s.count > 1 ? s.count : 1, sizeof *w->files)) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "%.300s: out of memory", path);
-        goto done;
-    }
-    st = s.count > 1 ? open_split(w, path, &s, err) : open_whole(w, path, err);
-    if (st == ROSE_OK) st = rose_weights_index(w, path, err);
-    if (st != ROSE_OK) goto done;
-    *out = w;
-    w = NULL;
-done:
-    rose_weights_close(w);
-    return st;
+    if (s.count > ROSE_GGUF_MAX_SPLITS)
+        return rose_fail(err, ROSE_E_UNSUPPORTED, "%.300s: %u files; at most %d are supported",
+                         path, s.count, ROSE_GGUF_MAX_SPLITS);
+    rose_status st = begin(out, s.count > 1 ? s.count : 1, path, err);
+    if (st == ROSE_OK)
+        st = s.count > 1 ? open_split(*out, path, &s, err) : open_whole(*out, path, err);
+    return end(out, st, path, err);
 }
 
 rose_status rose_weights_parse_gguf(rose_weights **out, const uint8_t *bytes, size_t n,
                                     const char *label, rose_err *err)
 {
-    rose_status st = ROSE_OK;
-    rose_weights *w = calloc(1, sizeof *w);
-
-    *out = NULL;
-    if (w == NULL || (w->files = calloc(1, sizeof *w->files)) == NULL) {
-        st = rose_fail(err, ROSE_E_NOMEM, "%.300s: out of memory", label);
-        goto done;
-    }
-    if ((st = rose_gguf_parse(&w->files[0].gguf, bytes, n, label, err)) != ROSE_OK) goto done;
-    st = take_file(w, err);
-    if (st == ROSE_OK) st = rose_weights_index(w, label, err);
-    if (st != ROSE_OK) goto done;
-    *out = w;
-    w = NULL;
-done:
-    rose_weights_close(w);
-    return st;
+    rose_status st = begin(out, 1, label, err);
+    if (st == ROSE_OK) st = rose_gguf_parse(&(*out)->files[0].gguf, bytes, n, label, err);
+    if (st == ROSE_OK) st = take_file(*out, err);
+    return end(out, st, label, err);
 }

@@ -95,7 +95,7 @@ void rose_spec_guess_next(const rose_spec *s, const rose_spec_text *t, uint32_t 
 /* The same for ids that the caller has from `source`: sets source, score and chance of g->ids. */
 void rose_spec_rate(const rose_spec *s, const rose_spec_text *t, rose_spec_source source,
                     rose_spec_guess *g);
-/* Of the guess, the first n_tried ids were computed, and the first n_right of those were right. */
+/* The first n_tried ids of the guess were computed, and the first n_right of these were right. */
 void rose_spec_learn(rose_spec *s, rose_spec_text *t, const rose_spec_guess *g, uint32_t n_tried,
                      uint32_t n_right);
 

@@ -134,7 +134,7 @@ typedef struct range {
 static int64_t bound(rose_tpl *t, tpl_value v, int64_t n, int64_t step, int64_t missing)
 {
     int64_t i;
-    if (v.kind == TPL_MISSING || v.kind == TPL_NONE) return missing;
+    if (!rose_tpl_given(v)) return missing;
     i = rose_tpl_index(t, v, "a slice index");
     if (i < 0) {
         i = i < -n ? -1 : i + n;
@@ -146,8 +146,7 @@ static int64_t bound(rose_tpl *t, tpl_value v, int64_t n, int64_t step, int64_t 
 static range range_of(rose_tpl *t, const tpl_value part[3], int64_t n)
 {
     range r = {.step = 1};
-    if (part[2].kind != TPL_MISSING && part[2].kind != TPL_NONE)
-        r.step = rose_tpl_index(t, part[2], "a slice step");
+    if (rose_tpl_given(part[2])) r.step = rose_tpl_index(t, part[2], "a slice step");
     if (r.step == 0) rose_tpl_fail(t, "a slice step cannot be zero");
     if (r.step < -n - 1) r.step = -n - 1;
     if (r.step > n + 1) r.step = n + 1;

@@ -50,7 +50,7 @@ tpl_value rose_tpl_call_builtin(rose_tpl *t, const tpl_builtin *b, tpl_value sel
     tpl_value arg[MAX_PARAMS] = {{.kind = TPL_MISSING}};
     rose_tpl_step(t, 4);
     if (b->params != NULL) bind(t, b, args, arg);
-    return b->fn(&(tpl_in){t, self, arg, args});
+    return b->fn(&(tpl_in){t, self, arg, args, b->variant});
 }
 
 /* ---- macros ---- */

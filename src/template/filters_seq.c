@@ -2,11 +2,6 @@
  * jinja2 work through all items at once here. Their result can be read once, as in jinja2. */
 #include "template/template_internal.h"
 
-static bool given(tpl_value v)
-{
-    return v.kind != TPL_MISSING && v.kind != TPL_NONE;
-}
-
 /* What a generator reads: a false value has no items, and one that cannot be read fails late. */
 static bool lazy_items(rose_tpl *t, tpl_value v, const tpl_value **all, size_t *n, tpl_value *out)
 {
@@ -54,16 +49,16 @@ tpl_value rose_tpl_path(rose_tpl *t, tpl_value v, tpl_value path)
     }
 }
 
-tpl_value rose_tpl_fold_case(rose_tpl *t, tpl_value v)
+static tpl_value fold_case(rose_tpl *t, tpl_value v)
 {
-    return v.kind == TPL_STR ? rose_tpl_str(rose_tpl_lower(t, v.u.str)) : v;
+    return v.kind == TPL_STR ? rose_tpl_str(rose_tpl_to_case(t, v.u.str, TPL_LOWER)) : v;
 }
 
 /* What items are sorted or told apart by. */
 static tpl_value key_of(rose_tpl *t, tpl_value v, tpl_value path, bool case_sensitive)
 {
     v = rose_tpl_path(t, v, path);
-    return case_sensitive ? v : rose_tpl_fold_case(t, v);
+    return case_sensitive ? v : fold_case(t, v);
 }
 
 /* A list of the keys of "a,b.c", which compares as Python's lists do. */
@@ -112,14 +107,6 @@ static tpl_value sort(const tpl_in *in)
     return ordered(in->t, items, keys, n, rose_tpl_truth(in->arg[0]), in->v.mark);
 }
 
-static tpl_value pair_of(rose_tpl *t, const tpl_pair *p, uint8_t mark)
-{
-    tpl_value out = rose_tpl_seq_new(t, TPL_TUPLE, 2, mark);
-    out.u.seq->items[0] = p->key;
-    out.u.seq->items[1] = p->value;
-    return out;
-}
-
 static const tpl_dict *want_dict(rose_tpl *t, tpl_value v)
 {
     rose_tpl_want_defined(t, v);
@@ -139,8 +126,8 @@ static tpl_value dictsort(const tpl_in *in)
         rose_tpl_fail(in->t, "dictsort sorts by key or value");
     for (size_t i = 0; i < d->n; i++) {
         tpl_value k = by_value ? d->pairs[i].value : d->pairs[i].key;
-        keys[i] = rose_tpl_truth(in->arg[0]) ? k : rose_tpl_fold_case(in->t, k);
-        items[i] = pair_of(in->t, &d->pairs[i], in->v.mark);
+        keys[i] = rose_tpl_truth(in->arg[0]) ? k : fold_case(in->t, k);
+        items[i] = rose_tpl_pair(in->t, &d->pairs[i], in->v.mark);
     }
     return ordered(in->t, items, keys, d->n, rose_tpl_truth(in->arg[2]), in->v.mark);
 }
@@ -151,7 +138,7 @@ static tpl_value items(const tpl_in *in)
     tpl_value out = rose_tpl_seq_new(in->t, TPL_GEN, n, in->v.mark);
     out.u.seq->broken = in->v.kind != TPL_DICT && in->v.kind != TPL_UNDEF;
     for (size_t i = 0; i < n; i++)
-        out.u.seq->items[i] = pair_of(in->t, &in->v.u.dict->pairs[i], in->v.mark);
+        out.u.seq->items[i] = rose_tpl_pair(in->t, &in->v.u.dict->pairs[i], in->v.mark);
     return out;
 }
 
@@ -230,29 +217,23 @@ static tpl_value unique(const tpl_in *in)
     return out;
 }
 
-static tpl_value extreme(rose_tpl *t, tpl_value v, const tpl_value *arg, bool max)
+enum { MIN, MAX };
+
+static tpl_value extreme(const tpl_in *in)
 {
+    rose_tpl *t = in->t;
+    const bool max = in->variant == MAX;
     size_t n, best = 0;
-    const tpl_value *all = rose_tpl_items(t, v, &n);
+    const tpl_value *all = rose_tpl_items(t, in->v, &n);
     tpl_value best_key = {0};
     if (n == 0) return rose_tpl_undef(t, "No aggregated item, sequence was empty.");
     for (size_t i = 0; i < n; i++) {
-        tpl_value key = key_of(t, all[i], arg[1], rose_tpl_truth(arg[0]));
+        tpl_value key = key_of(t, all[i], in->arg[1], rose_tpl_truth(in->arg[0]));
         if (i > 0 && rose_tpl_order(t, key, best_key, max ? ">" : "<") != (max ? 1 : -1)) continue;
         best = i;
         best_key = key;
     }
     return all[best];
-}
-
-static tpl_value min(const tpl_in *in)
-{
-    return extreme(in->t, in->v, in->arg, false);
-}
-
-static tpl_value max(const tpl_in *in)
-{
-    return extreme(in->t, in->v, in->arg, true);
 }
 
 /* sum(attribute, start) */
@@ -279,7 +260,7 @@ static tpl_value batch(const tpl_in *in)
     for (size_t i = 0; i < rows; i++) {
         size_t from = i * (size_t)size;
         size_t have = n - from < (size_t)size ? n - from : (size_t)size;
-        size_t len = given(in->arg[1]) ? (size_t)size : have;
+        size_t len = rose_tpl_given(in->arg[1]) ? (size_t)size : have;
         tpl_value row = rose_tpl_seq_new(in->t, TPL_LIST, len, in->v.mark);
         for (size_t k = 0; k < len; k++)
             row.u.seq->items[k] = k < have ? all[from + k] : in->arg[1];
@@ -333,14 +314,20 @@ static tpl_value map(const tpl_in *in)
     return out;
 }
 
-static tpl_value choose(rose_tpl *t, tpl_value v, const tpl_args *raw, bool by_attr, bool keep)
+enum { KEEP = 1, BY_ATTR = 2 };
+
+/* select, reject, selectattr and rejectattr; variant: a set of KEEP and BY_ATTR */
+static tpl_value choose(const tpl_in *in)
 {
+    rose_tpl *t = in->t;
+    const tpl_args *raw = in->raw;
+    const bool keep = (in->variant & KEEP) != 0, by_attr = (in->variant & BY_ATTR) != 0;
     size_t n, kept = 0, skip = by_attr ? 1 : 0;
     const tpl_value *all;
     const tpl_builtin *test = NULL;
     tpl_args rest = *raw;
     tpl_value out;
-    if (!lazy_items(t, v, &all, &n, &out)) return out;
+    if (!lazy_items(t, in->v, &all, &n, &out)) return out;
     if (n > 0 && raw->n < skip) rose_tpl_fail(t, "the name of an attribute is missing");
     if (n > 0 && raw->n > skip) {
         if ((test = rose_tpl_test_find(name_of(t, raw->pos[skip]))) == NULL)
@@ -355,26 +342,6 @@ static tpl_value choose(rose_tpl *t, tpl_value v, const tpl_args *raw, bool by_a
     }
     out.u.seq->n = kept;
     return out;
-}
-
-static tpl_value select_items(const tpl_in *in)
-{
-    return choose(in->t, in->v, in->raw, false, true);
-}
-
-static tpl_value reject(const tpl_in *in)
-{
-    return choose(in->t, in->v, in->raw, false, false);
-}
-
-static tpl_value selectattr(const tpl_in *in)
-{
-    return choose(in->t, in->v, in->raw, true, true);
-}
-
-static tpl_value rejectattr(const tpl_in *in)
-{
-    return choose(in->t, in->v, in->raw, true, false);
 }
 
 static tpl_value attr(const tpl_in *in)
@@ -397,13 +364,13 @@ const tpl_builtin *rose_tpl_filter_seq_find(const tpl_text *name)
         {.name = "last", .fn = last, .params = ""},
         {.name = "list", .fn = list, .params = ""},
         {.name = "map", .fn = map},
-        {.name = "max", .fn = max, .params = "case_sensitive attribute"},
-        {.name = "min", .fn = min, .params = "case_sensitive attribute"},
-        {.name = "reject", .fn = reject},
-        {.name = "rejectattr", .fn = rejectattr},
+        {.name = "max", .fn = extreme, .params = "case_sensitive attribute", .variant = MAX},
+        {.name = "min", .fn = extreme, .params = "case_sensitive attribute", .variant = MIN},
+        {.name = "reject", .fn = choose},
+        {.name = "rejectattr", .fn = choose, .variant = BY_ATTR},
         {.name = "reverse", .fn = reverse, .params = ""},
-        {.name = "select", .fn = select_items},
-        {.name = "selectattr", .fn = selectattr},
+        {.name = "select", .fn = choose, .variant = KEEP},
+        {.name = "selectattr", .fn = choose, .variant = BY_ATTR | KEEP},
         {.name = "sort", .fn = sort, .params = "reverse case_sensitive attribute"},
         {.name = "sum", .fn = sum, .params = "attribute start"},
         {.name = "unique", .fn = unique, .params = "case_sensitive attribute"},

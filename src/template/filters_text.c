@@ -7,39 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const tpl_text *text(rose_tpl *t, tpl_value v)
-{
-    return rose_tpl_to_text(t, v);
-}
-
 static bool given(tpl_value v)
 {
     return v.kind != TPL_MISSING;
 }
 
-static tpl_value upper(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_upper(in->t, text(in->t, in->v)));
-}
-
-static tpl_value lower(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_lower(in->t, text(in->t, in->v)));
-}
-
-static tpl_value title(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_title_filter(in->t, text(in->t, in->v)));
-}
-
-static tpl_value capitalize(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_capitalize(in->t, text(in->t, in->v)));
-}
-
 static tpl_value string(const tpl_in *in)
 {
-    return rose_tpl_str(text(in->t, in->v));
+    return rose_tpl_str(rose_tpl_to_text(in->t, in->v));
 }
 
 static tpl_value trim(const tpl_in *in)
@@ -49,16 +24,17 @@ static tpl_value trim(const tpl_in *in)
         if (in->arg[0].kind != TPL_STR) rose_tpl_fail(in->t, "trim takes a string");
         chars = in->arg[0].u.str;
     }
-    return rose_tpl_str(rose_tpl_strip(in->t, text(in->t, in->v), chars, TPL_LEFT | TPL_RIGHT));
+    return rose_tpl_str(
+        rose_tpl_strip(in->t, rose_tpl_to_text(in->t, in->v), chars, TPL_LEFT | TPL_RIGHT));
 }
 
 static tpl_value replace(const tpl_in *in)
 {
-    tpl_value args[3] = {rose_tpl_str(text(in->t, in->arg[0])),
-                         rose_tpl_str(text(in->t, in->arg[1])), in->arg[2]};
+    tpl_value args[3] = {rose_tpl_str(rose_tpl_to_text(in->t, in->arg[0])),
+                         rose_tpl_str(rose_tpl_to_text(in->t, in->arg[1])), in->arg[2]};
     tpl_args call = {.pos = args, .n = given(in->arg[2]) && in->arg[2].kind != TPL_NONE ? 3 : 2};
     const tpl_text name = {.s = "replace", .n = 7};
-    tpl_value self = rose_tpl_str(text(in->t, in->v));
+    tpl_value self = rose_tpl_str(rose_tpl_to_text(in->t, in->v));
     return rose_tpl_call_builtin(in->t, rose_tpl_method(self, &name), self, &call);
 }
 
@@ -107,7 +83,7 @@ static tpl_value indent(const tpl_in *in)
 
 static tpl_value center(const tpl_in *in)
 {
-    const tpl_text *x = text(in->t, in->v);
+    const tpl_text *x = rose_tpl_to_text(in->t, in->v);
     int64_t width = given(in->arg[0]) ? rose_tpl_index(in->t, in->arg[0], "width") : 80;
     int64_t pad = width - (int64_t)rose_tpl_chars(in->t, x), left;
     tpl_buf b = {.t = in->t};
@@ -128,7 +104,7 @@ static bool is_word(uint32_t c)
 
 static tpl_value wordcount(const tpl_in *in)
 {
-    const tpl_text *x = text(in->t, in->v);
+    const tpl_text *x = rose_tpl_to_text(in->t, in->v);
     int64_t n = 0;
     bool inside = false;
     rose_tpl_visit(in->t, x->n);
@@ -145,7 +121,7 @@ static tpl_value escape(const tpl_in *in)
 {
     static const char from[] = "&<>\"'";
     static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-    const tpl_text *x = text(in->t, in->v);
+    const tpl_text *x = rose_tpl_to_text(in->t, in->v);
     tpl_buf b = {.t = in->t};
     for (size_t i = 0; i < x->n; i++) {
         const char *p = x->s[i] == '\0' ? NULL : strchr(from, x->s[i]);
@@ -289,8 +265,8 @@ double rose_tpl_round(rose_tpl *t, double f, int64_t digits)
 static tpl_value round_number(const tpl_in *in)
 {
     int64_t digits = given(in->arg[0]) ? rose_tpl_index(in->t, in->arg[0], "precision") : 0;
-    const tpl_text *how =
-        given(in->arg[1]) ? text(in->t, in->arg[1]) : rose_tpl_text(in->t, "common", 6, 0);
+    const tpl_text *how = given(in->arg[1]) ? rose_tpl_to_text(in->t, in->arg[1])
+                                            : rose_tpl_text(in->t, "common", 6, 0);
     double unit;
     rose_tpl_want_defined(in->t, in->v);
     if (!rose_tpl_is_number(in->v)) rose_tpl_fail(in->t, "round takes a number");
@@ -324,7 +300,7 @@ static tpl_value format(const tpl_in *in)
         for (size_t i = 0; i < in->raw->n_named; i++)
             rose_tpl_dict_put(in->t, all.u.dict, in->raw->named[i].key, in->raw->named[i].value);
     }
-    return rose_tpl_percent(in->t, text(in->t, in->v), all);
+    return rose_tpl_percent(in->t, rose_tpl_to_text(in->t, in->v), all);
 }
 
 static tpl_value length(const tpl_in *in)
@@ -334,7 +310,7 @@ static tpl_value length(const tpl_in *in)
 
 static const tpl_builtin filters[] = {
     {.name = "abs", .fn = absolute, .params = ""},
-    {.name = "capitalize", .fn = capitalize, .params = ""},
+    {.name = "capitalize", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_CAPITALIZE},
     {.name = "center", .fn = center, .params = "width"},
     {.name = "count", .fn = length, .params = ""},
     {.name = "d", .fn = use_default, .params = "default_value boolean"},
@@ -346,17 +322,17 @@ static const tpl_builtin filters[] = {
     {.name = "indent", .fn = indent, .params = "width first blank"},
     {.name = "int", .fn = to_int, .params = "default base"},
     {.name = "length", .fn = length, .params = ""},
-    {.name = "lower", .fn = lower, .params = ""},
+    {.name = "lower", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_LOWER},
     {.name = "replace", .fn = replace, .params = "old new count", .need = 2},
     {.name = "round", .fn = round_number, .params = "precision method"},
     {.name = "safe", .fn = string, .params = ""},
     {.name = "string", .fn = string, .params = ""},
-    {.name = "title", .fn = title, .params = ""},
+    {.name = "title", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_TITLE_WORDS},
     {.name = "tojson",
      .fn = rose_tpl_filter_tojson,
      .params = "ensure_ascii indent separators sort_keys"},
     {.name = "trim", .fn = trim, .params = "chars"},
-    {.name = "upper", .fn = upper, .params = ""},
+    {.name = "upper", .fn = rose_tpl_filter_case, .params = "", .variant = TPL_UPPER},
     {.name = "wordcount", .fn = wordcount, .params = ""},
     {0}};
 

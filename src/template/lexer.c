@@ -2,7 +2,6 @@
  * its patterns decides what a text means, so the functions below keep that order. trim_blocks drops
  * the newline after a tag; lstrip_blocks drops blanks between the start of a line and a tag. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "template/template_internal.h"
@@ -245,14 +244,6 @@ static uint32_t read_code(lexer *l, size_t *at, size_t end, size_t n, uint32_t b
     return code;
 }
 
-/* A backslash before a character outside of ASCII: Python has escaped that one before. */
-static void put_odd_escape(tpl_buf *b, uint32_t c)
-{
-    char text[16];
-    snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
-    rose_tpl_puts(b, text, TPL_TEMPLATE);
-}
-
 /* The escape sequence whose character after the backslash is at `at`; returns its end. */
 static size_t put_escape(lexer *l, tpl_buf *b, size_t at, size_t end)
 {
@@ -282,7 +273,8 @@ static size_t put_escape(lexer *l, tpl_buf *b, size_t at, size_t end)
         return at;
     }
     if ((uint8_t)c >= 0x80) {
-        put_odd_escape(b, rose_tpl_char(&x, at));
+        /* Python has escaped such a character before. */
+        rose_tpl_put_escaped(b, rose_tpl_char(&x, at), TPL_TEMPLATE);
         return at + rose_tpl_char_len(&x, at);
     }
     rose_tpl_put(b, "\\", 1, TPL_TEMPLATE);

@@ -1,11 +1,6 @@
 /* template/methods.c - methods of strings. methods_box.c has those of other values. */
 #include "template/template_internal.h"
 
-static bool given(tpl_value v)
-{
-    return v.kind != TPL_MISSING && v.kind != TPL_NONE;
-}
-
 static const tpl_text *want_text(rose_tpl *t, tpl_value v)
 {
     rose_tpl_want_defined(t, v);
@@ -15,25 +10,11 @@ static const tpl_text *want_text(rose_tpl *t, tpl_value v)
 
 /* ---- strip ---- */
 
-static tpl_value strip_sides(rose_tpl *t, tpl_value v, tpl_value chars, int sides)
-{
-    return rose_tpl_str(
-        rose_tpl_strip(t, v.u.str, given(chars) ? want_text(t, chars) : NULL, sides));
-}
-
+/* variant: the sides. */
 static tpl_value strip(const tpl_in *in)
 {
-    return strip_sides(in->t, in->v, in->arg[0], TPL_LEFT | TPL_RIGHT);
-}
-
-static tpl_value lstrip(const tpl_in *in)
-{
-    return strip_sides(in->t, in->v, in->arg[0], TPL_LEFT);
-}
-
-static tpl_value rstrip(const tpl_in *in)
-{
-    return strip_sides(in->t, in->v, in->arg[0], TPL_RIGHT);
+    const tpl_text *chars = rose_tpl_given(in->arg[0]) ? want_text(in->t, in->arg[0]) : NULL;
+    return rose_tpl_str(rose_tpl_strip(in->t, in->v.u.str, chars, (int)in->variant));
 }
 
 /* ---- split ---- */
@@ -150,25 +131,14 @@ static tpl_value list_of(parts *p)
 static tpl_value split(const tpl_in *in)
 {
     parts p = {.t = in->t, .x = in->v.u.str};
+    const bool right = in->variant == TPL_RIGHT;
     int64_t max =
         in->arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(in->t, in->arg[1], "maxsplit");
-    if (given(in->arg[0]))
-        split_by(&p, want_text(in->t, in->arg[0]), max);
+    if (rose_tpl_given(in->arg[0]))
+        (right ? rsplit_by : split_by)(&p, want_text(in->t, in->arg[0]), max);
     else
-        split_spaces(&p, max);
-    return list_of(&p);
-}
-
-static tpl_value rsplit(const tpl_in *in)
-{
-    parts p = {.t = in->t, .x = in->v.u.str};
-    int64_t max =
-        in->arg[1].kind == TPL_MISSING ? -1 : rose_tpl_index(in->t, in->arg[1], "maxsplit");
-    if (given(in->arg[0]))
-        rsplit_by(&p, want_text(in->t, in->arg[0]), max);
-    else
-        rsplit_spaces(&p, max);
-    turn(&p);
+        (right ? rsplit_spaces : split_spaces)(&p, max);
+    if (right) turn(&p);
     return list_of(&p);
 }
 
@@ -198,15 +168,6 @@ static tpl_value splitlines(const tpl_in *in)
     return list_of(&p);
 }
 
-static tpl_value three(parts *p, size_t from, size_t to, bool right)
-{
-    if (from == SIZE_MAX) from = to = right ? 0 : p->x->n;
-    add_part(p, 0, from);
-    add_part(p, from, to);
-    add_part(p, to, p->x->n);
-    return rose_tpl_seq_of(p->t, TPL_TUPLE, p->items, p->n, p->x->mark);
-}
-
 static size_t find_last(rose_tpl *t, const tpl_text *x, const tpl_text *what)
 {
     for (size_t at = x->n + 1; at-- > 0;) {
@@ -215,22 +176,23 @@ static size_t find_last(rose_tpl *t, const tpl_text *x, const tpl_text *what)
     return SIZE_MAX;
 }
 
+static size_t find_from(const tpl_in *in, const tpl_text *what)
+{
+    return in->variant == TPL_RIGHT ? find_last(in->t, in->v.u.str, what)
+                                    : rose_tpl_find(in->t, in->v.u.str, 0, what);
+}
+
 static tpl_value partition(const tpl_in *in)
 {
     parts p = {.t = in->t, .x = in->v.u.str};
     const tpl_text *sep = want_text(in->t, in->arg[0]);
     if (sep->n == 0) rose_tpl_fail(in->t, "an empty separator");
-    size_t at = rose_tpl_find(in->t, p.x, 0, sep);
-    return three(&p, at, at + sep->n, false);
-}
-
-static tpl_value rpartition(const tpl_in *in)
-{
-    parts p = {.t = in->t, .x = in->v.u.str};
-    const tpl_text *sep = want_text(in->t, in->arg[0]);
-    if (sep->n == 0) rose_tpl_fail(in->t, "an empty separator");
-    size_t at = find_last(in->t, p.x, sep);
-    return three(&p, at, at + sep->n, true);
+    size_t from = find_from(in, sep), to = from + sep->n;
+    if (from == SIZE_MAX) from = to = in->variant == TPL_RIGHT ? 0 : p.x->n;
+    add_part(&p, 0, from);
+    add_part(&p, from, to);
+    add_part(&p, to, p.x->n);
+    return rose_tpl_seq_of(in->t, TPL_TUPLE, p.items, p.n, p.x->mark);
 }
 
 /* ---- searching ---- */
@@ -243,41 +205,26 @@ static bool has_at(rose_tpl *t, const tpl_text *x, const tpl_text *part, bool en
     return memcmp(x->s + (end ? x->n - part->n : 0), part->s, part->n) == 0;
 }
 
-static tpl_value has_end(rose_tpl *t, tpl_value v, tpl_value what, bool end)
+/* startswith and endswith */
+static tpl_value has_end(const tpl_in *in)
 {
-    if (what.kind != TPL_TUPLE) return rose_tpl_bool(has_at(t, v.u.str, want_text(t, what), end));
+    const tpl_value what = in->arg[0];
+    const bool end = in->variant == TPL_RIGHT;
+    if (what.kind != TPL_TUPLE)
+        return rose_tpl_bool(has_at(in->t, in->v.u.str, want_text(in->t, what), end));
     for (size_t i = 0; i < what.u.seq->n; i++) {
-        if (has_at(t, v.u.str, want_text(t, what.u.seq->items[i]), end)) return rose_tpl_bool(true);
+        if (has_at(in->t, in->v.u.str, want_text(in->t, what.u.seq->items[i]), end))
+            return rose_tpl_bool(true);
     }
     return rose_tpl_bool(false);
 }
 
-static tpl_value startswith(const tpl_in *in)
-{
-    return has_end(in->t, in->v, in->arg[0], false);
-}
-
-static tpl_value endswith(const tpl_in *in)
-{
-    return has_end(in->t, in->v, in->arg[0], true);
-}
-
-static tpl_value position(rose_tpl *t, const tpl_text *x, size_t at)
-{
-    tpl_text before = {.s = x->s, .n = at == SIZE_MAX ? 0 : at};
-    return rose_tpl_int(at == SIZE_MAX ? -1 : (int64_t)rose_tpl_chars(t, &before), TPL_TEMPLATE);
-}
-
 static tpl_value find(const tpl_in *in)
 {
-    return position(in->t, in->v.u.str,
-                    rose_tpl_find(in->t, in->v.u.str, 0, want_text(in->t, in->arg[0])));
-}
-
-static tpl_value rfind(const tpl_in *in)
-{
-    return position(in->t, in->v.u.str,
-                    find_last(in->t, in->v.u.str, want_text(in->t, in->arg[0])));
+    const size_t at = find_from(in, want_text(in->t, in->arg[0]));
+    const tpl_text before = {.s = in->v.u.str->s, .n = at == SIZE_MAX ? 0 : at};
+    return rose_tpl_int(at == SIZE_MAX ? -1 : (int64_t)rose_tpl_chars(in->t, &before),
+                        TPL_TEMPLATE);
 }
 
 static tpl_value index_of(const tpl_in *in)
@@ -325,37 +272,13 @@ static tpl_value replace(const tpl_in *in)
     return rose_tpl_str(x->n == 0 && b.n == 0 ? x : rose_tpl_buf_text(&b));
 }
 
-static tpl_value upper(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_upper(in->t, in->v.u.str));
-}
-
-static tpl_value lower(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_lower(in->t, in->v.u.str));
-}
-
-static tpl_value title(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_title(in->t, in->v.u.str));
-}
-
-static tpl_value capitalize(const tpl_in *in)
-{
-    return rose_tpl_str(rose_tpl_capitalize(in->t, in->v.u.str));
-}
-
-static tpl_value removeprefix(const tpl_in *in)
+/* removeprefix and removesuffix */
+static tpl_value remove_end(const tpl_in *in)
 {
     const tpl_text *x = in->v.u.str, *part = want_text(in->t, in->arg[0]);
-    return rose_tpl_str(has_at(in->t, x, part, false) ? rose_tpl_part(in->t, x, part->n, x->n) : x);
-}
-
-static tpl_value removesuffix(const tpl_in *in)
-{
-    const tpl_text *x = in->v.u.str, *part = want_text(in->t, in->arg[0]);
-    return rose_tpl_str(has_at(in->t, x, part, true) ? rose_tpl_part(in->t, x, 0, x->n - part->n)
-                                                     : x);
+    const bool end = in->variant == TPL_RIGHT;
+    if (!has_at(in->t, x, part, end)) return in->v;
+    return rose_tpl_str(rose_tpl_part(in->t, x, end ? 0 : part->n, end ? x->n - part->n : x->n));
 }
 
 static tpl_value join(const tpl_in *in)
@@ -383,77 +306,47 @@ static tpl_value zfill(const tpl_in *in)
     return rose_tpl_str(rose_tpl_buf_text(&b));
 }
 
-static tpl_value justify(rose_tpl *t, tpl_value v, const tpl_value *arg, bool left)
+/* ljust and rjust; variant: the side of the text */
+static tpl_value justify(const tpl_in *in)
 {
-    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(t, v.u.str);
+    rose_tpl *t = in->t;
+    const tpl_text *x = in->v.u.str;
+    const tpl_value *arg = in->arg;
+    int64_t pad = rose_tpl_index(t, arg[0], "width") - (int64_t)rose_tpl_chars(t, x);
     const tpl_text *fill =
         arg[1].kind == TPL_MISSING ? rose_tpl_text(t, " ", 1, TPL_TEMPLATE) : want_text(t, arg[1]);
     tpl_buf b = {.t = t};
     if (rose_tpl_chars(t, fill) != 1) rose_tpl_fail(t, "the fill must be one character");
-    if (left) rose_tpl_put_text(&b, v.u.str);
+    if (in->variant == TPL_LEFT) rose_tpl_put_text(&b, x);
     for (; pad > 0; pad--)
         rose_tpl_put_text(&b, fill);
-    if (!left) rose_tpl_put_text(&b, v.u.str);
+    if (in->variant == TPL_RIGHT) rose_tpl_put_text(&b, x);
     return rose_tpl_str(rose_tpl_buf_text(&b));
-}
-
-static tpl_value ljust(const tpl_in *in)
-{
-    return justify(in->t, in->v, in->arg, true);
-}
-
-static tpl_value rjust(const tpl_in *in)
-{
-    return justify(in->t, in->v, in->arg, false);
 }
 
 /* ---- what a string consists of ---- */
 
-static bool all_ascii(const tpl_text *x, const char *ranges)
+enum { DIGITS = 1, LETTERS = 2 };
+
+static unsigned class_of(char c)
 {
+    if (c >= '0' && c <= '9') return DIGITS;
+    return ((c | 32) >= 'a' && (c | 32) <= 'z') ? LETTERS : 0;
+}
+
+/* isdigit, isalpha and isalnum; variant: DIGITS, LETTERS or both. Letters and digits outside of
+ * ASCII would need tables that no template has asked for. */
+static tpl_value made_of(const tpl_in *in)
+{
+    const tpl_text *x = in->v.u.str;
+    bool all = x->n > 0;
+    rose_tpl_visit(in->t, x->n);
     for (size_t i = 0; i < x->n; i++) {
-        const char *r = ranges;
-        while (*r != '\0' && !(x->s[i] >= r[0] && x->s[i] <= r[1]))
-            r += 2;
-        if (*r == '\0') return false;
+        if ((uint8_t)x->s[i] >= 0x80)
+            rose_tpl_fail(in->t, "isdigit, isalpha and isalnum take ASCII only");
+        all = all && (class_of(x->s[i]) & in->variant) != 0;
     }
-    return x->n > 0;
-}
-
-/* Letters and digits outside of ASCII would need tables that no template has asked for. */
-static tpl_value made_of(rose_tpl *t, tpl_value v, const char *ranges)
-{
-    rose_tpl_visit(t, v.u.str->n);
-    for (size_t i = 0; i < v.u.str->n; i++) {
-        if ((uint8_t)v.u.str->s[i] >= 0x80)
-            rose_tpl_fail(t, "isdigit, isalpha and isalnum take ASCII only");
-    }
-    return rose_tpl_bool(all_ascii(v.u.str, ranges));
-}
-
-static tpl_value str_isdigit(const tpl_in *in)
-{
-    return made_of(in->t, in->v, "09");
-}
-
-static tpl_value str_isalpha(const tpl_in *in)
-{
-    return made_of(in->t, in->v, "azAZ");
-}
-
-static tpl_value str_isalnum(const tpl_in *in)
-{
-    return made_of(in->t, in->v, "azAZ09");
-}
-
-static tpl_value str_isupper(const tpl_in *in)
-{
-    return rose_tpl_bool(rose_tpl_all_case(in->t, in->v.u.str, true));
-}
-
-static tpl_value str_islower(const tpl_in *in)
-{
-    return rose_tpl_bool(rose_tpl_all_case(in->t, in->v.u.str, false));
+    return rose_tpl_bool(all);
 }
 
 static tpl_value str_isspace(const tpl_in *in)
@@ -462,41 +355,45 @@ static tpl_value str_isspace(const tpl_in *in)
     return rose_tpl_bool(in->v.u.str->n > 0 && skip_spaces(in->v.u.str, 0, true) == in->v.u.str->n);
 }
 
-#define STR(n, f, p, k)                                                                            \
+#define STR(n, f, p, k, v)                                                                         \
     {                                                                                              \
-        .name = n, .fn = f, .params = p, .need = k, .kind = TPL_STR, .pos_only = 1                 \
+        .name = n, .fn = f, .params = p, .need = k, .kind = TPL_STR, .pos_only = 1, .variant = v   \
     }
 static const tpl_builtin methods[] = {
-    STR("strip", strip, "chars", 0),
-    STR("lstrip", lstrip, "chars", 0),
-    STR("rstrip", rstrip, "chars", 0),
-    STR("upper", upper, "", 0),
-    STR("lower", lower, "", 0),
-    STR("title", title, "", 0),
-    STR("capitalize", capitalize, "", 0),
-    STR("startswith", startswith, "prefix", 1),
-    STR("endswith", endswith, "suffix", 1),
-    STR("replace", replace, "old new count", 2),
-    STR("find", find, "sub", 1),
-    STR("rfind", rfind, "sub", 1),
-    STR("index", index_of, "sub", 1),
-    STR("count", count, "sub", 1),
-    STR("partition", partition, "sep", 1),
-    STR("rpartition", rpartition, "sep", 1),
-    STR("removeprefix", removeprefix, "prefix", 1),
-    STR("removesuffix", removesuffix, "suffix", 1),
-    STR("join", join, "iterable", 1),
-    STR("zfill", zfill, "width", 1),
-    STR("ljust", ljust, "width fillchar", 1),
-    STR("rjust", rjust, "width fillchar", 1),
-    STR("isdigit", str_isdigit, "", 0),
-    STR("isalpha", str_isalpha, "", 0),
-    STR("isalnum", str_isalnum, "", 0),
-    STR("isupper", str_isupper, "", 0),
-    STR("islower", str_islower, "", 0),
-    STR("isspace", str_isspace, "", 0),
-    {.name = "split", .fn = split, .params = "sep maxsplit", .kind = TPL_STR},
-    {.name = "rsplit", .fn = rsplit, .params = "sep maxsplit", .kind = TPL_STR},
+    STR("strip", strip, "chars", 0, TPL_LEFT | TPL_RIGHT),
+    STR("lstrip", strip, "chars", 0, TPL_LEFT),
+    STR("rstrip", strip, "chars", 0, TPL_RIGHT),
+    STR("upper", rose_tpl_filter_case, "", 0, TPL_UPPER),
+    STR("lower", rose_tpl_filter_case, "", 0, TPL_LOWER),
+    STR("title", rose_tpl_filter_case, "", 0, TPL_TITLE),
+    STR("capitalize", rose_tpl_filter_case, "", 0, TPL_CAPITALIZE),
+    STR("startswith", has_end, "prefix", 1, TPL_LEFT),
+    STR("endswith", has_end, "suffix", 1, TPL_RIGHT),
+    STR("replace", replace, "old new count", 2, 0),
+    STR("find", find, "sub", 1, TPL_LEFT),
+    STR("rfind", find, "sub", 1, TPL_RIGHT),
+    STR("index", index_of, "sub", 1, TPL_LEFT),
+    STR("count", count, "sub", 1, 0),
+    STR("partition", partition, "sep", 1, TPL_LEFT),
+    STR("rpartition", partition, "sep", 1, TPL_RIGHT),
+    STR("removeprefix", remove_end, "prefix", 1, TPL_LEFT),
+    STR("removesuffix", remove_end, "suffix", 1, TPL_RIGHT),
+    STR("join", join, "iterable", 1, 0),
+    STR("zfill", zfill, "width", 1, 0),
+    STR("ljust", justify, "width fillchar", 1, TPL_LEFT),
+    STR("rjust", justify, "width fillchar", 1, TPL_RIGHT),
+    STR("isdigit", made_of, "", 0, DIGITS),
+    STR("isalpha", made_of, "", 0, LETTERS),
+    STR("isalnum", made_of, "", 0, DIGITS | LETTERS),
+    STR("isupper", rose_tpl_test_case, "", 0, TPL_UPPER),
+    STR("islower", rose_tpl_test_case, "", 0, TPL_LOWER),
+    STR("isspace", str_isspace, "", 0, 0),
+    {.name = "split", .fn = split, .params = "sep maxsplit", .kind = TPL_STR, .variant = TPL_LEFT},
+    {.name = "rsplit",
+     .fn = split,
+     .params = "sep maxsplit",
+     .kind = TPL_STR,
+     .variant = TPL_RIGHT},
     {.name = "splitlines", .fn = splitlines, .params = "keepends", .kind = TPL_STR},
     {.name = "format", .fn = rose_tpl_method_format, .kind = TPL_STR},
     {0}};

@@ -11,35 +11,21 @@ static tpl_value get(const tpl_in *in)
     return in->arg[1].kind == TPL_MISSING ? rose_tpl_none() : in->arg[1];
 }
 
-static tpl_value view(rose_tpl *t, tpl_value v, const char *name, int what)
+enum { KEYS, VALUES, ITEMS };
+
+static tpl_value view(const tpl_in *in)
 {
-    const tpl_dict *d = v.u.dict;
-    tpl_value out = rose_tpl_seq_new(t, TPL_VIEW, d->n, v.mark);
-    out.u.seq->name = name;
+    static const char *const names[] = {"dict_keys", "dict_values", "dict_items"};
+    const tpl_dict *d = in->v.u.dict;
+    tpl_value out = rose_tpl_seq_new(in->t, TPL_VIEW, d->n, in->v.mark);
+    out.u.seq->name = names[in->variant];
     for (size_t i = 0; i < d->n; i++) {
-        tpl_value *to = &out.u.seq->items[i];
-        *to = what == 0 ? d->pairs[i].key : d->pairs[i].value;
-        if (what < 2) continue;
-        *to = rose_tpl_seq_new(t, TPL_TUPLE, 2, v.mark);
-        to->u.seq->items[0] = d->pairs[i].key;
-        to->u.seq->items[1] = d->pairs[i].value;
+        const tpl_pair *p = &d->pairs[i];
+        out.u.seq->items[i] = in->variant == KEYS     ? p->key
+                              : in->variant == VALUES ? p->value
+                                                      : rose_tpl_pair(in->t, p, in->v.mark);
     }
     return out;
-}
-
-static tpl_value keys(const tpl_in *in)
-{
-    return view(in->t, in->v, "dict_keys", 0);
-}
-
-static tpl_value values(const tpl_in *in)
-{
-    return view(in->t, in->v, "dict_values", 1);
-}
-
-static tpl_value items(const tpl_in *in)
-{
-    return view(in->t, in->v, "dict_items", 2);
 }
 
 static tpl_value copy(const tpl_in *in)
@@ -86,27 +72,23 @@ static tpl_value changed(const tpl_in *in)
     return rose_tpl_bool(!same);
 }
 
-#define DICT(n, f, p, k)                                                                           \
+#define METHOD(n, of, f, p, k, v)                                                                  \
     {                                                                                              \
-        .name = n, .fn = f, .params = p, .need = k, .kind = TPL_DICT, .pos_only = 1                \
-    }
-#define LIST(n, f, p, k)                                                                           \
-    {                                                                                              \
-        .name = n, .fn = f, .params = p, .need = k, .kind = TPL_LIST, .pos_only = 1                \
+        .name = n, .fn = f, .params = p, .need = k, .kind = of, .pos_only = 1, .variant = v        \
     }
 #define CHANGE(n, of)                                                                              \
     {                                                                                              \
         .name = n, .kind = of                                                                      \
     }
 
-static const tpl_builtin methods[] = {DICT("get", get, "key default", 1),
-                                      DICT("keys", keys, "", 0),
-                                      DICT("values", values, "", 0),
-                                      DICT("items", items, "", 0),
-                                      DICT("copy", copy, "", 0),
-                                      LIST("count", list_count, "value", 1),
-                                      LIST("index", list_index, "value", 1),
-                                      LIST("copy", copy, "", 0),
+static const tpl_builtin methods[] = {METHOD("get", TPL_DICT, get, "key default", 1, 0),
+                                      METHOD("keys", TPL_DICT, view, "", 0, KEYS),
+                                      METHOD("values", TPL_DICT, view, "", 0, VALUES),
+                                      METHOD("items", TPL_DICT, view, "", 0, ITEMS),
+                                      METHOD("copy", TPL_DICT, copy, "", 0, 0),
+                                      METHOD("count", TPL_LIST, list_count, "value", 1, 0),
+                                      METHOD("index", TPL_LIST, list_index, "value", 1, 0),
+                                      METHOD("copy", TPL_LIST, copy, "", 0, 0),
                                       {.name = "cycle", .fn = cycle, .kind = TPL_LOOP},
                                       {.name = "changed", .fn = changed, .kind = TPL_LOOP},
                                       {0}};

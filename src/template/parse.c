@@ -68,7 +68,6 @@ static void parse_closed(tpl_parser *p, tpl_list *out, const char *end)
 static void parse_for(tpl_parser *p, tpl_node *n)
 {
     bool soft = p->soft;
-    n->type = N_FOR;
     n->a = rose_tpl_parse_target(p, "in", false);
     if (!rose_tpl_skip_name(p, "in")) rose_tpl_unexpected(p, "'in'");
     n->b = rose_tpl_parse_tuple(p, false, "recursive", false);
@@ -93,7 +92,6 @@ static void parse_if(tpl_parser *p, tpl_node *n)
     p->soft = true;
     for (;;) {
         tpl_node *next;
-        n->type = N_IF;
         n->a = rose_tpl_parse_tuple(p, false, NULL, false);
         parse_block(p, &n->list, &e);
         if (!rose_tpl_skip_name(p, "elif")) break;
@@ -112,7 +110,6 @@ static void parse_set(tpl_parser *p, tpl_node *n)
 {
     n->a = rose_tpl_parse_target(p, NULL, true);
     if (rose_tpl_skip_op(p, "=")) {
-        n->type = N_SET;
         n->b = rose_tpl_parse_tuple(p, true, NULL, false);
         return;
     }
@@ -155,7 +152,6 @@ static void parse_macro_body(tpl_parser *p, tpl_node *n, const char *end)
 
 static void parse_macro(tpl_parser *p, tpl_node *n)
 {
-    n->type = N_MACRO;
     n->text = rose_tpl_expect_name(p);
     if (!rose_tpl_at_op(p, "(")) rose_tpl_unexpected(p, "(");
     parse_macro_body(p, n, "endmacro");
@@ -163,7 +159,6 @@ static void parse_macro(tpl_parser *p, tpl_node *n)
 
 static void parse_call_block(tpl_parser *p, tpl_node *n)
 {
-    n->type = N_CALLBLOCK;
     n->b = rose_tpl_node(p, N_MACRO, n->line);
     n->b->text = rose_tpl_text(p->t, "caller", 6, TPL_TEMPLATE);
     parse_macro_body(p, n->b, NULL);
@@ -177,14 +172,12 @@ static void parse_call_block(tpl_parser *p, tpl_node *n)
 
 static void parse_filter_block(tpl_parser *p, tpl_node *n)
 {
-    n->type = N_FILTERBLOCK;
     n->b = rose_tpl_parse_filters(p, NULL, true);
     parse_closed(p, &n->list, "endfilter");
 }
 
 static void parse_with(tpl_parser *p, tpl_node *n)
 {
-    n->type = N_WITH;
     while (p->at->type != T_BLOCK_END) {
         if (n->list2.n > 0) rose_tpl_expect_op(p, ",");
         rose_tpl_list_add(p->t, &n->list2, rose_tpl_parse_target(p, NULL, false));
@@ -197,32 +190,20 @@ static void parse_with(tpl_parser *p, tpl_node *n)
 static void parse_generation(tpl_parser *p, tpl_node *n)
 {
     uint32_t loops = p->loops;
-    n->type = N_BLOCK;
     p->loops = 0;
     parse_closed(p, &n->list, "endgeneration");
     p->loops = loops;
 }
 
-static void parse_jump(tpl_parser *p, tpl_node *n, tpl_type type)
+static void parse_jump(tpl_parser *p, tpl_node *n)
 {
-    n->type = (uint8_t)type;
+    (void)n; /* its type says all */
     if (p->loops == 0)
         rose_tpl_fail_with(p->t, ROSE_E_FORMAT, "break or continue outside of a loop");
 }
 
-static void parse_break(tpl_parser *p, tpl_node *n)
-{
-    parse_jump(p, n, N_BREAK);
-}
-
-static void parse_continue(tpl_parser *p, tpl_node *n)
-{
-    parse_jump(p, n, N_CONTINUE);
-}
-
 static void parse_print(tpl_parser *p, tpl_node *n)
 {
-    n->type = N_OUTPUT;
     n->a = rose_tpl_parse_expr(p);
 }
 
@@ -242,12 +223,18 @@ static void parse_statement(tpl_parser *p, tpl_list *out)
     static const struct {
         const char *name;
         void (*parse)(tpl_parser *p, tpl_node *n);
-    } tags[] = {{"for", parse_for},         {"if", parse_if},
-                {"set", parse_set},         {"macro", parse_macro},
-                {"call", parse_call_block}, {"filter", parse_filter_block},
-                {"with", parse_with},       {"generation", parse_generation},
-                {"break", parse_break},     {"continue", parse_continue},
-                {"print", parse_print}};
+        tpl_type type;
+    } tags[] = {{"for", parse_for, N_FOR},
+                {"if", parse_if, N_IF},
+                {"set", parse_set, N_SET},
+                {"macro", parse_macro, N_MACRO},
+                {"call", parse_call_block, N_CALLBLOCK},
+                {"filter", parse_filter_block, N_FILTERBLOCK},
+                {"with", parse_with, N_WITH},
+                {"generation", parse_generation, N_BLOCK},
+                {"break", parse_jump, N_BREAK},
+                {"continue", parse_jump, N_CONTINUE},
+                {"print", parse_print, N_OUTPUT}};
     uint32_t line = p->at->line;
     const tpl_text *x = rose_tpl_expect_name(p);
     tpl_node *n = rose_tpl_node(p, N_DATA, line);
@@ -255,6 +242,7 @@ static void parse_statement(tpl_parser *p, tpl_list *out)
     p->t->line = line;
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
         if (!rose_tpl_text_is(x, tags[i].name)) continue;
+        n->type = (uint8_t)tags[i].type;
         tags[i].parse(p, n);
         rose_tpl_list_add(p->t, out, n);
         return;

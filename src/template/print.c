@@ -66,7 +66,7 @@ void rose_tpl_format_float(rose_tpl *t, char out[40], double f)
 
 /* ---- strings ---- */
 
-static void put_code(tpl_buf *b, uint32_t c, uint8_t mark)
+void rose_tpl_put_escaped(tpl_buf *b, uint32_t c, uint8_t mark)
 {
     char text[16];
     rose_tpl_step(b->t, 1);
@@ -104,7 +104,7 @@ static void put_string_repr(tpl_buf *b, const tpl_text *x)
         } else if (is_printable(c)) {
             rose_tpl_put_part(b, x, i, i + n);
         } else {
-            put_code(b, c, mark);
+            rose_tpl_put_escaped(b, c, mark);
         }
         i += n;
     }

@@ -18,16 +18,10 @@ static tpl_value mark_role(rose_tpl *t, tpl_value role)
     static const char *const known[] = {"system",    "developer", "user",
                                         "assistant", "tool",      "function"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (role.kind == TPL_STR && strlen(known[i]) == role.u.str->n &&
-            memcmp(known[i], role.u.str->s, role.u.str->n) == 0)
+        if (role.kind == TPL_STR && rose_tpl_text_is(role.u.str, known[i]))
             return rose_tpl_cstr(t, known[i]);
     }
     return role;
-}
-
-static bool is(const tpl_pair *p, const char *key)
-{
-    return p->key.u.str->n == strlen(key) && memcmp(p->key.u.str->s, key, strlen(key)) == 0;
 }
 
 static tpl_value prepare(rose_tpl *t, tpl_value message, bool null_content)
@@ -35,9 +29,11 @@ static tpl_value prepare(rose_tpl *t, tpl_value message, bool null_content)
     tpl_value out = rose_tpl_dict_new(t, message.mark);
     for (size_t i = 0; i < message.u.dict->n; i++) {
         const tpl_pair *p = &message.u.dict->pairs[i];
-        if (p->value.kind != TPL_NONE || (null_content && is(p, "content")))
+        if (p->value.kind != TPL_NONE ||
+            (null_content && rose_tpl_text_is(p->key.u.str, "content")))
             rose_tpl_dict_put(t, out.u.dict, p->key,
-                              is(p, "role") ? mark_role(t, p->value) : p->value);
+                              rose_tpl_text_is(p->key.u.str, "role") ? mark_role(t, p->value)
+                                                                     : p->value);
     }
     return out;
 }

@@ -139,6 +139,7 @@ typedef struct tpl_in {
     tpl_value v;          /* what it is called on; of a function: nothing */
     const tpl_value *arg; /* by the names of `params`; MISSING where none was given */
     const tpl_args *raw;  /* as they were written */
+    uint32_t variant;     /* of the builtin */
 } tpl_in;
 typedef tpl_value tpl_fn(const tpl_in *in);
 typedef struct tpl_builtin {
@@ -148,6 +149,7 @@ typedef struct tpl_builtin {
     uint8_t need;
     uint8_t kind; /* methods: the kind of self */
     bool pos_only;
+    uint32_t variant; /* where one fn serves several names: which of them, as fn defines */
 } tpl_builtin;
 
 struct tpl_func {
@@ -342,12 +344,16 @@ const tpl_text *rose_tpl_strip(rose_tpl *t, const tpl_text *x, const tpl_text *c
 enum { TPL_LEFT = 1, TPL_RIGHT = 2 };
 
 /* ---- letters.c: case, as Python's str ---- */
-const tpl_text *rose_tpl_upper(rose_tpl *t, const tpl_text *x);
-const tpl_text *rose_tpl_lower(rose_tpl *t, const tpl_text *x);
-const tpl_text *rose_tpl_capitalize(rose_tpl *t, const tpl_text *x);
-const tpl_text *rose_tpl_title(rose_tpl *t, const tpl_text *x);        /* str.title */
-const tpl_text *rose_tpl_title_filter(rose_tpl *t, const tpl_text *x); /* the filter */
-bool rose_tpl_all_case(rose_tpl *t, const tpl_text *x, bool upper);
+typedef enum tpl_case {
+    TPL_UPPER,
+    TPL_LOWER,
+    TPL_CAPITALIZE,
+    TPL_TITLE,      /* str.title */
+    TPL_TITLE_WORDS /* the filter title */
+} tpl_case;
+const tpl_text *rose_tpl_to_case(rose_tpl *t, const tpl_text *x, tpl_case to);
+tpl_fn rose_tpl_filter_case; /* filter and method; variant: a tpl_case */
+tpl_fn rose_tpl_test_case;   /* test and method; variant: TPL_UPPER or TPL_LOWER */
 
 /* ---- value.c ---- */
 tpl_value rose_tpl_none(void);
@@ -359,12 +365,14 @@ tpl_value rose_tpl_cstr(rose_tpl *t, const char *s); /* template bytes; borrows 
 tpl_value rose_tpl_undef(rose_tpl *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 tpl_value rose_tpl_seq_new(rose_tpl *t, tpl_kind kind, size_t n, uint8_t mark);
 tpl_value rose_tpl_seq_of(rose_tpl *t, tpl_kind kind, tpl_value *items, size_t n, uint8_t mark);
+tpl_value rose_tpl_pair(rose_tpl *t, const tpl_pair *p, uint8_t mark); /* as a tuple */
 tpl_value rose_tpl_dict_new(rose_tpl *t, uint8_t mark);
 void rose_tpl_dict_put(rose_tpl *t, tpl_dict *d, tpl_value key, tpl_value value);
 const tpl_value *rose_tpl_dict_get(rose_tpl *t, const tpl_dict *d, tpl_value key);
 const tpl_value *rose_tpl_dict_gets(rose_tpl *t, const tpl_dict *d, const char *key);
 tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark);
 const char *rose_tpl_kind_name(tpl_value v);
+bool rose_tpl_given(tpl_value v);     /* an argument other than none */
 bool rose_tpl_is_seq(tpl_value v);    /* has items: list, tuple, range, view, generator */
 bool rose_tpl_is_number(tpl_value v); /* int, float, bool */
 bool rose_tpl_truth(tpl_value v);
@@ -389,6 +397,7 @@ void rose_tpl_sort(rose_tpl *t, const tpl_value *keys, size_t *order, size_t n, 
 /* ---- print.c ---- */
 const tpl_text *rose_tpl_to_text(rose_tpl *t, tpl_value v); /* Python's str() */
 void rose_tpl_put_repr(tpl_buf *b, tpl_value v);
+void rose_tpl_put_escaped(tpl_buf *b, uint32_t c, uint8_t mark); /* as \x, \u or \U */
 void rose_tpl_format_float(rose_tpl *t, char out[40], double f);
 
 /* ---- tojson.c ---- */
@@ -421,7 +430,6 @@ const tpl_builtin *rose_tpl_test_find(const tpl_text *name);
 const tpl_builtin *rose_tpl_find_in(const tpl_builtin *table, const tpl_text *name);
 void rose_tpl_functions_add(rose_tpl *t, tpl_scope *s);
 tpl_value rose_tpl_path(rose_tpl *t, tpl_value v, tpl_value path); /* "a.0.b" of a value */
-tpl_value rose_tpl_fold_case(rose_tpl *t, tpl_value v);
 
 /* ---- call.c ---- */
 tpl_value rose_tpl_call(rose_tpl *t, tpl_value f, const tpl_args *args);

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { JSON_DEPTH = 100 };
-
 tpl_value rose_tpl_none(void)
 {
     return (tpl_value){.kind = TPL_NONE};
@@ -65,6 +63,14 @@ tpl_value rose_tpl_seq_new(rose_tpl *t, tpl_kind kind, size_t n, uint8_t mark)
     return rose_tpl_seq_of(t, kind, rose_tpl_array(t, n, sizeof(tpl_value)), n, mark);
 }
 
+tpl_value rose_tpl_pair(rose_tpl *t, const tpl_pair *p, uint8_t mark)
+{
+    tpl_value out = rose_tpl_seq_new(t, TPL_TUPLE, 2, mark);
+    out.u.seq->items[0] = p->key;
+    out.u.seq->items[1] = p->value;
+    return out;
+}
+
 /* ---- dictionaries: pairs in order, found by a linear search that counts as work ---- */
 
 tpl_value rose_tpl_dict_new(rose_tpl *t, uint8_t mark)
@@ -114,11 +120,6 @@ const tpl_value *rose_tpl_dict_gets(rose_tpl *t, const tpl_dict *d, const char *
 
 /* ---- JSON ---- */
 
-static tpl_value text_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
-{
-    return rose_tpl_str(rose_tpl_text(t, rose_json_text(v), rose_json_text_len(v), mark));
-}
-
 static tpl_value object_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
 {
     tpl_value out = rose_tpl_dict_new(t, mark);
@@ -150,7 +151,7 @@ tpl_value rose_tpl_from_json(rose_tpl *t, const rose_json *v, uint8_t mark)
     tpl_value out = {.kind = TPL_NONE, .mark = mark};
     rose_tpl_enter(t);
     if (rose_json_is_string(v)) {
-        out = text_from_json(t, v, mark);
+        out = rose_tpl_str(rose_tpl_text(t, rose_json_text(v), rose_json_text_len(v), mark));
     } else if (rose_json_is_object(v)) {
         out = object_from_json(t, v, mark);
     } else if (rose_json_is_array(v)) {
@@ -180,6 +181,11 @@ const char *rose_tpl_kind_name(tpl_value v)
         "float",     "str",       "list",      "tuple",       "range",   "dict view",
         "generator", "dict",      "Namespace", "LoopContext", "function"};
     return names[v.kind];
+}
+
+bool rose_tpl_given(tpl_value v)
+{
+    return v.kind != TPL_MISSING && v.kind != TPL_NONE;
 }
 
 bool rose_tpl_is_seq(tpl_value v)

@@ -540,6 +540,7 @@ static inline void fake_engine_step(void)
 /* ---- http ---- */
 
 struct rose_http_req {
+    rose_http_info info;
     char method[8], path[128], query[128], content_type[64];
     char label[256]; /* X-Request-Id */
     char *body;      /* owned */
@@ -683,24 +684,18 @@ static inline void fake_fire(void)
     free(t);
 }
 
-uint32_t rose_http_req_thread(const rose_http_req *r)
+const rose_http_info *rose_http_req_info(const rose_http_req *r)
 {
-    return r->thread;
-}
-
-const char *rose_http_req_method(const rose_http_req *r)
-{
-    return r->method;
-}
-
-const char *rose_http_req_path(const rose_http_req *r)
-{
-    return r->path;
-}
-
-const char *rose_http_req_query(const rose_http_req *r)
-{
-    return r->query;
+    rose_http_info *info = (rose_http_info *)(uintptr_t)&r->info;
+    *info = (rose_http_info){.method = r->method,
+                             .path = r->path,
+                             .query = r->query,
+                             .arrival_ns = fake_arrival_ns,
+                             .complete_ns = fake_arrival_ns + 1,
+                             .thread = r->thread,
+                             .own = r->own,
+                             .has_body = r->body_len > 0};
+    return info;
 }
 
 const char *rose_http_req_header(const rose_http_req *r, const char *name)
@@ -718,11 +713,6 @@ uint32_t rose_http_req_header_count(const rose_http_req *r, const char *name)
 bool rose_http_req_is_preflight(const rose_http_req *r)
 {
     return strcmp(r->method, "OPTIONS") == 0;
-}
-
-bool rose_http_req_is_own(const rose_http_req *r)
-{
-    return r->own;
 }
 
 /* The client of batches, which these tests do not run. */
@@ -745,11 +735,6 @@ void rose_http_req_client(const rose_http_req *r, char out[ROSE_HTTP_CLIENT])
     memcpy(out, "127.0.0.1", 10);
 }
 
-bool rose_http_req_has_body(const rose_http_req *r)
-{
-    return r->body_len > 0;
-}
-
 const char *rose_http_req_body(const rose_http_req *r, size_t *len)
 {
     *len = r->body_len;
@@ -765,24 +750,6 @@ char *rose_http_req_take_body(rose_http_req *r, size_t *len)
     body[r->body_len] = '\0';
     *len = r->body_len;
     return body;
-}
-
-uint64_t rose_http_req_arrival_ns(const rose_http_req *r)
-{
-    (void)r;
-    return fake_arrival_ns;
-}
-
-uint64_t rose_http_req_complete_ns(const rose_http_req *r)
-{
-    (void)r;
-    return fake_arrival_ns + 1;
-}
-
-uint64_t rose_http_req_prof_id(const rose_http_req *r)
-{
-    (void)r;
-    return 0;
 }
 
 void rose_http_req_set_user(rose_http_req *r, void *user)

@@ -763,7 +763,7 @@ typedef struct bench {
 static void bench_begin(bench *b, const rose_api_dialect *d, const char *id)
 {
     memset(b, 0, sizeof *b);
-    b->api.model_id = (char *)(uintptr_t) "m";
+    b->api.o.model_id = "m";
     b->api.o.fast_sse = true;
     b->j = (rose_api_job){.api = &b->api,
                           .kind = ROSE_API_CHAT,

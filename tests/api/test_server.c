@@ -245,7 +245,7 @@ static double bench_once(const rose_tokenizer *t, bool fast, bool chat, uint32_t
 {
     enum { N = 200000 };
     static const char *const strings[] = {"\nUser:", "###", "<|end|>", "Observation:"};
-    rose_api api = {.model_id = (char *)(uintptr_t) "rose-tiny", .o = {.fast_sse = fast}};
+    rose_api api = {.o = {.model_id = "rose-tiny", .fast_sse = fast}};
     const rose_api_dialect *d = chat ? &rose_api_dialect_chat : &rose_api_dialect_completion;
     rose_api_job j = {.api = &api,
                       .kind = chat ? ROSE_API_CHAT : ROSE_API_COMPLETION,

@@ -110,7 +110,7 @@ static void case_free(matmul_case *c)
     free(c->y0);
 }
 
-static rose_matmul_fn kernel_of(const rose_cpu_kernels *t, rose_format type)
+static rose_matmul_fn *kernel_of(const rose_cpu_kernels *t, rose_format type)
 {
     return t->matmul[type];
 }
@@ -155,9 +155,9 @@ static void matmul_against_ref(const matmul_case *c, const rose_cpu_kernels *ref
 }
 
 /* Whether a lower level that has run has the same kernel. */
-static bool tried(rose_matmul_fn kernel)
+static bool tried(rose_matmul_fn *kernel)
 {
-    static rose_matmul_fn kernels[3 * (ROSE_ISA_AVX512_BF16 + 1)];
+    static rose_matmul_fn *kernels[3 * (ROSE_ISA_AVX512_BF16 + 1)];
     static int n;
     for (int i = 0; i < n; i++)
         if (kernels[i] == kernel) return true;

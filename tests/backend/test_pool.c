@@ -35,7 +35,6 @@ static rose_pool *make_pool(uint32_t n, const int *cpus, uint32_t n_cpus)
     rose_pool *p = NULL;
     rose_err err = {""};
     if (rose_pool_create(&p, n, cpus, n_cpus, &err) != ROSE_OK) fail_msg("%s", err.msg);
-    assert_int_equal(rose_pool_size(p), n);
     return p;
 }
 

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/cpuinfo.h"
+#include "base/procstat.h"
 
 static void quotas(void **state)
 {
@@ -208,7 +209,7 @@ static void memory_figures_move(void **state)
 {
     (void)state;
     enum { MIB = 1 << 20 };
-    uint64_t before = rose_memory_resident(), available = rose_memory_available();
+    uint64_t before = rose_procstat_read().resident_bytes, available = rose_memory_available();
     assert_true(before > 0);
     assert_true(available > MIB);
     size_t size = 64 * (size_t)MIB;
@@ -216,7 +217,7 @@ static void memory_figures_move(void **state)
     assert_non_null(p);
     for (size_t i = 0; i < size; i += 512)
         p[i] = 1;
-    assert_true(rose_memory_resident() >= before + 60 * (uint64_t)MIB);
+    assert_true(rose_procstat_read().resident_bytes >= before + 60 * (uint64_t)MIB);
     free((void *)(uintptr_t)p);
 }
 

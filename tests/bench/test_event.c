@@ -4,7 +4,7 @@
 #include "bench/bench_fixture.h"
 
 #include "base/json.h"
-#include "bench/event.h"
+#include "bench/reply.h"
 #include "bench/stats.h"
 
 #define HEAD                                                                                       \

@@ -42,7 +42,7 @@ static void test_nano_vllm(void **state)
 static void test_prompts(void **state)
 {
     (void)state;
-    const rose_load_trace_row rows[] = {{0, 300, 1, 0, 0}, {0, 300, 1, 0, 0}};
+    rose_load_trace_row rows[] = {{0, 300, 1, 0, 0}, {0, 300, 1, 0, 0}};
     const rose_offline_work w = {.rows = rows, .n = 2, .vocab = 50, .seed = 7};
     uint32_t a[300], b[300], seen[50] = {0}, n_seen = 0;
     rose_offline_prompt(&w, rose_offline_seed(&w, false, 0), 0, a);
@@ -111,7 +111,7 @@ static void test_rows(void **state)
                                          "output_throughput_tps",
                                          "total_throughput_tps"};
     (void)state;
-    const rose_load_trace_row rows[] = {{0, 30, 10, 0, 0}, {0, 50, 30, 0, 0}};
+    rose_load_trace_row rows[] = {{0, 30, 10, 0, 0}, {0, 50, 30, 0, 0}};
     const rose_offline_work w = {.rows = rows, .n = 2, .vocab = 50};
     rose_json *row = make_row("x", NULL, &w), *bad = make_row("y", "it died", &w);
     for (size_t i = 0; i < sizeof schema / sizeof *schema; i++) {

@@ -255,14 +255,14 @@ static void test_vllm_keys(void **state)
     const rose_run run = {
         .spec = {.scale = 1}, .trace = &t, .replies = replies, .n = 3, .start_ns = S};
     const rose_online_opts o = {.burstiness = 0.5f};
-    const rose_goodput_limits limits = {.ttft = 2};
+    rose_online online = {.o = &o, .model_dir = "folder", .limits = {.ttft = 2}};
     char dir[] = "/tmp/rose-vllm-XXXXXX", path[128];
     rose_run_stats s;
     rose_json *j;
     assert_non_null(mkdtemp(dir));
-    const rose_online_names names = {dir, "x", "model", "folder"};
+    snprintf(online.results.dir, sizeof online.results.dir, "%s", dir);
     assert_int_equal(rose_run_stats_make(&run, &s), ROSE_OK);
-    assert_int_equal(rose_online_export_vllm(&names, &o, &limits, &run, &s, NULL), ROSE_OK);
+    assert_int_equal(rose_online_export_vllm(&online, "x", "model", &run, &s, NULL), ROSE_OK);
     snprintf(path, sizeof path, "%s/vllm", dir);
     assert_int_equal(rose_results_read(&j, path, "x-scale1.json", NULL), ROSE_OK);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -310,8 +310,7 @@ static char *script_of(int n, double ttft_p99)
     }
     rose_json_set_new(root, "summaries", rows);
     FILE *gp = open_memstream(&text, &len);
-    assert_true(rose_plot_latency(gp, root, false));
-    rose_plot_cdfs(gp, root);
+    assert_true(rose_plot_online(gp, root));
     fclose(gp);
     rose_json_decref(root);
     return text;
@@ -363,8 +362,7 @@ static void test_plot_rates(void **state)
         "\"ttft_ms\":{\"p50\":4,\"p90\":5,\"p99\":6}}]}",
         0, NULL);
     assert_non_null(root);
-    assert_true(rose_plot_latency(gp, root, false));
-    rose_plot_cdfs(gp, root);
+    assert_true(rose_plot_online(gp, root));
     fclose(gp);
     assert_non_null(strstr(text, "$sttft_0 << EOD\n2 4 5 6\n8.125 1 2 3\nEOD\n"));
     assert_non_null(strstr(text, "set xlabel 'offered load (requests/s)'\n"));
@@ -419,9 +417,8 @@ static char *script_of_search(void)
     }
     rose_json *root = rose_json_pack("{s:o, s:o}", "summaries", rows, "by_backend", by);
     FILE *gp = open_memstream(&text, &len);
-    assert_true(rose_plot_latency(gp, root, false));
+    assert_true(rose_plot_online(gp, root));
     assert_int_equal(rose_json_count(rose_json_get(root, "summaries")), 6); /* unchanged */
-    rose_plot_cdfs(gp, root);
     fclose(gp);
     rose_json_decref(root);
     return text;

@@ -5,7 +5,6 @@
 #include "bench/results.h"
 #include "bench/server.h"
 #include "bench/stats.h"
-#include "bench/verdict.h"
 
 static void test_verdict(void **state)
 {

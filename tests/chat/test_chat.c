@@ -749,7 +749,7 @@ static void bad_sources(void **state)
     expect_no_chat(&m, NULL, ROSE_E_FORMAT,
                    "tokenizer_config.json: the top level is not an object");
     put_file(&m, "tokenizer_config.json", "{");
-    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not a JSON object");
+    expect_no_chat(&m, NULL, ROSE_E_FORMAT, "tokenizer_config.json: not valid JSON");
     put_file(&m, "tokenizer_config.json", "{}");
     put_file(&m, "chat_template.jinja", "{% include 'x' %}");
     expect_refusal(&m, "chat_template.jinja: chat template, line 1");

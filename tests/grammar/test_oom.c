@@ -85,7 +85,7 @@ static rose_status run(size_t i, rose_err *err)
     if (st == ROSE_OK) st = rose_grammar_cache_create(&c, v, NULL, 1 << 20, err);
     if (st == ROSE_OK)
         st = rose_grammar_cache_get(&g, c, cases[i].kind, false, cases[i].text,
-                                    strlen(cases[i].text), err);
+                                    strlen(cases[i].text), NULL, err);
     if (st == ROSE_OK) st = write_out(g, cases[i].output, err);
     rose_grammar_unref(g);
     rose_grammar_cache_destroy(c);

@@ -108,8 +108,9 @@ static void reply_echo(rose_http_req *r)
     size_t n;
     const char *body = rose_http_req_body(r, &n);
     const char *tag = rose_http_req_header(r, "x-tag");
-    rose_buf_addf(&b, "%s %s [%s] tag=%s %zu:", rose_http_req_method(r), rose_http_req_path(r),
-                  rose_http_req_query(r), tag == NULL ? "-" : tag, n);
+    rose_buf_addf(&b, "%s %s [%s] tag=%s %zu:", rose_http_req_info(r)->method,
+                  rose_http_req_info(r)->path, rose_http_req_info(r)->query,
+                  tag == NULL ? "-" : tag, n);
     rose_buf_add(&b, body, n);
     rose_http_reply(r, 200, "text/plain", "X-Test: 1\r\n", b.data, b.len);
     rose_buf_free(&b);
@@ -127,19 +128,19 @@ static void start_script(rose_http_req *r, uint32_t chunks, uint32_t ms, uint32_
             rose_http_stream_end(r);
         return;
     }
-    *s =
-        (script){.r = r, .thread = rose_http_req_thread(r), .left = chunks, .ms = ms, .size = size};
+    *s = (script){
+        .r = r, .thread = rose_http_req_info(r)->thread, .left = chunks, .ms = ms, .size = size};
     rose_http_req_set_user(r, s);
     if (ms < UINT32_MAX) arm_script(s);
 }
 
 static void on_request(void *arg, rose_http_req *r)
 {
-    const char *path = rose_http_req_path(r);
-    const char *query = rose_http_req_query(r);
+    const char *path = rose_http_req_info(r)->path;
+    const char *query = rose_http_req_info(r)->query;
     (void)arg;
     atomic_fetch_add(&g_requests, 1);
-    if (rose_http_req_complete_ns(r) < rose_http_req_arrival_ns(r)) abort();
+    if (rose_http_req_info(r)->complete_ns < rose_http_req_info(r)->arrival_ns) abort();
     if (strcmp(path, "/hello") == 0) {
         rose_http_reply(r, 200, "text/plain", NULL, "hello", 5);
     } else if (strcmp(path, "/later") == 0) {

@@ -364,7 +364,7 @@ int rose_load_abuse(int argc, char **argv)
         ROSE_ROW_OUTPUT_DIR(&o.output_dir, "abuse"),
     };
     size_t n = 10;
-    n += rose_server_flags_own_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, true, opts + n);
     const char *model;
     const int rc =
         rose_opts_parse_one("load abuse MODEL [options]",

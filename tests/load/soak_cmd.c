@@ -88,7 +88,7 @@ int rose_load_soak(int argc, char **argv)
     rose_server_flags_init(&o.server);
     rose_opt opts[32 + ROSE_SERVER_ROWS];
     size_t n = soak_rows(&o, opts);
-    n += rose_server_flags_rows(&o.server, opts + n);
+    n += rose_server_flags_rows(&o.server, false, opts + n);
     const char *model;
     const int rc = rose_opts_parse_one(
         "load soak MODEL [options]",

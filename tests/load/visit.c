@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "bench/stamp.h"
 
 enum { RX_BYTES = 65536, MAX_EVENTS = 256, SCAN_NS = 4000000, MAX_BODY = 64 << 20 };
 #define NONE UINT32_MAX

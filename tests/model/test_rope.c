@@ -4,7 +4,7 @@
 
 #include "arch_view.h"
 #include "golden.h"
-#include "model/decoder.h"
+#include "model/family.h"
 #include "model/rope.h"
 
 enum { MAX_PAIRS = 128 };

@@ -43,7 +43,7 @@ typedef struct speed {
     float *x, *y;
     uint8_t *scratch;
     size_t scratch_stride;
-    rose_matmul_fn fn; /* the job: */
+    rose_matmul_fn *fn; /* the job: */
     rose_matmul a;
     const uint8_t *bytes;
     size_t n_bytes;

@@ -9,7 +9,7 @@ typedef struct cursor {
 } cursor;
 
 /* The first place with at least `cost` before it. */
-static cursor cursor_at(const rose_cpu_share *w, const rose_cpu_block *block, uint64_t cost)
+static cursor cursor_at(const rose_cpu_worker *w, const rose_cpu_block *block, uint64_t cost)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const uint32_t n_heads = rose_arch_any(&w->c->arch)->mixer.n_kv_heads,
@@ -38,7 +38,7 @@ static cursor cursor_at(const rose_cpu_share *w, const rose_cpu_block *block, ui
     return at;
 }
 
-static void cursor_next(const rose_cpu_share *w, cursor *at)
+static void cursor_next(const rose_cpu_worker *w, cursor *at)
 {
     if (++at->tile < w->c->scratch.pieces[at->piece].n_tiles) return;
     at->tile = 0;
@@ -56,7 +56,7 @@ static bool cursor_before(const cursor *a, const cursor *b)
 
 /* What a thread does of one block's attention in one layer. */
 typedef struct attending {
-    const rose_cpu_share *w;
+    const rose_cpu_worker *w;
     const rose_cpu_block *block;
     const rose_mixer *m; /* of the layer */
     uint32_t layer;
@@ -180,7 +180,7 @@ static void attend_tile(const attending *n, const cursor *at, const rose_cpu_til
 
 /* The rows of a piece with one tile are appended by the thread that attends with them; those of a
  * longer one must all be in the pages before any thread reads them. */
-void rose_cpu_attend(const rose_cpu_share *w, uint32_t layer, const rose_cpu_block *block)
+void rose_cpu_attend(const rose_cpu_worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const bool all = layer + 1 < w->c->arch.n_layers;

@@ -271,29 +271,29 @@ ROSE_INLINE void finish_row(const rose_attention *a, const attention_scratch *t,
     }
 }
 
+#define BLOCK(rows)                                                                                \
+    case rows:                                                                                     \
+        return max_block >= (rows) ? attend_block(a, t, bf16, row, rows) : 0
+
 /* max_block: as many rows as the registers can hold, a constant: 8, 4 or 2. */
 ROSE_INLINE uint32_t attend_rows(const rose_attention *a, attention_scratch *t, bool bf16,
                                  uint32_t row, uint32_t n_rows, uint32_t max_block)
 {
     switch (n_rows) {
-    case 1:
-        return attend_block(a, t, bf16, row, 1);
-    case 2:
-        return attend_block(a, t, bf16, row, 2);
-    case 3:
-        return max_block >= 3 ? attend_block(a, t, bf16, row, 3) : 0;
-    case 4:
-        return max_block >= 4 ? attend_block(a, t, bf16, row, 4) : 0;
-    case 5:
-        return max_block >= 5 ? attend_block(a, t, bf16, row, 5) : 0;
-    case 6:
-        return max_block >= 6 ? attend_block(a, t, bf16, row, 6) : 0;
-    case 7:
-        return max_block >= 7 ? attend_block(a, t, bf16, row, 7) : 0;
+        BLOCK(1);
+        BLOCK(2);
+        BLOCK(3);
+        BLOCK(4);
+        BLOCK(5);
+        BLOCK(6);
+        BLOCK(7);
+        BLOCK(8);
     default:
-        return max_block >= 8 ? attend_block(a, t, bf16, row, 8) : 0;
+        return 0;
     }
 }
+
+#undef BLOCK
 
 ROSE_INLINE void attend(const rose_attention *a, bool bf16, uint32_t max_block)
 {

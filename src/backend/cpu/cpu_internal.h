@@ -166,16 +166,18 @@ void rose_region_unmap(rose_region *r); /* accepts {0}; leaves {0} */
 rose_status rose_cpu_load(rose_cpu *c, const rose_model *m, rose_err *err);
 
 /* What one thread knows of a step. */
-typedef struct rose_cpu_share {
+typedef struct rose_cpu_worker {
     rose_cpu *c;
+    const struct rose_cpu_step *s; /* of forward.c */
     const rose_batch *b;
     uint32_t tid, n;
     void *scratch;
-} rose_cpu_share;
+    float *own_h; /* [ROSE_CPU_OWN_ROWS][ld_d] */
+} rose_cpu_worker;
 
 /* attend.c: this thread's part of a block's attention in one layer, from sc->qkv to the pages and
  * sc->o. All threads call it: it meets at a barrier where tiles of a sequence share pages. */
-void rose_cpu_attend(const rose_cpu_share *w, uint32_t layer, const rose_cpu_block *block);
+void rose_cpu_attend(const rose_cpu_worker *w, uint32_t layer, const rose_cpu_block *block);
 
 /* forward.c: one step; the batch has been checked. Results in scratch.ids. */
 void rose_cpu_forward(rose_cpu *c, const rose_batch *b);

@@ -23,25 +23,15 @@
 #include "base/profile.h"
 #include "model/convert.h"
 
-typedef struct step {
+typedef struct rose_cpu_step {
     rose_cpu *c;
     const rose_batch *b;
     uint32_t n_slots; /* rows whose logits are needed */
     uint32_t n_tiles, n_blocks;
 } step;
 
-/* What one thread knows. */
-typedef struct worker {
-    step *s;
-    rose_cpu *c;
-    const rose_batch *b;
-    uint32_t tid, n;
-    void *scratch;
-    float *own_h; /* [ROSE_CPU_OWN_ROWS][ld_d] */
-} worker;
-
 /* Every thread has done its share of the op. */
-static void op_done(const worker *w)
+static void op_done(const rose_cpu_worker *w)
 {
     rose_pool_barrier(w->c->pool);
 }
@@ -139,8 +129,8 @@ static void make_slots(step *s)
 
 /* ---- the operations; each thread computes a part of each operation ---- */
 
-static void matmul(worker *w, const rose_cpu_linear *l, const float *x, size_t ldx, uint32_t rows,
-                   float *y, size_t ldy, rose_epilogue epilogue, bool round)
+static void matmul(rose_cpu_worker *w, const rose_cpu_linear *l, const float *x, size_t ldx,
+                   uint32_t rows, float *y, size_t ldy, rose_epilogue epilogue, bool round)
 {
     rose_matmul a = {
         .k_pad = l->k_pad,
@@ -188,7 +178,7 @@ static void embed_row(rose_cpu *c, uint32_t id, uint32_t pos, float *x)
             x[i] += wt->pos[(size_t)pos * d + i];
 }
 
-static void embed(worker *w)
+static void embed(rose_cpu_worker *w)
 {
     const rose_batch *b = w->b;
     const rose_cpu_scratch *sc = &w->c->scratch;
@@ -220,8 +210,8 @@ static void norm_row(const rose_cpu *c, const float *x, const float *weight, con
 
 /* Normed rows of x, for the product `to` that follows: in h after a barrier, or, when they are few,
  * in each thread's own copy, which costs less than a barrier. */
-static const float *norm(worker *w, const float *x, float *h, uint32_t rows, const float *weight,
-                         const float *bias, const rose_cpu_linear *to)
+static const float *norm(rose_cpu_worker *w, const float *x, float *h, uint32_t rows,
+                         const float *weight, const float *bias, const rose_cpu_linear *to)
 {
     const size_t ld = w->c->scratch.ld_d;
     const bool own = rows <= ROSE_CPU_OWN_ROWS;
@@ -237,24 +227,14 @@ static const float *norm(worker *w, const float *x, float *h, uint32_t rows, con
 
 /* ---- activations and adds ---- */
 
-static rose_epilogue activation(rose_act act)
-{
-    switch (act) {
-    case ROSE_ACT_GELU_TANH:
-        return ROSE_EPI_GELU_TANH;
-    case ROSE_ACT_GELU_ERF:
-        return ROSE_EPI_GELU_ERF;
-    case ROSE_ACT_RELU:
-        return ROSE_EPI_RELU;
-    case ROSE_ACT_SILU:
-        return ROSE_EPI_SILU;
-    }
-    return ROSE_EPI_NONE;
-}
+static const rose_epilogue g_activations[] = {[ROSE_ACT_GELU_TANH] = ROSE_EPI_GELU_TANH,
+                                              [ROSE_ACT_GELU_ERF] = ROSE_EPI_GELU_ERF,
+                                              [ROSE_ACT_RELU] = ROSE_EPI_RELU,
+                                              [ROSE_ACT_SILU] = ROSE_EPI_SILU};
 
 /* x += l's product of `in`, normed first where the architecture has a norm there. */
-static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, const float *in,
-                       size_t ld_in, uint32_t rows, float *x)
+static void add_branch(rose_cpu_worker *w, const rose_cpu_linear *l, const float *post,
+                       const float *in, size_t ld_in, uint32_t rows, float *x)
 {
     const rose_cpu *c = w->c;
     const uint32_t d = c->arch.d_model;
@@ -280,7 +260,7 @@ static void add_branch(worker *w, const rose_cpu_linear *l, const float *post, c
 /* ---- a layer: norm, mixer, add, norm, MLP, add ---- */
 
 /* The mixer of a layer, with the norm before it: from the residual stream to sc->o. */
-static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
+static void attention(rose_cpu_worker *w, uint32_t layer, const rose_cpu_block *block)
 {
     rose_cpu *c = w->c;
     const rose_cpu_scratch *sc = &c->scratch;
@@ -294,13 +274,12 @@ static void attention(worker *w, uint32_t layer, const rose_cpu_block *block)
 
     matmul(w, m, normed, sc->ld_d, rows, sc->qkv, sc->ld_qkv, ROSE_EPI_NONE, c->bf16 && !turned);
     op_done(w);
-    const rose_cpu_share share = {c, w->b, w->tid, w->n, w->scratch};
-    rose_cpu_attend(&share, layer, block);
+    rose_cpu_attend(w, layer, block);
     op_done(w);
 }
 
 /* With the norm before it: from the residual stream x to sc->ff. */
-static void mlp(worker *w, uint32_t layer, const float *x, float *h, uint32_t rows)
+static void mlp(rose_cpu_worker *w, uint32_t layer, const float *x, float *h, uint32_t rows)
 {
     const rose_cpu_layer *l = &w->c->weights.layers[layer];
     const rose_act act = rose_arch_kind(&w->c->arch, layer)->mlp.act;
@@ -308,14 +287,14 @@ static void mlp(worker *w, uint32_t layer, const float *x, float *h, uint32_t ro
     const rose_cpu_linear *m = &l->m[ROSE_UP];
     const float *normed = norm(w, x, h, rows, l->ln2_w, l->ln2_b, m);
 
-    matmul(w, m, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, activation(act),
+    matmul(w, m, normed, sc->ld_d, rows, sc->ff, sc->ld_ff, g_activations[act],
            l->m[ROSE_DOWN].rounds_x);
     op_done(w);
 }
 
 /* What follows the mixer, on any set of rows: x is the residual stream, o the mixer's output, h
  * scratch (and maybe the same memory as o). */
-static void after_mixer(worker *w, uint32_t layer, float *x, const float *o, float *h,
+static void after_mixer(rose_cpu_worker *w, uint32_t layer, float *x, const float *o, float *h,
                         uint32_t rows)
 {
     const rose_cpu_layer *l = &w->c->weights.layers[layer];
@@ -327,7 +306,7 @@ static void after_mixer(worker *w, uint32_t layer, float *x, const float *o, flo
 }
 
 /* The last layer ends with its mixer: only rows with outputs go on, in outputs(). */
-static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
+static void layer(rose_cpu_worker *w, uint32_t i, const rose_cpu_block *block)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const size_t at = block->first_row * sc->ld_d;
@@ -338,7 +317,7 @@ static void layer(worker *w, uint32_t i, const rose_cpu_block *block)
                     block->n_rows);
 }
 
-static void layers(worker *w)
+static void layers(rose_cpu_worker *w)
 {
     for (uint32_t i = 0; i < w->c->arch.n_layers; i++) {
         rose_prof_span span = {0};
@@ -350,7 +329,7 @@ static void layers(worker *w)
 }
 
 /* Copies the residual stream and the attention output of n slots to the rows of an output block. */
-static void gather(worker *w, uint32_t first, uint32_t n)
+static void gather(rose_cpu_worker *w, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const rose_arch *a = &w->c->arch;
@@ -366,18 +345,9 @@ static void gather(worker *w, uint32_t first, uint32_t n)
     }
 }
 
-/* Tells whether an output of slots first .. first+n-1 needs logits. */
-static bool needs_logits(const worker *w, uint32_t first, uint32_t n)
-{
-    const rose_cpu_scratch *sc = &w->c->scratch;
-    for (uint32_t i = sc->slot_first[first]; i < sc->slot_first[first + n]; i++)
-        if (w->b->outs[i].sum == NULL) return true;
-    return false;
-}
-
 /* Adds the states of slots first .. first+n-1 to their sums. Each thread has a share of the width,
  * so that every sum is in order of the outputs. */
-static void add_states(worker *w, const float *normed, uint32_t first, uint32_t n)
+static void add_states(rose_cpu_worker *w, const float *normed, uint32_t first, uint32_t n)
 {
     const rose_cpu_scratch *sc = &w->c->scratch;
     const uint32_t d = w->c->arch.d_model;
@@ -395,7 +365,7 @@ static void add_states(worker *w, const float *normed, uint32_t first, uint32_t 
 }
 
 /* Chooses the ids of slots first .. first+n-1, whose logits are in the block. */
-static void sample_block(worker *w, uint32_t first, uint32_t n)
+static void sample_block(rose_cpu_worker *w, uint32_t first, uint32_t n)
 {
     rose_cpu *c = w->c;
     const rose_batch *b = w->b;
@@ -426,7 +396,7 @@ static void sample_block(worker *w, uint32_t first, uint32_t n)
     }
 }
 
-static void outputs(worker *w)
+static void outputs(rose_cpu_worker *w)
 {
     rose_prof_span span = {0};
     if (w->tid == 0) span = rose_prof_begin("cpu.outputs");
@@ -442,7 +412,7 @@ static void outputs(worker *w)
         after_mixer(w, c->arch.n_layers - 1, sc->out_x, sc->out_o, sc->out_h, n);
         const float *normed = norm(w, sc->out_x, sc->out_h, n, wt->lnf_w, wt->lnf_b, &wt->head);
         add_states(w, normed, first, n);
-        if (needs_logits(w, first, n))
+        if (rose_batch_needs_logits(w->b, sc->slot_first[first], sc->slot_first[first + n]))
             matmul(w, &wt->head, normed, sc->ld_d, n, sc->logits, sc->ld_vocab, of_logits, false);
         op_done(w);
         sample_block(w, first, n); /* every thread finishes sampling before the first barrier of
@@ -454,7 +424,7 @@ static void outputs(worker *w)
 static void step_thread(void *arg, uint32_t tid, uint32_t n)
 {
     step *s = arg;
-    worker w = {.s = s, .c = s->c, .b = s->b, .tid = tid, .n = n};
+    rose_cpu_worker w = {.s = s, .c = s->c, .b = s->b, .tid = tid, .n = n};
 
     rose_alloc_guard_begin("cpu backend step");
     w.scratch = s->c->scratch.thread + tid * s->c->scratch.thread_stride;

@@ -76,7 +76,7 @@ static uint32_t row_parts(const rose_matmul *a, uint32_t n)
 
 /* Gives each thread a rectangle of rows and panels. The weights are read once for as many of its
  * rows as fit into L2. */
-static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
+static void amx_share(rose_matmul_fn *fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     const uint64_t units = ((uint64_t)whole->m_rows + ROSE_AMX_ROW_UNIT - 1) / ROSE_AMX_ROW_UNIT;
     const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
@@ -97,7 +97,7 @@ static void amx_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid,
 
 #endif
 
-void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
+void rose_cpu_matmul_share(rose_matmul_fn *fn, const rose_matmul *whole, uint32_t tid, uint32_t n)
 {
     enum { MOST = 64 }; /* rows of a block; blocks are alike, or who has the last one waits */
     const uint32_t unit = whole->gated ? 2 : 1; /* panels that stay together */
@@ -126,8 +126,8 @@ void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t
     }
 }
 
-rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
-                                  bool int8_activations)
+rose_matmul_fn *rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
+                                   bool int8_activations)
 {
     if (rose_format_is_quant(type)) return (int8_activations ? k->quant->i8 : k->quant->f32)[type];
     return k->matmul[type];

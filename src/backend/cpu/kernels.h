@@ -80,7 +80,7 @@ static inline uint32_t rose_matmul_panels(const rose_matmul *a)
     return (a->n + ROSE_PANEL - 1) / ROSE_PANEL * (a->gated ? 2 : 1);
 }
 
-typedef void (*rose_matmul_fn)(const rose_matmul *a, uint32_t p0, uint32_t p1);
+typedef void rose_matmul_fn(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
 /* Part tid of n of [0, total). */
 static inline uint64_t rose_share(uint64_t total, uint32_t tid, uint32_t n)
@@ -91,7 +91,7 @@ static inline uint64_t rose_share(uint64_t total, uint32_t tid, uint32_t n)
 /* Computes the part of thread tid in a GEMM with any number of rows; scratch belongs to that
  * thread. Rows are taken in blocks whose activations stay in the L2 cache while the weights are
  * read. With AMX a thread gets a rectangle of rows and panels, or nothing. */
-void rose_cpu_matmul_share(rose_matmul_fn fn, const rose_matmul *whole, uint32_t tid, uint32_t n);
+void rose_cpu_matmul_share(rose_matmul_fn *fn, const rose_matmul *whole, uint32_t tid, uint32_t n);
 
 /* KV page of one layer: for each KV head a K block, then a V block, each 64-byte aligned.
  * K block: one panel, depth = head_dim padded to 32, outputs = the page's 16 tokens.
@@ -139,14 +139,14 @@ enum { ROSE_SUM_BLOCK = 256 };
 /* Products with quantized weights, by format. f32: the weights as fp32 values and the
  * activations as they are. i8: each thread first rounds its rows to int8 in blocks of 32. */
 typedef struct rose_quant_kernels {
-    rose_matmul_fn f32[ROSE_N_FORMATS], i8[ROSE_N_FORMATS];
+    rose_matmul_fn *f32[ROSE_N_FORMATS], *i8[ROSE_N_FORMATS];
 } rose_quant_kernels;
 
 typedef struct rose_cpu_kernels {
     rose_isa isa;
     const rose_quant_kernels *quant; /* of the fastest instructions that the CPU has at this level;
                                         all give the same bits */
-    rose_matmul_fn matmul[ROSE_I8 + 1]; /* by format: F32, BF16, and I8, for which x is bf16 */
+    rose_matmul_fn *matmul[ROSE_I8 + 1]; /* by format: F32, BF16, and I8, for which x is bf16 */
     void (*attention)(const rose_attention *a);
     /* Stores one token's k and v (head_dim values each) of one head at slot 0..15 of its page. */
     void (*kv_append)(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
@@ -177,7 +177,7 @@ typedef struct rose_cpu_kernels {
 void rose_cpu_kernels_init(rose_cpu_kernels *k, rose_isa isa);
 
 /* The product for weights of this type; int8_activations counts for quantized weights only. */
-rose_matmul_fn rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
-                                  bool int8_activations);
+rose_matmul_fn *rose_cpu_matmul_fn(const rose_cpu_kernels *k, rose_format type,
+                                   bool int8_activations);
 
 #endif

@@ -6,9 +6,7 @@
 
 #include "backend/cpu/kernels.h"
 
-void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+rose_matmul_fn rose_matmul_f32_ref, rose_matmul_bf16_ref, rose_matmul_i8_ref;
 void rose_matmul_finish_ref(const rose_matmul *a, const float *acc, uint32_t m, uint32_t p);
 void rose_attention_ref(const rose_attention *a);
 void rose_kv_append_ref(uint8_t *head_block, uint32_t slot, const float *k, const float *v,
@@ -24,27 +22,54 @@ void rose_exp_weights_ref(const float *x, uint32_t n, float max, float inv_temp,
 void rose_exp_sums_ref(const float *x, uint32_t n, float max, float inv_temp, float min_p, float *w,
                        double *sums);
 
-void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1);
+rose_matmul_fn rose_matmul_f32_avx2, rose_matmul_bf16_avx2, rose_matmul_i8_avx2;
+rose_matmul_fn rose_matmul_f32_avx512, rose_matmul_bf16_avx512, rose_matmul_i8_avx512;
+rose_matmul_fn rose_matmul_f32_neon, rose_matmul_bf16_neon, rose_matmul_i8_neon;
 
 /* kernels_<isa>.c: the tables of these levels. */
 extern const rose_cpu_kernels rose_kernels_avx2, rose_kernels_avx512, rose_kernels_neon;
 
 /* Level avx512-bf16, whose products are rule 11: the definitions and their vector versions. */
-void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1);
+rose_matmul_fn rose_matmul_bf16_pairs_ref, rose_matmul_i8_pairs_ref;
+rose_matmul_fn rose_matmul_bf16_avx512bf16, rose_matmul_i8_avx512bf16;
 void rose_attention_pairs_ref(const rose_attention *a); /* bf16 */
 void rose_attention_avx512bf16(const rose_attention *a);
-void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1);
 
+rose_matmul_fn rose_matmul_bf16_amx, rose_matmul_i8_amx;
 void rose_attention_amx(const rose_attention *a);
-void rose_matmul_bf16_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
-void rose_matmul_i8_amx(const rose_matmul *a, uint32_t p0, uint32_t p1);
+
+/* A GEMM of a table whose body is one call with a, p0 and p1. */
+#define ROSE_MATMUL(name, call)                                                                    \
+    void name(const rose_matmul *a, uint32_t p0, uint32_t p1)                                      \
+    {                                                                                              \
+        call;                                                                                      \
+    }
+
+/* The table of a level over vec16, for a file that includes vec_<isa>.h and the *_simd.h files.
+ * Attention takes n_rows rows at a time. */
+#define ROSE_SIMD_KERNELS(level, of_isa, n_rows)                                                   \
+    static void attention(const rose_attention *a)                                                 \
+    {                                                                                              \
+        if (a->bf16)                                                                               \
+            attend(a, true, n_rows);                                                               \
+        else                                                                                       \
+            attend(a, false, n_rows);                                                              \
+    }                                                                                              \
+    const rose_cpu_kernels rose_kernels_##level = {                                                \
+        .isa = of_isa,                                                                             \
+        .quant = &rose_quant_##level,                                                              \
+        .matmul[ROSE_F32] = rose_matmul_f32_##level,                                               \
+        .matmul[ROSE_BF16] = rose_matmul_bf16_##level,                                             \
+        .matmul[ROSE_I8] = rose_matmul_i8_##level,                                                 \
+        .attention = attention,                                                                    \
+        .kv_append = append_row,                                                                   \
+        .layernorm = norm_row,                                                                     \
+        .rmsnorm = rms_row,                                                                        \
+        .rope = rope_row,                                                                          \
+        .max_index = max_index_row,                                                                \
+        .exp_weights = exp_weights_row,                                                            \
+        .exp_sums = exp_sums_row,                                                                  \
+    };
 
 /* Quantized weights: the definition, and one table for each set of instructions. */
 extern const rose_quant_kernels rose_quant_ref, rose_quant_avx2, rose_quant_avxvnni,

@@ -12,43 +12,10 @@
 #include "backend/cpu/matmul_simd.h"
 #include "backend/cpu/norm_simd.h"
 
-static void matmul_f32(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_panels(a, ROSE_F32, p0, p1, 3);
-}
+ROSE_MATMUL(rose_matmul_f32_neon, matmul_panels(a, ROSE_F32, p0, p1, 3))
+ROSE_MATMUL(rose_matmul_bf16_neon, matmul_panels(a, ROSE_BF16, p0, p1, 3))
+ROSE_MATMUL(rose_matmul_i8_neon, matmul_panels(a, ROSE_I8, p0, p1, 3))
 
-static void matmul_bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_panels(a, ROSE_BF16, p0, p1, 3);
-}
-
-static void matmul_i8(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_panels(a, ROSE_I8, p0, p1, 3);
-}
-
-static void attention(const rose_attention *a)
-{
-    if (a->bf16)
-        attend(a, true, 2);
-    else
-        attend(a, false, 2);
-}
-
-const rose_cpu_kernels rose_kernels_neon = {
-    .isa = ROSE_ISA_NEON,
-    .quant = &rose_quant_neon,
-    .matmul[ROSE_F32] = matmul_f32,
-    .matmul[ROSE_BF16] = matmul_bf16,
-    .matmul[ROSE_I8] = matmul_i8,
-    .attention = attention,
-    .kv_append = append_row,
-    .layernorm = norm_row,
-    .rmsnorm = rms_row,
-    .rope = rope_row,
-    .max_index = max_index_row,
-    .exp_weights = exp_weights_row,
-    .exp_sums = exp_sums_row,
-};
+ROSE_SIMD_KERNELS(neon, ROSE_ISA_NEON, 2)
 
 #endif

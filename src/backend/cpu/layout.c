@@ -15,16 +15,6 @@
 #include "backend/cpu/sampler.h"
 #include "model/rope.h"
 
-static size_t round_up(size_t x, size_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
-static float *take_floats(rose_bump *b, size_t n)
-{
-    return rose_bump_take(b, n * sizeof(float));
-}
-
 static uint32_t *take_u32(rose_bump *b, size_t n)
 {
     return rose_bump_take(b, n * sizeof(uint32_t));
@@ -127,10 +117,10 @@ void rose_cpu_types_text(char *out, size_t cap, const rose_model *m, const rose_
 
 static void take_run(rose_cpu_run *r, rose_bump *b, uint32_t k, uint32_t n, bool gated)
 {
-    const uint32_t sums = gated ? 2 * (uint32_t)round_up(n, ROSE_PANEL) : n;
+    const uint32_t sums = gated ? 2 * (uint32_t)rose_align_up(n, ROSE_PANEL) : n;
     r->n = n;
     r->w = rose_bump_take(b, rose_panels_bytes(r->type, k, sums));
-    r->scale = r->type == ROSE_I8 ? take_floats(b, sums) : NULL;
+    r->scale = r->type == ROSE_I8 ? rose_bump_floats(b, sums) : NULL;
 }
 
 static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *from,
@@ -141,7 +131,7 @@ static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *fro
     rose_format types[ROSE_LINEAR_PARTS];
     uint32_t at = 0, end = 0;
     *l = (rose_cpu_linear){.gated = gated, .n = n};
-    l->k_pad = (uint32_t)round_up(k, ROSE_K_GROUP);
+    l->k_pad = (uint32_t)rose_align_up(k, ROSE_K_GROUP);
     rose_cpu_part_types(types, from, gated, p);
     for (uint32_t i = 0; i < from->n_parts; i++) {
         rose_cpu_run *r = &l->runs[l->n_runs];
@@ -154,12 +144,13 @@ static void take_linear(rose_cpu_linear *l, rose_bump *b, const rose_linear *fro
         l->n_runs++;
         at = end;
     }
-    if (from->b[0].data != NULL) l->bias = take_floats(b, gated ? 2 * round_up(n, ROSE_PANEL) : n);
+    if (from->b[0].data != NULL)
+        l->bias = rose_bump_floats(b, gated ? 2 * rose_align_up(n, ROSE_PANEL) : n);
 }
 
 static float *take_norm(rose_bump *b, const rose_tensor *t, size_t n)
 {
-    return t->data != NULL ? take_floats(b, n) : NULL;
+    return t->data != NULL ? rose_bump_floats(b, n) : NULL;
 }
 
 static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_model *m, uint32_t layer,
@@ -175,9 +166,9 @@ static void take_layer(rose_cpu_layer *l, rose_bump *b, const rose_model *m, uin
     for (size_t i = 0; i < n; i++)
         take_linear(&l->m[specs[i].role], b, &from->m[specs[i].role], &specs[i], p);
     l->ln1_w = take_norm(b, &from->ln1_w, d);
-    l->ln1_b = layer_norm ? take_floats(b, d) : NULL;
+    l->ln1_b = layer_norm ? rose_bump_floats(b, d) : NULL;
     l->ln2_w = take_norm(b, &from->ln2_w, d);
-    l->ln2_b = layer_norm ? take_floats(b, d) : NULL;
+    l->ln2_b = layer_norm ? rose_bump_floats(b, d) : NULL;
     l->post1 = take_norm(b, &from->post1, d);
     l->post2 = take_norm(b, &from->post2, d);
     l->q_norm = take_norm(b, &from->q_norm, head_dim);
@@ -192,8 +183,8 @@ static void take_ropes(rose_cpu_weights *w, rose_bump *b, const rose_arch *a, ui
         rose_cpu_rope *r = &w->rope[i];
         if (rose_rope_of_kind(a, i) != (int)i) continue;
         r->half = a->kinds[i].mixer.rope.dim / 2;
-        r->cos = take_floats(b, (size_t)positions * r->half);
-        r->sin = take_floats(b, (size_t)positions * r->half);
+        r->cos = rose_bump_floats(b, (size_t)positions * r->half);
+        r->sin = rose_bump_floats(b, (size_t)positions * r->half);
     }
 }
 
@@ -214,9 +205,9 @@ void rose_cpu_layout_weights(rose_cpu_weights *w, rose_bump *b, const rose_model
     if (a->pos == ROSE_POS_ROPE)
         take_ropes(w, b, a, p->max_model_len);
     else
-        w->pos = take_floats(b, (size_t)p->max_model_len * d);
-    w->lnf_w = take_floats(b, d);
-    if (a->norm == ROSE_NORM_LAYER) w->lnf_b = take_floats(b, d);
+        w->pos = rose_bump_floats(b, (size_t)p->max_model_len * d);
+    w->lnf_w = rose_bump_floats(b, d);
+    if (a->norm == ROSE_NORM_LAYER) w->lnf_b = rose_bump_floats(b, d);
     take_linear(&w->head, b, &head, &head_spec, p);
     if (a->tied_head) return;
     w->tok = m->tok_embed;
@@ -230,13 +221,13 @@ static size_t thread_bytes(const rose_arch *a, const rose_memory_plan *p)
     const uint32_t o = k->mixer.n_heads * k->mixer.head_dim;
     const uint32_t wide = k->mlp.d_ff > a->d_model ? k->mlp.d_ff : a->d_model;
     const uint32_t deepest = o > wide ? o : wide;
-    size_t most = rose_matmul_scratch((uint32_t)round_up(deepest, ROSE_K_GROUP));
+    size_t most = rose_matmul_scratch((uint32_t)rose_align_up(deepest, ROSE_K_GROUP));
     size_t attention = rose_attention_scratch(p->max_model_len, k->mixer.head_dim);
     size_t sampler = rose_sampler_scratch(a->vocab_size);
     if (attention > most) most = attention;
     if (sampler > most) most = sampler;
-    return round_up(most, 64) + 128; /* 128 bytes between the data of two threads, because
-                                      * prefetchers fetch pairs of cache lines */
+    return rose_align_up(most, 64) + 128; /* 128 bytes between the data of two threads, because
+                                           * prefetchers fetch pairs of cache lines */
 }
 
 void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch *a,
@@ -251,28 +242,28 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     const size_t qkv = o + 2 * (size_t)k->mixer.n_kv_heads * k->mixer.head_dim;
 
     memset(s, 0, sizeof *s);
-    s->ld_d = round_up(d, ROSE_K_GROUP);
-    s->ld_o = round_up(o, ROSE_K_GROUP);
-    s->ld_qkv = round_up(qkv, ROSE_PANEL);
-    s->ld_ff = round_up(d_ff, ROSE_K_GROUP);
-    s->ld_vocab = round_up(a->vocab_size, ROSE_PANEL);
+    s->ld_d = rose_align_up(d, ROSE_K_GROUP);
+    s->ld_o = rose_align_up(o, ROSE_K_GROUP);
+    s->ld_qkv = rose_align_up(qkv, ROSE_PANEL);
+    s->ld_ff = rose_align_up(d_ff, ROSE_K_GROUP);
+    s->ld_vocab = rose_align_up(a->vocab_size, ROSE_PANEL);
     s->out_block = p->max_seqs < ROSE_CPU_OUT_BLOCK ? p->max_seqs : ROSE_CPU_OUT_BLOCK;
-    s->x = take_floats(b, rows * s->ld_d);
-    s->h = take_floats(b, rows * s->ld_d);
-    s->o = o == d ? s->h : take_floats(b, rows * s->ld_o); /* else the zero padding differs */
-    if (rose_norms_after(&k->norms) > 0) s->branch = take_floats(b, at_once * s->ld_d);
+    s->x = rose_bump_floats(b, rows * s->ld_d);
+    s->h = rose_bump_floats(b, rows * s->ld_d);
+    s->o = o == d ? s->h : rose_bump_floats(b, rows * s->ld_o); /* else the zero padding differs */
+    if (rose_norms_after(&k->norms) > 0) s->branch = rose_bump_floats(b, at_once * s->ld_d);
     if (s->ld_ff == d_ff) { /* no padding to keep zero: qkv is dead when ff is written */
         size_t wider = s->ld_ff > s->ld_qkv ? s->ld_ff : s->ld_qkv;
-        s->qkv = take_floats(b, at_once * wider);
+        s->qkv = rose_bump_floats(b, at_once * wider);
         s->ff = s->qkv;
     } else {
-        s->qkv = take_floats(b, at_once * s->ld_qkv);
-        s->ff = take_floats(b, at_once * s->ld_ff);
+        s->qkv = rose_bump_floats(b, at_once * s->ld_qkv);
+        s->ff = rose_bump_floats(b, at_once * s->ld_ff);
     }
-    s->out_x = take_floats(b, s->out_block * s->ld_d);
-    s->out_h = take_floats(b, s->out_block * s->ld_d);
-    s->out_o = o == d ? s->out_h : take_floats(b, s->out_block * s->ld_o);
-    s->logits = take_floats(b, s->out_block * s->ld_vocab);
+    s->out_x = rose_bump_floats(b, s->out_block * s->ld_d);
+    s->out_h = rose_bump_floats(b, s->out_block * s->ld_d);
+    s->out_o = o == d ? s->out_h : rose_bump_floats(b, s->out_block * s->ld_o);
+    s->logits = rose_bump_floats(b, s->out_block * s->ld_vocab);
     /* A sequence has at most one tile that starts within a page, and one for each page it
      * begins. */
     s->tiles =
@@ -285,7 +276,7 @@ void rose_cpu_layout_scratch(rose_cpu_scratch *s, rose_bump *b, const rose_arch 
     s->thread_stride = thread_bytes(a, p);
     s->thread = rose_bump_take(b, p->n_threads * s->thread_stride);
     s->own_stride = ROSE_CPU_OWN_ROWS * s->ld_d + 32;
-    s->own_h = take_floats(b, p->n_threads * s->own_stride);
+    s->own_h = rose_bump_floats(b, p->n_threads * s->own_stride);
 }
 
 /* The blocks of one head in successive pages are one page size apart. If
@@ -301,7 +292,7 @@ uint64_t rose_cpu_kv_page_bytes(const rose_arch *a, uint32_t n_layers, bool bf16
 
 rose_status rose_region_map(rose_region *r, uint64_t bytes, const char *what, rose_err *err)
 {
-    r->size = round_up(bytes, 4096);
+    r->size = rose_align_up(bytes, 4096);
     r->base = mmap(NULL, r->size, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (r->base == MAP_FAILED) {

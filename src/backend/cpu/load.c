@@ -104,7 +104,7 @@ static void pack_thread(void *arg, uint32_t tid, uint32_t n)
         return;
     }
     uint64_t first = j->count * tid / n, end = j->count * (tid + 1) / n;
-    rose_pack_f32((float *)j->out + first, j->t, first, end - first);
+    rose_tensor_read_f32(j->t, first, end - first, (float *)j->out + first);
 }
 
 /* The rows of a token embedding, in the file's type or rounded to bf16. */

@@ -1,10 +1,22 @@
-/* backend/cpu/math_simd.h - exp and the activation functions of numerics.h over 16 lanes. They
- * do the same operations in the same order, so they give the same bits. Include after
- * vec_<isa>.h. */
+/* backend/cpu/math_simd.h - choices of lanes, and exp and the activation functions of numerics.h
+ * over 16 lanes. They do the same operations in the same order, so they give the same bits. Include
+ * after vec_<isa>.h. */
 #ifndef ROSE_BACKEND_CPU_MATH_SIMD_H
 #define ROSE_BACKEND_CPU_MATH_SIMD_H
 
 #include "backend/cpu/numerics.h"
+
+/* Lanes below n from a, the others from b. */
+ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
+{
+    return v_blend(v_first(n), a, b);
+}
+
+/* a < b ? x : y; y where either is NaN. */
+ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
+{
+    return v_blend(v_less(a, b), x, y);
+}
 
 /* Returns p 2^n for n in -126 .. 128, where t = n + ROSE_EXP_MAGIC. Two exact factors and one
  * scaling instruction give the same overflow, and the same underflow to zero. */

@@ -294,19 +294,6 @@ ROSE_INLINE void block_product(const tile_matmul *t, block *b, block *before, co
 
 /* ---- all blocks ---- */
 
-/* Widens an int8 panel to bf16; integers up to 127 are exact. */
-static void widen_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
-{
-    const __m512i top = _mm512_set1_epi32((int)0xffff0000);
-    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
-    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += 64) {
-        __m512i even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
-        prefetch_at(w, ROSE_PREFETCH_BYTES);
-        _mm512_storeu_si512(
-            out, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, top)));
-    }
-}
-
 /* Returns the weights of panels p and p + 1 as bf16. */
 static const uint8_t *take_panels(const tile_matmul *t, bool i8, uint32_t p)
 {

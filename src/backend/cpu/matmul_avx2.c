@@ -28,15 +28,8 @@ enum {
 _Static_assert(sizeof(float) * WIDE_ROWS * ROSE_PANEL <= ROSE_AMX_SUM_BYTES, "sums of the rows");
 _Static_assert(sizeof(float) * ROSE_PANEL <= 2 * ROSE_AMX_MIN_ROWS, "a widened k");
 
-void rose_matmul_f32_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_panels(a, ROSE_F32, p0, p1, TILE_ROWS);
-}
-
-void rose_matmul_bf16_avx2(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_panels(a, ROSE_BF16, p0, p1, TILE_ROWS);
-}
+ROSE_MATMUL(rose_matmul_f32_avx2, matmul_panels(a, ROSE_F32, p0, p1, TILE_ROWS))
+ROSE_MATMUL(rose_matmul_bf16_avx2, matmul_panels(a, ROSE_BF16, p0, p1, TILE_ROWS))
 
 /* ---- int8, widened ---- */
 

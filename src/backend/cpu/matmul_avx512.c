@@ -120,19 +120,8 @@ ROSE_INLINE void matmul_any(const rose_matmul *a, rose_format type, uint32_t p0,
     matmul_panels(a, type, p0, p1, 8);
 }
 
-void rose_matmul_f32_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_any(a, ROSE_F32, p0, p1);
-}
-
-void rose_matmul_bf16_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_any(a, ROSE_BF16, p0, p1);
-}
-
-void rose_matmul_i8_avx512(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_any(a, ROSE_I8, p0, p1);
-}
+ROSE_MATMUL(rose_matmul_f32_avx512, matmul_any(a, ROSE_F32, p0, p1))
+ROSE_MATMUL(rose_matmul_bf16_avx512, matmul_any(a, ROSE_BF16, p0, p1))
+ROSE_MATMUL(rose_matmul_i8_avx512, matmul_any(a, ROSE_I8, p0, p1))
 
 #endif

@@ -118,17 +118,6 @@ static void tile_one(const rose_matmul *a, const uint32_t *x, const uint8_t *w, 
     tile_rows(a, x, w, m, p, n_rows, 1);
 }
 
-/* Widens an int8 panel to bf16; integers up to 127 are exact. */
-static void expand_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
-{
-    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
-    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += PAIR_BYTES) {
-        __m512i even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
-        prefetch_at(w, ROSE_PREFETCH_BYTES);
-        _mm512_storeu_si512(out, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
-    }
-}
-
 /* Multiplies rows m .. m + rows, at most BLOCK_ROWS, with panels p0 .. p1-1. */
 ROSE_INLINE void block_product(const rose_matmul *a, bool i8, uint32_t m, uint32_t rows,
                                uint32_t p0, uint32_t p1)
@@ -148,7 +137,7 @@ ROSE_INLINE void block_product(const rose_matmul *a, bool i8, uint32_t m, uint32
         n = p1 - p < most ? 1 : most;
         const uint8_t *w = i8 ? expanded : (const uint8_t *)a->w + p * panel_bytes;
         for (uint32_t i = 0; i8 && i < n; i++)
-            expand_panel(a, p + i, expanded + i * panel_bytes);
+            widen_panel(a, p + i, expanded + i * panel_bytes);
         for (uint32_t t = 0; t < n_tiles; t++) {
             uint32_t r = rows * t / n_tiles, end = rows * (t + 1) / n_tiles;
             const uint32_t *x = pairs + (size_t)r * (a->k_pad / 2);
@@ -165,14 +154,7 @@ ROSE_INLINE void matmul_pairs(const rose_matmul *a, bool i8, uint32_t p0, uint32
     }
 }
 
-void rose_matmul_bf16_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_pairs(a, false, p0, p1);
-}
-
-void rose_matmul_i8_avx512bf16(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul_pairs(a, true, p0, p1);
-}
+ROSE_MATMUL(rose_matmul_bf16_avx512bf16, matmul_pairs(a, false, p0, p1))
+ROSE_MATMUL(rose_matmul_i8_avx512bf16, matmul_pairs(a, true, p0, p1))
 
 #endif

@@ -106,27 +106,8 @@ static void matmul(const rose_matmul *a, rose_format type, bool pairs, uint32_t 
     }
 }
 
-void rose_matmul_f32_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul(a, ROSE_F32, false, p0, p1);
-}
-
-void rose_matmul_bf16_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul(a, ROSE_BF16, false, p0, p1);
-}
-
-void rose_matmul_i8_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul(a, ROSE_I8, false, p0, p1);
-}
-
-void rose_matmul_bf16_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul(a, ROSE_BF16, true, p0, p1);
-}
-
-void rose_matmul_i8_pairs_ref(const rose_matmul *a, uint32_t p0, uint32_t p1)
-{
-    matmul(a, ROSE_I8, true, p0, p1);
-}
+ROSE_MATMUL(rose_matmul_f32_ref, matmul(a, ROSE_F32, false, p0, p1))
+ROSE_MATMUL(rose_matmul_bf16_ref, matmul(a, ROSE_BF16, false, p0, p1))
+ROSE_MATMUL(rose_matmul_i8_ref, matmul(a, ROSE_I8, false, p0, p1))
+ROSE_MATMUL(rose_matmul_bf16_pairs_ref, matmul(a, ROSE_BF16, true, p0, p1))
+ROSE_MATMUL(rose_matmul_i8_pairs_ref, matmul(a, ROSE_I8, true, p0, p1))

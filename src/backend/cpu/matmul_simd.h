@@ -143,6 +143,11 @@ ROSE_INLINE void matmul_block(const rose_matmul *a, const uint8_t *panel, rose_f
         finish_outputs(a, acc[r], m + r, n0);
 }
 
+#define BLOCK(rows)                                                                                \
+    case rows:                                                                                     \
+        if (max_block >= (rows)) matmul_block(a, panel, type, m, n0, rows);                        \
+        break
+
 /* Multiplies all rows with one panel, in blocks of at most max_block rows (a constant: what the
  * registers hold). */
 ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_format type,
@@ -153,34 +158,22 @@ ROSE_INLINE void matmul_panel(const rose_matmul *a, const uint8_t *panel, rose_f
         uint32_t left = a->m_rows - m;
         uint32_t block = left < max_block ? left : max_block;
         switch (block) {
-        case 1:
-            matmul_block(a, panel, type, m, n0, 1);
-            break;
-        case 2:
-            matmul_block(a, panel, type, m, n0, 2);
-            break;
-        case 3:
-            matmul_block(a, panel, type, m, n0, 3);
-            break;
-        case 4:
-            if (max_block >= 4) matmul_block(a, panel, type, m, n0, 4);
-            break;
-        case 5:
-            if (max_block >= 5) matmul_block(a, panel, type, m, n0, 5);
-            break;
-        case 6:
-            if (max_block >= 6) matmul_block(a, panel, type, m, n0, 6);
-            break;
-        case 7:
-            if (max_block >= 7) matmul_block(a, panel, type, m, n0, 7);
-            break;
+            BLOCK(1);
+            BLOCK(2);
+            BLOCK(3);
+            BLOCK(4);
+            BLOCK(5);
+            BLOCK(6);
+            BLOCK(7);
+            BLOCK(8);
         default:
-            if (max_block >= 8) matmul_block(a, panel, type, m, n0, 8);
             break;
         }
         m += block;
     }
 }
+
+#undef BLOCK
 
 ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_format type, uint32_t p0, uint32_t p1,
                                uint32_t max_block)
@@ -190,5 +183,18 @@ ROSE_INLINE void matmul_panels(const rose_matmul *a, rose_format type, uint32_t 
         matmul_panel(a, (const uint8_t *)a->w + p * panel_bytes, type, p * ROSE_PANEL, max_block);
     }
 }
+
+#if defined(__AVX512F__)
+/* An int8 panel as bf16, for the levels that multiply pairs; integers up to 127 are exact. */
+static inline void widen_panel(const rose_matmul *a, uint32_t p, uint8_t *out)
+{
+    const uint8_t *w = (const uint8_t *)a->w + (size_t)p * a->k_pad * ROSE_PANEL;
+    for (uint32_t k = 0; k < a->k_pad; k += 2, w += 2 * ROSE_PANEL, out += 64) {
+        const ivec16 even = v_bits(v_load_i8(w)), odd = v_bits(v_load_i8(w + ROSE_PANEL));
+        prefetch_at(w, ROSE_PREFETCH_BYTES);
+        v_int_store((uint32_t *)(void *)out, _mm512_or_si512(_mm512_srli_epi32(even, 16), odd));
+    }
+}
+#endif
 
 #endif

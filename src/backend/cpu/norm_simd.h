@@ -5,7 +5,7 @@
 #define ROSE_BACKEND_CPU_NORM_SIMD_H
 
 #include "backend/cpu/kernels_internal.h"
-#include "backend/cpu/numerics.h"
+#include "backend/cpu/math_simd.h"
 
 ROSE_INLINE void norm_row(const float *x, const float *w, const float *b, float eps, uint32_t d,
                           bool round_bf16, float *y)

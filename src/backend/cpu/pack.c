@@ -286,11 +286,6 @@ bool rose_pack_panels(void *panels, float *scale, rose_format type, const rose_t
     return true;
 }
 
-void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count)
-{
-    rose_tensor_read_f32(t, first, count, out);
-}
-
 void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_t count)
 {
     float part[BLOCK];

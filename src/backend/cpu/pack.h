@@ -18,8 +18,7 @@
 bool rose_pack_panels(void *panels, float *scale, rose_format type, const rose_tensor *w,
                       uint32_t k, uint32_t n, bool transposed, uint32_t p0, uint32_t p1);
 
-/* Writes elements first .. first+count-1 of t to out as fp32, or as rounded bf16 (uint16_t). */
-void rose_pack_f32(float *out, const rose_tensor *t, uint64_t first, uint64_t count);
+/* Writes elements first .. first+count-1 of t to out, rounded to bf16. */
 void rose_pack_bf16(uint16_t *out, const rose_tensor *t, uint64_t first, uint64_t count);
 
 /* Row `n` of a packed matrix (its k true values, as fp32): how a tied head serves the embedding.

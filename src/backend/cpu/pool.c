@@ -217,8 +217,3 @@ void rose_pool_destroy(rose_pool *p)
     free(p->cpus);
     free(p);
 }
-
-uint32_t rose_pool_size(const rose_pool *p)
-{
-    return p->n_threads;
-}

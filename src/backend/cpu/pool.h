@@ -40,6 +40,4 @@ void rose_pool_run(rose_pool *p, rose_pool_fn fn, void *arg);
  * all threads after it. Every thread must call this barrier equally often. */
 void rose_pool_barrier(rose_pool *p);
 
-uint32_t rose_pool_size(const rose_pool *p);
-
 #endif

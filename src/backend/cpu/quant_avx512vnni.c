@@ -4,11 +4,7 @@
 
 #if defined(__AVX512VNNI__)
 
-#include <string.h>
-
 #include "backend/cpu/quant_vec512.h"
-
-enum { ROSE_QUANT_SOME = 4, ROSE_QUANT_MOST = 8, ROSE_QUANT_F32_ROWS = 8 }; /* rows of a block */
 
 #include "backend/cpu/quant_simd.h"
 

@@ -4,11 +4,7 @@
 
 #if defined(__AVXVNNI__)
 
-#include <string.h>
-
 #include "backend/cpu/quant_vec256.h"
-
-enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 }; /* rows of a block */
 
 #include "backend/cpu/quant_simd.h"
 

@@ -11,10 +11,11 @@
 #include "backend/cpu/quant.h"
 #include "backend/cpu/vec_neon.h"
 
-/* Rows of activations that one pass over a panel computes; see quant_simd.h. */
+/* As in quant_vec256.h. */
 enum { ROSE_QUANT_SOME = 3, ROSE_QUANT_MOST = 4, ROSE_QUANT_F32_ROWS = 3 };
 
-typedef ivec16 q_bytes;
+#define Q_DOT          1
+#define Q_SIGNED_BYTES 1 /* SMULL takes them */
 
 ROSE_INLINE ivec16 q_load(const uint8_t *p)
 {
@@ -71,16 +72,9 @@ ROSE_INLINE vec16 q_byte_f32(ivec16 w, uint32_t b, int bias)
                                              vdupq_n_s32(bias))));
 }
 
-/* Nothing is added for Q8_0, whose bytes become signed. */
-ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
-{
-    return v_int_set1(t == ROSE_Q8_0 || rose_quant_layout_of(t).has_min ? 0 : start);
-}
-
-ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
+ROSE_INLINE ivec16 q_add_products(ivec16 acc, ivec16 w, const int8_t *x)
 {
     int32_t bits;
-    (void)t;
     memcpy(&bits, x, sizeof bits);
     const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(bits));
     ROSE_UNROLL
@@ -93,21 +87,9 @@ ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
     return acc;
 }
 
-ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
-{
-    (void)t;
-    (void)start;
-    return acc;
-}
-
-ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
+ROSE_INLINE ivec16 q_load_bytes(const uint8_t *p)
 {
     NEON_EACH(ivec16, vreinterpretq_u32_u8(veorq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(128))));
-}
-
-ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
-{
-    return q_dot(ROSE_Q8_0, acc, w, x);
 }
 
 /* ---- activations ---- */
@@ -122,28 +104,16 @@ ROSE_INLINE uint32_t q_largest(vec16 a, vec16 b)
     return vmaxvq_u32(most);
 }
 
-/* Stores sixteen rounded integers and returns their sum; ties to even. */
-ROSE_INLINE int32_t q_store_rounded(int8_t *to, vec16 x, float inverse, bool zero)
+ROSE_INLINE int32_t q_store_rounded(int8_t *to, vec16 x, bool finite)
 {
     int32x4_t q[4];
     ROSE_UNROLL
     for (int i = 0; i < 4; i++)
-        q[i] = zero ? vdupq_n_s32(0) : vcvtnq_s32_f32(vmulq_n_f32(x.q[i], inverse));
+        q[i] = finite ? vcvtnq_s32_f32(x.q[i]) : vdupq_n_s32(0);
     const int16x8_t first = vcombine_s16(vmovn_s32(q[0]), vmovn_s32(q[1]));
     const int16x8_t last = vcombine_s16(vmovn_s32(q[2]), vmovn_s32(q[3]));
     vst1q_s8(to, vcombine_s8(vmovn_s16(first), vmovn_s16(last)));
     return vaddvq_s32(vaddq_s32(vaddq_s32(q[0], q[1]), vaddq_s32(q[2], q[3])));
-}
-
-ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
-{
-    const vec16 first = v_load(x), last = v_load(x + 16);
-    const uint32_t largest = q_largest(first, last);
-    const bool zero = largest >= ROSE_QUANT_INF;
-    float d, inverse;
-    rose_quant_scale(largest, &d, &inverse);
-    const int32_t sum = q_store_rounded(b->q, first, inverse, zero);
-    rose_quant_sums(b, t, d, sum, q_store_rounded(b->q + 16, last, inverse, zero));
 }
 
 #include "backend/cpu/quant_simd.h"

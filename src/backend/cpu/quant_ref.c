@@ -82,14 +82,8 @@ static void matmul(const rose_matmul *a, rose_format t, bool i8, uint32_t p0, ui
 }
 
 #define ENTRIES(name, type)                                                                        \
-    static void name##_f32(const rose_matmul *a, uint32_t p0, uint32_t p1)                         \
-    {                                                                                              \
-        matmul(a, type, false, p0, p1);                                                            \
-    }                                                                                              \
-    static void name##_i8(const rose_matmul *a, uint32_t p0, uint32_t p1)                          \
-    {                                                                                              \
-        matmul(a, type, true, p0, p1);                                                             \
-    }
+    static ROSE_MATMUL(name##_f32, matmul(a, type, false, p0, p1)) static ROSE_MATMUL(             \
+        name##_i8, matmul(a, type, true, p0, p1))
 
 ENTRIES(q8_0, ROSE_Q8_0)
 ENTRIES(q4_0, ROSE_Q4_0)

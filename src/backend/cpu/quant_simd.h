@@ -55,6 +55,67 @@ ROSE_INLINE void load_scales(tile_scales *out, const rose_quant_panel *p, rose_f
     }
 }
 
+/* ---- products of integers ---- */
+
+#if defined(Q_DOT) /* q_add_products adds four products to each 32-bit sum */
+
+typedef ivec16 q_bytes;
+
+#if !defined(Q_SIGNED_BYTES) /* else q_load_bytes takes the bias off */
+#define Q_SIGNED_BYTES 0
+
+ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
+{
+    return q_load(p);
+}
+#endif
+
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
+{
+    const bool no_bias = rose_quant_layout_of(t).has_min || (Q_SIGNED_BYTES && t == ROSE_Q8_0);
+    return v_int_set1(no_bias ? 0 : start);
+}
+
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
+{
+    (void)t;
+    return q_add_products(acc, w, x);
+}
+
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
+{
+    (void)t;
+    (void)start;
+    return acc;
+}
+
+ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
+{
+    return q_add_products(acc, w, x);
+}
+
+#else /* q_pair_sums adds two products in 16 bits */
+
+ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
+{
+    return v_int_set1(t == ROSE_Q6_K ? start : 0);
+}
+
+ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
+{
+    const ivec16 two = q_pair_sums(w, x);
+    return t == ROSE_Q6_K ? v_int_add(acc, q_pairs_to_32(two)) : q_add_16(acc, two);
+}
+
+ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
+{
+    if (t == ROSE_Q6_K) return acc;
+    acc = q_pairs_to_32(acc);
+    return t == ROSE_Q4_0 ? v_int_add(acc, v_int_set1(start)) : acc;
+}
+
+#endif
+
 /* ---- int8 activations ---- */
 
 /* Vector v of a tile of nibbles: k = 4 v .. in low, 16 + 4 v .. in high. */
@@ -165,6 +226,20 @@ typedef struct quant_blocks {
     quant_block_fn *fn[4];
     uint32_t rows[4];
 } quant_blocks;
+
+/* q_store_rounded rounds ties to even, stores zeros if the block is not finite, and returns the
+ * sum. */
+ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
+{
+    const vec16 first = v_load(x), last = v_load(x + 16);
+    const uint32_t largest = q_largest(first, last);
+    const bool finite = largest < ROSE_QUANT_INF;
+    float d, inverse;
+    rose_quant_scale(largest, &d, &inverse);
+    const int32_t sum = q_store_rounded(b->q, v_mul(first, v_set1(inverse)), finite);
+    const vec16 scaled = v_mul(last, v_set1(inverse));
+    rose_quant_sums(b, t, d, sum, q_store_rounded(b->q + 16, scaled, finite));
+}
 
 static void quantize_rows(const rose_matmul *a, rose_format t, uint32_t m, uint32_t n_rows)
 {
@@ -293,10 +368,7 @@ ROSE_INLINE void matmul_quant_f32(const rose_matmul *a, rose_format t, uint32_t 
                                             {1, 2, ROSE_QUANT_SOME, ROSE_QUANT_MOST}};             \
         matmul_quant_i8(a, t, &blocks, p0, p1);                                                    \
     }                                                                                              \
-    static void name##_f32(const rose_matmul *a, uint32_t p0, uint32_t p1)                         \
-    {                                                                                              \
-        matmul_quant_f32(a, t, p0, p1);                                                            \
-    }
+    static ROSE_MATMUL(name##_f32, matmul_quant_f32(a, t, p0, p1))
 
 /* All functions of a level and its table. */
 #define ROSE_QUANT_LEVEL(table)                                                                    \

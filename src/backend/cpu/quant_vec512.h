@@ -4,8 +4,13 @@
 #ifndef ROSE_BACKEND_CPU_QUANT_VEC512_H
 #define ROSE_BACKEND_CPU_QUANT_VEC512_H
 
+#include <string.h>
+
 #include "backend/cpu/quant.h"
 #include "backend/cpu/vec_avx512.h"
+
+/* As in quant_vec256.h. */
+enum { ROSE_QUANT_SOME = 4, ROSE_QUANT_MOST = 8, ROSE_QUANT_F32_ROWS = 8 };
 
 ROSE_INLINE ivec16 q_load(const uint8_t *p)
 {
@@ -60,32 +65,9 @@ ROSE_INLINE ivec16 q_four(const int8_t *x)
 
 #if defined(__AVX512VNNI__)
 
-typedef ivec16 q_bytes;
+#define Q_DOT 1
 
-ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
-{
-    return rose_quant_layout_of(t).has_min ? _mm512_setzero_si512() : _mm512_set1_epi32(start);
-}
-
-ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
-{
-    (void)t;
-    return _mm512_dpbusd_epi32(acc, w, q_four(x));
-}
-
-ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
-{
-    (void)t;
-    (void)start;
-    return acc;
-}
-
-ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
-{
-    return q_load(p);
-}
-
-ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
+ROSE_INLINE ivec16 q_add_products(ivec16 acc, ivec16 w, const int8_t *x)
 {
     return _mm512_dpbusd_epi32(acc, w, q_four(x));
 }
@@ -105,24 +87,12 @@ ROSE_INLINE ivec16 q_pairs_to_32(ivec16 x)
     return _mm512_madd_epi16(x, _mm512_set1_epi16(1));
 }
 
-ROSE_INLINE ivec16 q_begin(rose_format t, int32_t start)
+ROSE_INLINE ivec16 q_pair_sums(ivec16 w, const int8_t *x)
 {
-    return t == ROSE_Q6_K ? _mm512_set1_epi32(start) : _mm512_setzero_si512();
+    return _mm512_maddubs_epi16(w, q_four(x));
 }
 
-ROSE_INLINE ivec16 q_dot(rose_format t, ivec16 acc, ivec16 w, const int8_t *x)
-{
-    const ivec16 two = _mm512_maddubs_epi16(w, q_four(x));
-    if (t == ROSE_Q6_K) return _mm512_add_epi32(acc, q_pairs_to_32(two));
-    return _mm512_add_epi16(acc, two);
-}
-
-ROSE_INLINE ivec16 q_end(rose_format t, ivec16 acc, int32_t start)
-{
-    if (t == ROSE_Q6_K) return acc;
-    acc = q_pairs_to_32(acc);
-    return t == ROSE_Q4_0 ? _mm512_add_epi32(acc, _mm512_set1_epi32(start)) : acc;
-}
+V_OP2(q_add_16, ivec16, _mm512_add_epi16)
 
 ROSE_INLINE q_bytes q_load_bytes(const uint8_t *p)
 {
@@ -139,22 +109,16 @@ ROSE_INLINE ivec16 q_dot_bytes(ivec16 acc, q_bytes w, const int8_t *x)
 
 #endif
 
-ROSE_INLINE void q_quantize(rose_quant_block *b, rose_format t, const float *x)
+ROSE_INLINE uint32_t q_largest(vec16 a, vec16 b)
 {
-    const ivec16 magnitude = _mm512_set1_epi32(0x7FFFFFFF);
-    const vec16 first = v_load(x), last = v_load(x + 16);
-    const ivec16 most = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(first), magnitude),
-                                         _mm512_and_si512(_mm512_castps_si512(last), magnitude));
-    const uint32_t largest = _mm512_reduce_max_epu32(most);
-    const __mmask16 finite = largest < ROSE_QUANT_INF ? 0xFFFF : 0;
-    float d, inverse;
-    rose_quant_scale(largest, &d, &inverse);
-    /* the conversion rounds to the nearest integer, ties to even */
-    const ivec16 q0 = _mm512_maskz_cvtps_epi32(finite, v_mul(first, v_set1(inverse)));
-    const ivec16 q1 = _mm512_maskz_cvtps_epi32(finite, v_mul(last, v_set1(inverse)));
-    _mm_storeu_si128((__m128i *)(void *)b->q, _mm512_cvtepi32_epi8(q0));
-    _mm_storeu_si128((__m128i *)(void *)(b->q + 16), _mm512_cvtepi32_epi8(q1));
-    rose_quant_sums(b, t, d, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
+    return _mm512_reduce_max_epu32(_mm512_max_epu32(v_bits(v_abs(a)), v_bits(v_abs(b))));
+}
+
+ROSE_INLINE int32_t q_store_rounded(int8_t *to, vec16 x, bool finite)
+{
+    const ivec16 q = _mm512_maskz_cvtps_epi32(finite ? 0xFFFF : 0, x);
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(q));
+    return _mm512_reduce_add_epi32(q);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/bump.h"
 #include "base/philox.h"
 
 enum {
@@ -45,31 +46,23 @@ static size_t blocks(size_t n, size_t unit)
     return (n + unit - 1) / unit;
 }
 
-static size_t align64(size_t n)
+/* Returns the bytes. scratch NULL: only them. */
+static size_t place(sampler *s, void *scratch)
 {
-    return (n + 63) / 64 * 64;
+    rose_bump b = {.base = scratch, .align = 64};
+    s->n_maxima = (uint32_t)blocks(s->vocab, MAX_BLOCK);
+    s->cands = rose_bump_take(&b, s->vocab * sizeof *s->cands);
+    s->w = rose_bump_floats(&b, s->vocab);
+    s->maxima = rose_bump_floats(&b, s->n_maxima);
+    s->row = rose_bump_floats(&b, s->vocab);
+    s->sums = rose_bump_take(&b, blocks(s->vocab, WALK_BLOCK) * sizeof *s->sums);
+    return b.used;
 }
 
 size_t rose_sampler_scratch(uint32_t vocab)
 {
-    return align64(vocab * sizeof(cand)) + 2 * align64(vocab * sizeof(float)) +
-           align64(blocks(vocab, MAX_BLOCK) * sizeof(float)) +
-           align64(blocks(vocab, WALK_BLOCK) * sizeof(double));
-}
-
-static void place(sampler *s, void *scratch)
-{
-    uint8_t *at = scratch;
-    s->cands = (void *)at;
-    at += align64(s->vocab * sizeof(cand));
-    s->w = (void *)at;
-    at += align64(s->vocab * sizeof(float));
-    s->maxima = (void *)at;
-    s->n_maxima = (uint32_t)blocks(s->vocab, MAX_BLOCK);
-    at += align64(s->n_maxima * sizeof(float));
-    s->row = (void *)at;
-    at += align64(s->vocab * sizeof(float));
-    s->sums = (void *)at;
+    sampler s = {.vocab = vocab};
+    return place(&s, NULL);
 }
 
 /* A larger float gives a larger number; NaN gives the lowest. Adding +0 makes -0 equal to +0. */
@@ -439,11 +432,6 @@ static double report_best(sampler *s, const rose_output_rules *rules)
 
 /* ---- rules ---- */
 
-static bool changes_logits(const rose_output_rules *r)
-{
-    return r->mask != NULL || r->n_allowed > 0 || r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0;
-}
-
 static void penalise(const rose_output_rules *r, float *y)
 {
     for (uint32_t i = 0; i < r->n_seen; i++) {
@@ -503,8 +491,8 @@ uint32_t rose_sampler_run(const rose_cpu_kernels *k, const float *logits, uint32
     }
     if (id == ROSE_TOKEN_NONE) {
         /* pick leaves s.row alone */
-        if (changes_logits(rules)) change_logits(logits, vocab, rules, s.row);
-        id = rose_sampler_pick(k, changes_logits(rules) ? s.row : logits, vocab, p, position,
+        if (rose_rules_change(rules)) change_logits(logits, vocab, rules, s.row);
+        id = rose_sampler_pick(k, rose_rules_change(rules) ? s.row : logits, vocab, p, position,
                                scratch);
     }
     if (rules->report != NULL) {

@@ -21,6 +21,26 @@ typedef struct dvec8 {
     __m256d lo, hi;
 } dvec8;
 
+/* One instruction on both halves: of one operand, of two, or of one and a constant. */
+#define V_BOTH(type, op, x)         ((type){op((x).lo), op((x).hi)})
+#define V_BOTH2(type, op, x, y)     ((type){op((x).lo, (y).lo), op((x).hi, (y).hi)})
+#define V_BOTH_WITH(type, op, x, y) ((type){op((x).lo, y), op((x).hi, y)})
+
+#define V_OP2(name, type, op)                                                                      \
+    ROSE_INLINE type name(type a, type b)                                                          \
+    {                                                                                              \
+        return V_BOTH2(type, op, a, b);                                                            \
+    }
+
+V_OP2(v_add, vec16, _mm256_add_ps)
+V_OP2(v_sub, vec16, _mm256_sub_ps)
+V_OP2(v_mul, vec16, _mm256_mul_ps)
+V_OP2(v_div, vec16, _mm256_div_ps)
+V_OP2(v_max, vec16, _mm256_max_ps)
+V_OP2(v_min, vec16, _mm256_min_ps)
+V_OP2(v_int_add, ivec16, _mm256_add_epi32)
+V_OP2(v_int_sub, ivec16, _mm256_sub_epi32)
+
 ROSE_INLINE vec16 v_zero(void)
 {
     return (vec16){_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -71,56 +91,15 @@ ROSE_INLINE vec16 v_blend(ivec16 mask, vec16 a, vec16 b) /* a where mask, else b
                    _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(mask.hi))};
 }
 
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return v_blend(v_first(n), a, b);
-}
-
-ROSE_INLINE vec16 v_add(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
-}
-
-ROSE_INLINE vec16 v_sub(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
-}
-
-ROSE_INLINE vec16 v_mul(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
-}
-
-ROSE_INLINE vec16 v_div(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     return (vec16){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
-}
-
-ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
-}
-
-/* a < b ? a : b; b where either is NaN. */
-ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
-{
-    return (vec16){_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
 
 ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     return (ivec16){_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
                     _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
-}
-
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
-{
-    return v_blend(v_less(a, b), x, y);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 y)
@@ -180,16 +159,6 @@ ROSE_INLINE void v_int_store(uint32_t *p, ivec16 x)
 {
     _mm256_storeu_si256((__m256i_u *)p, x.lo);
     _mm256_storeu_si256((__m256i_u *)(p + 8), x.hi);
-}
-
-ROSE_INLINE ivec16 v_int_add(ivec16 a, ivec16 b)
-{
-    return (ivec16){_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
-}
-
-ROSE_INLINE ivec16 v_int_sub(ivec16 a, ivec16 b)
-{
-    return (ivec16){_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
 }
 
 ROSE_INLINE ivec16 v_int_half(ivec16 a)

@@ -14,6 +14,23 @@ typedef __m512 vec16;
 typedef __m512i ivec16;
 typedef __m512d dvec8;
 
+/* A function of two vectors that is one instruction. */
+#define V_OP2(name, type, op)                                                                      \
+    ROSE_INLINE type name(type a, type b)                                                          \
+    {                                                                                              \
+        return op(a, b);                                                                           \
+    }
+
+V_OP2(v_add, vec16, _mm512_add_ps)
+V_OP2(v_sub, vec16, _mm512_sub_ps)
+V_OP2(v_mul, vec16, _mm512_mul_ps)
+V_OP2(v_div, vec16, _mm512_div_ps)
+V_OP2(v_max, vec16, _mm512_max_ps) /* a > b ? a : b; b where either is NaN */
+V_OP2(v_min, vec16, _mm512_min_ps) /* a < b ? a : b; b where either is NaN */
+V_OP2(v_int_add, ivec16, _mm512_add_epi32)
+V_OP2(v_int_sub, ivec16, _mm512_sub_epi32)
+V_OP2(v_int_and, ivec16, _mm512_and_si512)
+
 ROSE_INLINE vec16 v_zero(void)
 {
     return _mm512_setzero_ps();
@@ -50,58 +67,25 @@ ROSE_INLINE void v_store_n(float *p, vec16 x, uint32_t n)
     _mm512_mask_storeu_ps(p, v_first(n), x);
 }
 
-/* Lanes below n from a, the others from b. */
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return _mm512_mask_blend_ps(v_first(n), b, a);
-}
-
-ROSE_INLINE vec16 v_add(vec16 a, vec16 b)
-{
-    return _mm512_add_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_sub(vec16 a, vec16 b)
-{
-    return _mm512_sub_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_mul(vec16 a, vec16 b)
-{
-    return _mm512_mul_ps(a, b);
-}
-
-ROSE_INLINE vec16 v_div(vec16 a, vec16 b)
-{
-    return _mm512_div_ps(a, b);
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
 
-/* a > b ? a : b; b where either is NaN. */
-ROSE_INLINE vec16 v_max(vec16 a, vec16 b)
+ROSE_INLINE vec16 v_blend(__mmask16 mask, vec16 a, vec16 b) /* a where mask, else b */
 {
-    return _mm512_max_ps(a, b);
+    return _mm512_mask_blend_ps(mask, b, a);
 }
 
-/* a < b ? a : b; b where either is NaN. */
-ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
+/* Not where either is NaN. */
+ROSE_INLINE __mmask16 v_less(vec16 a, vec16 b)
 {
-    return _mm512_min_ps(a, b);
-}
-
-/* a < b ? x : y; y where either is NaN. */
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
-{
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 y)
 {
-    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+    return _mm512_mask_blend_epi32(v_less(a, b), y, x);
 }
 
 /* x, or +0 where x is NaN. */
@@ -151,21 +135,6 @@ ROSE_INLINE ivec16 v_int_load(const uint32_t *p)
 ROSE_INLINE void v_int_store(uint32_t *p, ivec16 x)
 {
     _mm512_storeu_si512(p, x);
-}
-
-ROSE_INLINE ivec16 v_int_add(ivec16 a, ivec16 b)
-{
-    return _mm512_add_epi32(a, b);
-}
-
-ROSE_INLINE ivec16 v_int_sub(ivec16 a, ivec16 b)
-{
-    return _mm512_sub_epi32(a, b);
-}
-
-ROSE_INLINE ivec16 v_int_and(ivec16 a, ivec16 b)
-{
-    return _mm512_and_si512(a, b);
 }
 
 ROSE_INLINE ivec16 v_int_half(ivec16 a) /* arithmetic a >> 1 */

@@ -33,6 +33,19 @@ typedef struct dvec8 {
         y.q[i] = (expression);                                                                     \
     return y
 
+#define V_OP2(name, type, op)                                                                      \
+    ROSE_INLINE type name(type a, type b)                                                          \
+    {                                                                                              \
+        NEON_EACH(type, op(a.q[i], b.q[i]));                                                       \
+    }
+
+V_OP2(v_add, vec16, vaddq_f32)
+V_OP2(v_sub, vec16, vsubq_f32)
+V_OP2(v_mul, vec16, vmulq_f32)
+V_OP2(v_div, vec16, vdivq_f32)
+V_OP2(v_int_add, ivec16, vaddq_u32)
+V_OP2(v_int_sub, ivec16, vsubq_u32)
+
 ROSE_INLINE vec16 v_set1(float x)
 {
     NEON_EACH(vec16, vdupq_n_f32(x));
@@ -89,31 +102,6 @@ ROSE_INLINE vec16 v_blend(ivec16 mask, vec16 a, vec16 b) /* a where mask, else b
     NEON_EACH(vec16, vbslq_f32(mask.q[i], a.q[i], b.q[i]));
 }
 
-ROSE_INLINE vec16 v_first_of(vec16 a, vec16 b, uint32_t n)
-{
-    return v_blend(v_first(n), a, b);
-}
-
-ROSE_INLINE vec16 v_add(vec16 a, vec16 b)
-{
-    NEON_EACH(vec16, vaddq_f32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE vec16 v_sub(vec16 a, vec16 b)
-{
-    NEON_EACH(vec16, vsubq_f32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE vec16 v_mul(vec16 a, vec16 b)
-{
-    NEON_EACH(vec16, vmulq_f32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE vec16 v_div(vec16 a, vec16 b)
-{
-    NEON_EACH(vec16, vdivq_f32(a.q[i], b.q[i]));
-}
-
 ROSE_INLINE vec16 v_fma(vec16 a, vec16 b, vec16 c)
 {
     NEON_EACH(vec16, vfmaq_f32(c.q[i], a.q[i], b.q[i]));
@@ -133,11 +121,6 @@ ROSE_INLINE vec16 v_min(vec16 a, vec16 b)
 ROSE_INLINE ivec16 v_less(vec16 a, vec16 b)
 {
     NEON_EACH(ivec16, vcltq_f32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE vec16 v_if_less(vec16 a, vec16 b, vec16 x, vec16 y)
-{
-    return v_blend(v_less(a, b), x, y);
 }
 
 ROSE_INLINE ivec16 v_int_if_less(vec16 a, vec16 b, ivec16 x, ivec16 z)
@@ -198,16 +181,6 @@ ROSE_INLINE void v_int_store(uint32_t *p, ivec16 x)
     ROSE_UNROLL
     for (int i = 0; i < 4; i++)
         vst1q_u32(p + 4 * i, x.q[i]);
-}
-
-ROSE_INLINE ivec16 v_int_add(ivec16 a, ivec16 b)
-{
-    NEON_EACH(ivec16, vaddq_u32(a.q[i], b.q[i]));
-}
-
-ROSE_INLINE ivec16 v_int_sub(ivec16 a, ivec16 b)
-{
-    NEON_EACH(ivec16, vsubq_u32(a.q[i], b.q[i]));
 }
 
 ROSE_INLINE ivec16 v_int_half(ivec16 a)

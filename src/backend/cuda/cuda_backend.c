@@ -72,43 +72,42 @@ static void cuda_close(void *ctx)
     free_host(c);
 }
 
-static uint64_t round_up(uint64_t x)
-{
-    return (x + 255) / 256 * 256;
-}
-
-/* The memory that host and device share: one block of pinned memory with a part for each slot. */
-static rose_status allocate_slots(rose_cuda *c, rose_err *err)
+/* The parts of a slot in the memory that host and device share. */
+static void place_slot(rose_cuda_slot *to, rose_bump *b, const rose_cuda *c)
 {
     const rose_cuda_scratch *s = &c->ranks[0].scratch;
-    const uint64_t tokens = c->plan.max_step_tokens, header = round_up(s->header_bytes);
-    const uint64_t rules = round_up(s->rules_bytes);
-    const uint64_t ids = round_up((tokens + ROSE_CUDA_OUT_BLOCK) * sizeof(uint32_t));
-    const uint64_t entries =
-        round_up(tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof(rose_cuda_logprob));
-    const uint64_t seqs = c->plan.max_seqs, sum = round_up(seqs * sizeof(rose_cuda_sum));
-    const uint64_t sums = round_up(seqs * c->arch.d_model * sizeof(float));
-    const uint64_t slot = header + rules + ids + entries + sum + sums;
+    const uint64_t tokens = c->plan.max_step_tokens, seqs = c->plan.max_seqs;
+    to->header = rose_bump_take(b, s->header_bytes);
+    to->rules = rose_bump_take(b, s->rules_bytes);
+    to->ids = rose_bump_take(b, (tokens + ROSE_CUDA_OUT_BLOCK) * sizeof *to->ids);
+    to->entries = rose_bump_take(b, tokens * (1 + ROSE_MAX_TOP_LOGPROBS) * sizeof *to->entries);
+    to->sum = rose_bump_take(b, seqs * sizeof *to->sum);
+    to->sums = rose_bump_floats(b, seqs * c->arch.d_model);
+}
+
+/* One block of pinned memory with a part for each slot. */
+static rose_status allocate_slots(rose_cuda *c, rose_err *err)
+{
+    const uint64_t tokens = c->plan.max_step_tokens, seqs = c->plan.max_seqs;
+    rose_bump pinned = {.align = ROSE_CUDA_ALIGN};
 
     c->deliveries = calloc(tokens * ROSE_CUDA_SLOTS, sizeof *c->deliveries);
     c->sums_to = calloc(seqs * ROSE_CUDA_SLOTS, sizeof *c->sums_to);
     if (c->deliveries == NULL || c->sums_to == NULL)
         return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
-    cudaError_t e = cudaHostAlloc((void **)&c->pinned, slot * ROSE_CUDA_SLOTS, cudaHostAllocMapped);
+    for (uint32_t i = 0; i < ROSE_CUDA_SLOTS; i++)
+        place_slot(&c->slots[i], &pinned, c);
+    cudaError_t e = cudaHostAlloc((void **)&c->pinned, pinned.used, cudaHostAllocMapped);
+    pinned = (rose_bump){.base = c->pinned, .align = ROSE_CUDA_ALIGN};
     for (uint32_t i = 0; i < ROSE_CUDA_SLOTS && e == cudaSuccess; i++) {
         rose_cuda_slot *to = &c->slots[i];
-        to->header = c->pinned + i * slot;
-        to->rules = to->header + header;
-        to->ids = (void *)(to->rules + rules);
-        to->entries = (void *)(to->rules + rules + ids);
-        to->sum = (void *)(to->rules + rules + ids + entries);
-        to->sums = (void *)(to->rules + rules + ids + entries + sum);
+        place_slot(to, &pinned, c);
         to->deliveries = c->deliveries + i * tokens;
         to->sums_to = c->sums_to + i * seqs;
         e = cudaEventCreateWithFlags(&to->done, cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&to->sent, cudaEventDisableTiming);
     }
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "allocating pinned memory");
+    return rose_cuda_status(err, e, "allocating pinned memory");
 }
 
 /* The second stream, and the event that orders the two streams. */
@@ -128,7 +127,7 @@ static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose
     if (e == cudaSuccess) e = cudaMalloc(&rank->weights_base, p->weights);
     if (e == cudaSuccess) e = cudaMalloc(&rank->kv_base, p->kv);
     if (e == cudaSuccess) e = cudaMalloc(&rank->scratch_base, p->scratch);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "allocating GPU memory");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "allocating GPU memory");
     rank->weights.layers = calloc(m->arch.n_layers, sizeof *rank->weights.layers);
     if (rank->weights.layers == NULL) return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
     weights.base = rank->weights_base;
@@ -139,8 +138,7 @@ static rose_status allocate_rank(rose_cuda_rank *rank, const rose_model *m, rose
         return rose_fail(err, ROSE_E_INVAL,
                          "the memory plan was made for another model or other options");
 
-    e = create_side(rank);
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "creating events");
+    return rose_cuda_status(err, create_side(rank), "creating events");
 }
 
 /* What the model and the options say about the steps. */
@@ -201,28 +199,21 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
     c->plan = *p;
     describe(c, o);
     const uint64_t began = rose_now_ns();
-    cudaError_t e = prepare_kernels(&rank->device);
-    if (e != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "preparing the kernels");
-        goto done;
-    }
+    st = rose_cuda_status(err, prepare_kernels(&rank->device), "preparing the kernels");
+    if (st != ROSE_OK) goto done;
     const uint64_t prepared = rose_now_ns();
     if ((st = allocate_rank(rank, m, err)) != ROSE_OK) goto done;
     if ((st = allocate_slots(c, err)) != ROSE_OK) goto done;
     const uint64_t allocated = rose_now_ns();
     if ((st = rose_cuda_load(rank, m, err)) != ROSE_OK) goto done;
-    if ((e = fill_dense_table(rank)) != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "filling the page tables");
-        goto done;
-    }
+    st = rose_cuda_status(err, fill_dense_table(rank), "filling the page tables");
+    if (st != ROSE_OK) goto done;
     const uint64_t loaded = rose_now_ns();
     if ((st = rose_cuda_tune(rank, o->cuda.tune_dir, o->cuda.tune, err)) != ROSE_OK) goto done;
     if (o->cuda.megakernel && (st = rose_cuda_mega_open(rank, err)) != ROSE_OK) goto done;
     if (o->cuda.graph && (st = rose_cuda_capture(rank, err)) != ROSE_OK) goto done;
-    if ((e = rose_cuda_finish(rank)) != cudaSuccess) {
-        st = rose_cuda_fail(err, e, "uploading the graphs");
-        goto done;
-    }
+    st = rose_cuda_status(err, rose_cuda_finish(rank), "uploading the graphs");
+    if (st != ROSE_OK) goto done;
     const uint64_t captured = rose_now_ns();
     if ((st = rose_cuda_warm(c, err)) != ROSE_OK) goto done;
     rose_log(
@@ -438,7 +429,7 @@ static rose_status cuda_step(void *ctx, const rose_batch *b, uint64_t *ticket, r
     if (st != ROSE_OK) return st;
     cudaError_t e = take_slot(c, slot);
     if (e == cudaSuccess) e = enqueue(c, b, slot);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "step");
     slot->n_outputs = b->n_outputs;
     slot->ticket = *ticket = ++c->ticket;
     return ROSE_OK;
@@ -455,7 +446,7 @@ static rose_status cuda_collect(void *ctx, uint64_t ticket, rose_step_result *ou
                          "collect: ticket %llu is not a step in flight; the last step is %llu",
                          (unsigned long long)ticket, (unsigned long long)c->ticket);
     cudaError_t e = rose_cuda_wait(c, slot->done);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "step");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "step");
     c->collected = ticket;
     rose_cuda_rules_deliver(slot);
     rose_cuda_sums_deliver(c, slot);

@@ -223,9 +223,9 @@ typedef struct rose_cuda_pass {
     cudaError_t e; /* the first error */
 } rose_cuda_pass;
 
-/* device.c: fill err with "what: the text of the CUDA runtime". Returns NOMEM if the device is out
- * of memory, else BACKEND. */
-rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what);
+/* device.c: ROSE_OK for cudaSuccess. Else fills err with "what: the text of the CUDA runtime" and
+ * returns NOMEM if the device is out of memory, BACKEND otherwise. */
+rose_status rose_cuda_status(rose_err *err, cudaError_t e, const char *what);
 
 /* Wait for an event by polling. cudaErrorNotReady: the device has not answered in time; the context
  * is then marked as lost. */
@@ -334,8 +334,6 @@ void rose_cuda_rules_deliver(const rose_cuda_slot *slot);
 /* states.c: the sums of states (rose_batch_out.sum). Before the step: copy the caller's sums to
  * the slot. */
 void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_batch *b);
-/* Whether one of the outputs first .. first + n - 1 needs logits. */
-bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n);
 /* After the norm of these outputs: add their states. */
 cudaError_t rose_cuda_sums_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
                                uint32_t n);

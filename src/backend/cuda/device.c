@@ -6,9 +6,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
+rose_status rose_cuda_status(rose_err *err, cudaError_t e, const char *what)
 {
     rose_status st = e == cudaErrorMemoryAllocation ? ROSE_E_NOMEM : ROSE_E_BACKEND;
+    if (e == cudaSuccess) return ROSE_OK;
     if (e == cudaErrorNotReady)
         return rose_fail(err, st,
                          "CUDA: %s: the GPU has not answered in time "
@@ -76,7 +77,7 @@ rose_status rose_cuda_select(int index, rose_err *err)
         e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening the GPU");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "opening the GPU");
     if (major < 8)
         return rose_fail(err, ROSE_E_UNSUPPORTED,
                          "GPU %d has compute capability %d.%d: 8.0 or later is needed", index,
@@ -115,7 +116,7 @@ rose_status rose_cuda_device_open(int index, rose_cuda_device *out, rose_err *er
     d.mhz = clock / 1e3;                         /* CUDA gives kHz */
     d.bytes_us = 2.0 * memory / 1e3 * width / 8; /* two transfers a clock */
     if (e == cudaSuccess) e = rose_cuda_device_code(&d);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "opening the GPU");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "opening the GPU");
     *out = d;
     return ROSE_OK;
 }

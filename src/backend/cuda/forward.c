@@ -349,7 +349,7 @@ static void outputs(rose_cuda_pass *p, const rose_cuda_step *step, uint32_t firs
                                      .d = rank->c->arch.d_model,
                                      .rows = n};
     note(p, rose_cuda_norm_run(&p->launch, &gathered));
-    if (step != NULL && !rose_cuda_needs_logits(step->batch, first, n)) return;
+    if (step != NULL && !rose_batch_needs_logits(step->batch, first, first + n)) return;
     head(p, first, n);
     rose_cuda_pass_sample(p, first, n);
 }

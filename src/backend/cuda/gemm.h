@@ -107,7 +107,6 @@ struct rose_gemm_kernel {
     bool hopper;   /* only sm_90a */
     bool norms;    /* takes io.norm */
     uint16_t max_rows;                 /* 0: any */
-    uint32_t max_k;                    /* k_pad; 0: any */
     uint32_t ends;                     /* bits 1 << rose_gemm_end */
     rose_gemm_fn *run[ROSE_N_FORMATS]; /* one for each format of a matrix; NULL: refused */
 };

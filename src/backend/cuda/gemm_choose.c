@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "backend/cuda/gemm.h"
+#include "base/bump.h"
 
 /* ---- the shape ---- */
 
@@ -17,11 +18,6 @@ static uint32_t part_unit(uint32_t k, uint32_t head_dim)
     return k % 128 == 0 ? 128 : ROSE_GEMM_GROUP;
 }
 
-static uint32_t padded(uint32_t x, uint32_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
 void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k, uint32_t n,
                             uint32_t n_parts, uint32_t head_dim, bool gated)
 {
@@ -29,8 +25,8 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k,
     m->format = format;
     m->k = k;
     m->n = n;
-    m->k_pad = padded(k, ROSE_CUDA_K_PAD);
-    m->n_pad = padded(n, ROSE_CUDA_N_PAD);
+    m->k_pad = (uint32_t)rose_align_up(k, ROSE_CUDA_K_PAD);
+    m->n_pad = (uint32_t)rose_align_up(n, ROSE_CUDA_N_PAD);
     m->n_parts = n_parts;
     m->gated = gated;
     for (uint32_t i = 0; i <= ROSE_GEMM_PARTS; i++)

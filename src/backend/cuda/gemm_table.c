@@ -92,7 +92,6 @@ bool rose_gemm_takes(const rose_gemm_kernel *g, const rose_cuda_launch *at,
     if (g->hopper && (!at->device->hopper || (at->without & ROSE_CUDA_WITHOUT_WIDE) != 0))
         return false;
     if (g->max_rows != 0 && io->rows > g->max_rows) return false;
-    if (g->max_k != 0 && m->k_pad > g->max_k) return false;
     if ((io->end == ROSE_END_RESIDUAL) != (m->n_parts == ROSE_GEMM_PARTS)) return false;
     if (io->end == ROSE_END_GATED && !m->gated) return false;
     if (io->h != NULL) return true;

@@ -75,7 +75,7 @@ static rose_status capture_prompts(rose_cuda_rank *rank, rose_err *err)
         g->shape = (rose_cuda_shape){
             .n_rows = g->n, .n_outputs = 1, .n_tiles = (g->n + item_rows - 1) / item_rows};
         cudaError_t e = capture_one(rank, g);
-        if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the step of a prompt");
+        if (e != cudaSuccess) return rose_cuda_status(err, e, "capturing the step of a prompt");
         rank->n_prompts++;
     }
     return ROSE_OK;
@@ -87,7 +87,7 @@ rose_status rose_cuda_capture_decode(rose_cuda_rank *rank, uint32_t n, rose_err 
     g->n = n;
     g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n};
     const cudaError_t e = capture_one(rank, g);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "capturing the decode step");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "capturing the decode step");
     rank->n_graphs++;
     rank->c->use_graphs = true;
     return ROSE_OK;

@@ -39,8 +39,7 @@ typedef struct loader {
 
 static void check(loader *l, cudaError_t e)
 {
-    if (l->st == ROSE_OK && e != cudaSuccess)
-        l->st = rose_cuda_fail(l->err, e, "loading the weights");
+    if (l->st == ROSE_OK) l->st = rose_cuda_status(l->err, e, "loading the weights");
 }
 
 /* ---- work that several threads share ---- */

@@ -176,7 +176,7 @@ static cudaError_t run(rose_cuda_rank *rank, const rose_cuda_launch *at)
 rose_status rose_cuda_mega_open(rose_cuda_rank *rank, rose_err *err)
 {
     bool fits = false;
-    cudaError_t e;
+    cudaError_t e = cudaSuccess;
 
     if (!sizes_fit(rank) || !layers_fit(rank) || !norm_fits(&rank->weights.lnf)) return ROSE_OK;
     rose_cuda_mega *m = calloc(1, sizeof *m);
@@ -191,11 +191,9 @@ rose_status rose_cuda_mega_open(rose_cuda_rank *rank, rose_err *err)
         e = rose_mega_prepare(&rank->device, rank->c->type, &m->args, &fits);
         if (e == cudaSuccess && fits) e = fill_memory(m, rank, layers);
         if (e == cudaSuccess && fits) rank->fast = run;
-    } else {
-        e = cudaSuccess;
     }
     free(layers);
-    return e == cudaSuccess ? ROSE_OK : rose_cuda_fail(err, e, "preparing the megakernel");
+    return rose_cuda_status(err, e, "preparing the megakernel");
 }
 
 void rose_cuda_mega_close(rose_cuda_rank *rank)

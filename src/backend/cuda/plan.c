@@ -167,7 +167,7 @@ static rose_status plan_steps(const rose_model *m, const rose_backend_opts *o,
     if (p.dtype == ROSE_COMPUTE_AUTO) p.dtype = default_dtype(m);
     p.prefill = o->cuda.prefill == ROSE_PREFILL_NAIVE ? ROSE_PREFILL_NAIVE : ROSE_PREFILL_FLASH;
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "reading the GPU's free memory");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "reading the GPU's free memory");
     if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     p.weights = weights.used;

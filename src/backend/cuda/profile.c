@@ -322,28 +322,19 @@ static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
     }
     return g.lost;
 }
+
+static const rose_prof_source g_source = {
+    .name = "cuda", .start = start, .stop = stop, .write = write_all, .drop = drop};
 #else
+/* A source that never starts has nothing to stop, write or drop. */
 static rose_status start(void *arg, rose_err *err)
 {
     (void)arg;
     return rose_fail(err, ROSE_E_UNSUPPORTED,
                      "no GPU kernels: the toolkit that this program was built with has no CUPTI");
 }
-static void stop(void *arg)
-{
-    (void)arg;
-}
-static void drop(void *arg)
-{
-    (void)arg;
-}
-static uint64_t write_all(void *arg, rose_prof_writer *w, rose_err *err)
-{
-    (void)arg;
-    (void)w;
-    (void)err;
-    return 0;
-}
+
+static const rose_prof_source g_source = {.name = "cuda", .start = start};
 #endif
 
 static rose_status left_out(void *arg, rose_err *err)
@@ -355,8 +346,6 @@ static rose_status left_out(void *arg, rose_err *err)
 
 void rose_cuda_profile(bool on, bool kernels)
 {
-    static const rose_prof_source
-        source = {.name = "cuda", .start = start, .stop = stop, .write = write_all, .drop = drop},
-        none = {.name = "cuda", .start = left_out, .stop = stop, .write = write_all, .drop = drop};
-    rose_prof_set_source(!on ? NULL : kernels ? &source : &none);
+    static const rose_prof_source none = {.name = "cuda", .start = left_out};
+    rose_prof_set_source(!on ? NULL : kernels ? &g_source : &none);
 }

@@ -30,8 +30,7 @@ uint64_t rose_cuda_rules_bytes(uint32_t vocab)
 
 bool rose_cuda_rules_change(const rose_output_rules *r)
 {
-    return r->score_id == ROSE_TOKEN_NONE && (r->mask != NULL || r->n_allowed > 0 ||
-                                              r->n_banned > 0 || r->n_bias > 0 || r->n_seen > 0);
+    return r->score_id == ROSE_TOKEN_NONE && rose_rules_change(r);
 }
 
 static bool reports(const rose_output_rules *r)

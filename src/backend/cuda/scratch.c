@@ -8,11 +8,6 @@
 
 enum { TILE_PAIRS = 64 /* pairs of a query row and a head of the group in a tile of attention */ };
 
-static uint64_t round_up(uint64_t x, uint64_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
 /* ---- shapes ---- */
 
 uint32_t rose_cuda_item_rows(const rose_arch *a)
@@ -75,52 +70,47 @@ void rose_cuda_layout_header(rose_cuda_header *h, const rose_cuda_shape *s)
 
 /* ---- scratch ---- */
 
-static float *take_floats(rose_bump *b, uint64_t n)
-{
-    return rose_bump_take(b, n * sizeof(float));
-}
-
 static void layout_rows(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                         const rose_memory_plan *p)
 {
     const rose_format type = rose_compute_format(p->dtype);
     const uint64_t size = rose_format_size(type);
-    const uint64_t rows = round_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
+    const uint64_t rows = rose_align_up(p->max_step_tokens, ROSE_CUDA_ROW_PAD);
     const rose_kind *k = rose_arch_any(a);
     const rose_mixer *m = &k->mixer;
     const uint64_t heads = (uint64_t)m->n_heads * m->head_dim;
     const uint64_t qkv = heads + 2 * (uint64_t)m->n_kv_heads * m->head_dim;
     const bool rotated = a->pos == ROSE_POS_ROPE || m->qk_norm; /* in fp32: rose_cuda_rotary */
     const uint64_t d_ff = k->mlp.d_ff,
-                   n_up = round_up((k->mlp.gated ? 2 : 1) * d_ff, ROSE_CUDA_N_PAD);
+                   n_up = rose_align_up((k->mlp.gated ? 2 : 1) * d_ff, ROSE_CUDA_N_PAD);
 
-    s->x = take_floats(b, rows * a->d_model);
-    s->y = rose_norms_after(&k->norms) > 0 ? take_floats(b, rows * a->d_model) : NULL;
-    s->h = rose_bump_take(b, rows * round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
+    s->x = rose_bump_floats(b, rows * a->d_model);
+    s->y = rose_norms_after(&k->norms) > 0 ? rose_bump_floats(b, rows * a->d_model) : NULL;
+    s->h = rose_bump_take(b, rows * rose_align_up(a->d_model, ROSE_CUDA_K_PAD) * size);
     s->qkv = rose_bump_take(b, rows * qkv * (rotated ? sizeof(float) : size));
     s->q = rose_bump_take(b, rows * m->n_heads * rose_cuda_attend_pad(m->head_dim) * size);
-    s->o = rose_bump_take(b, rows * round_up(heads, ROSE_CUDA_K_PAD) * size);
-    s->ff = rose_bump_take(b, rows * round_up(d_ff, ROSE_CUDA_K_PAD) * size);
-    s->up = (p->without & ROSE_CUDA_WITHOUT_MLP) != 0 ? take_floats(b, rows * n_up) : NULL;
+    s->o = rose_bump_take(b, rows * rose_align_up(heads, ROSE_CUDA_K_PAD) * size);
+    s->ff = rose_bump_take(b, rows * rose_align_up(d_ff, ROSE_CUDA_K_PAD) * size);
+    s->up = (p->without & ROSE_CUDA_WITHOUT_MLP) != 0 ? rose_bump_floats(b, rows * n_up) : NULL;
 }
 
 static void layout_outputs(rose_cuda_scratch *s, rose_bump *b, const rose_arch *a,
                            const rose_memory_plan *p)
 {
     const uint64_t size = rose_format_size(rose_compute_format(p->dtype));
-    const uint64_t most = round_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK);
+    const uint64_t most = rose_align_up(p->max_step_tokens, ROSE_CUDA_OUT_BLOCK);
 
-    s->ld_logits = (uint32_t)round_up(a->vocab_size, 32);
+    s->ld_logits = (uint32_t)rose_align_up(a->vocab_size, 32);
     const uint64_t fit = ROSE_CUDA_OUT_BYTES / (s->ld_logits * sizeof(float));
     s->out_block = p->max_seqs < ROSE_CUDA_OUT_BLOCK ? p->max_seqs : ROSE_CUDA_OUT_BLOCK;
     if (s->out_block > fit) s->out_block = fit > 0 ? (uint32_t)fit : 1;
-    s->out_h = rose_bump_take(b, round_up(s->out_block, ROSE_CUDA_ROW_PAD) *
-                                     round_up(a->d_model, ROSE_CUDA_K_PAD) * size);
-    s->logits = take_floats(b, (uint64_t)s->out_block * s->ld_logits);
+    s->out_h = rose_bump_take(b, rose_align_up(s->out_block, ROSE_CUDA_ROW_PAD) *
+                                     rose_align_up(a->d_model, ROSE_CUDA_K_PAD) * size);
+    s->logits = rose_bump_floats(b, (uint64_t)s->out_block * s->ld_logits);
     s->key = rose_bump_take(b, most * sizeof *s->key);
     s->sampled = rose_bump_take(b, most * sizeof *s->sampled);
     s->n_changed = s->out_block < ROSE_CUDA_CHANGED ? s->out_block : ROSE_CUDA_CHANGED;
-    s->changed = take_floats(b, (uint64_t)s->n_changed * s->ld_logits);
+    s->changed = rose_bump_floats(b, (uint64_t)s->n_changed * s->ld_logits);
     s->rules_bytes = rose_cuda_rules_bytes(a->vocab_size);
     s->rules = rose_bump_take(b, s->rules_bytes);
 }

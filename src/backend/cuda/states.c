@@ -22,13 +22,6 @@ void rose_cuda_sums_begin(const rose_cuda *c, rose_cuda_slot *slot, const rose_b
     }
 }
 
-bool rose_cuda_needs_logits(const rose_batch *b, uint32_t first, uint32_t n)
-{
-    for (uint32_t i = first; i < first + n; i++)
-        if (b->outs[i].sum == NULL) return true;
-    return false;
-}
-
 cudaError_t rose_cuda_sums_run(rose_cuda_rank *rank, const rose_cuda_step *step, uint32_t first,
                                uint32_t n)
 {

@@ -42,11 +42,6 @@ typedef struct tuning {
     uint64_t until; /* the time limit */
 } tuning;
 
-static uint32_t padded(uint32_t x, uint32_t unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
 /* Place copies of the matrix from byte `at` of the KV memory on, until they are three times the L2.
  * Their values do not matter. Without room the matrix itself serves. */
 static void place_copies(tuning *t, uint64_t at)
@@ -69,9 +64,9 @@ static void place_copies(tuning *t, uint64_t at)
 static bool place(tuning *t)
 {
     const rose_cuda_matrix *m = t->m;
-    const uint64_t rows = padded(t->io.rows, ROSE_CUDA_ROW_PAD);
+    const uint64_t rows = rose_align_up(t->io.rows, ROSE_CUDA_ROW_PAD);
     const uint64_t h = rows * m->k_pad * 2, out = rows * m->n_pad * sizeof(float);
-    const uint64_t keys = (rows * sizeof(unsigned long long) + 255) / 256 * 256;
+    const uint64_t keys = rose_align_up(rows * sizeof(unsigned long long), 256);
     uint8_t *base = t->rank->kv_base;
     if (h + out + keys > t->rank->c->plan.kv) return false;
     t->io.h = base;
@@ -198,7 +193,7 @@ static rose_status tune_shape(tuning *t, uint32_t most_rows, rose_err *err)
         t->io.rows = line.bucket < most_rows ? line.bucket : most_rows;
         if ((i > 0 && rose_now_ns() >= t->until) || !place(t)) break;
         const cudaError_t e = tune_rows(t, &line);
-        if (e != cudaSuccess) return rose_cuda_fail(err, e, "timing GEMM kernels");
+        if (e != cudaSuccess) return rose_cuda_status(err, e, "timing GEMM kernels");
         if (rose_gemm_tuned_set(&t->rank->c->tuned, &line) == ROSE_E_NOMEM)
             return rose_fail(err, ROSE_E_NOMEM, "CUDA: out of memory");
         if (line.bucket >= most_rows) break;
@@ -258,11 +253,11 @@ static rose_status measure_model(rose_cuda_rank *rank, rose_err *err)
     if (e == cudaSuccess) e = cudaEventCreateWithFlags(&t.end, cudaEventDefault);
     /* Small values: zeros would take less power, and so run faster, than real rows. */
     if (e == cudaSuccess) e = cudaMemsetAsync(rank->kv_base, 0x3c, rank->c->plan.kv, rank->stream);
-    rose_status st = e == cudaSuccess ? tune_all(&t, err) : rose_cuda_fail(err, e, "tuning");
+    rose_status st = e == cudaSuccess ? tune_all(&t, err) : rose_cuda_status(err, e, "tuning");
     if (rank->c->lost) return st;
     if (st == ROSE_OK) e = cudaMemsetAsync(rank->kv_base, 0, rank->c->plan.kv, rank->stream);
     if (st == ROSE_OK && e == cudaSuccess) e = rose_cuda_finish(rank);
-    if (st == ROSE_OK && e != cudaSuccess) st = rose_cuda_fail(err, e, "tuning");
+    if (st == ROSE_OK) st = rose_cuda_status(err, e, "tuning");
     if (t.start != NULL) cudaEventDestroy(t.start);
     if (t.end != NULL) cudaEventDestroy(t.end);
     if (st == ROSE_OK)
@@ -292,7 +287,7 @@ rose_status rose_cuda_tune(rose_cuda_rank *rank, const char *dir, bool measure, 
     struct cudaDeviceProp about;
     char path[2048];
     const cudaError_t e = cudaGetDeviceProperties(&about, rank->device.index);
-    if (e != cudaSuccess) return rose_cuda_fail(err, e, "asking for the GPU's name");
+    if (e != cudaSuccess) return rose_cuda_status(err, e, "asking for the GPU's name");
     rose_status st = dir != NULL ? file_of(dir, about.name, path, sizeof path, err) : ROSE_OK;
     if (st == ROSE_OK && dir != NULL) rose_gemm_tuned_read(&rank->c->tuned, path, about.name);
     if (st == ROSE_OK && measure) st = measure_model(rank, err);

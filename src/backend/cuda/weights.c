@@ -11,11 +11,6 @@ uint64_t rose_cuda_kv_block_bytes(const rose_arch *a, uint32_t n_layers, const r
            rose_cuda_attend_pad(m->head_dim) * rose_format_size(rose_compute_format(p->dtype));
 }
 
-static float *take_floats(rose_bump *b, uint64_t n)
-{
-    return rose_bump_take(b, n * sizeof(float));
-}
-
 static void *take_packed(const rose_cuda_matrix *m, rose_bump *b)
 {
     return rose_bump_take(b, rose_values_bytes(m->format, (uint64_t)m->n_pad * m->k_pad));
@@ -45,14 +40,14 @@ static rose_cuda_norm_by take_norm(rose_bump *b, const rose_arch *a, const rose_
     rose_cuda_norm_by by = {.kind = ROSE_CUDA_NORM_NONE, .eps = a->norm_eps};
     if (w->data == NULL) return by;
     by.kind = a->norm == ROSE_NORM_LAYER ? ROSE_CUDA_NORM_LAYER : ROSE_CUDA_NORM_RMS;
-    by.w = take_floats(b, a->d_model);
-    if (bias != NULL && bias->data != NULL) by.b = take_floats(b, a->d_model);
+    by.w = rose_bump_floats(b, a->d_model);
+    if (bias != NULL && bias->data != NULL) by.b = rose_bump_floats(b, a->d_model);
     return by;
 }
 
 static void take_bias(rose_cuda_matrix *m, rose_bump *b, const rose_linear *from)
 {
-    m->bias = from->b[0].data != NULL ? take_floats(b, m->n) : NULL;
+    m->bias = from->b[0].data != NULL ? rose_bump_floats(b, m->n) : NULL;
 }
 
 static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, uint32_t head_dim,
@@ -62,8 +57,8 @@ static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, u
     l->ln2 = take_norm(b, a, &from->ln2_w, &from->ln2_b);
     l->post1 = take_norm(b, a, &from->post1, NULL);
     l->post2 = take_norm(b, a, &from->post2, NULL);
-    l->q_norm = from->q_norm.data != NULL ? take_floats(b, head_dim) : NULL;
-    l->k_norm = from->k_norm.data != NULL ? take_floats(b, head_dim) : NULL;
+    l->q_norm = from->q_norm.data != NULL ? rose_bump_floats(b, head_dim) : NULL;
+    l->k_norm = from->k_norm.data != NULL ? rose_bump_floats(b, head_dim) : NULL;
     for (int i = 0; i < ROSE_N_ROLES; i++)
         take_bias(&l->m[i], b, &from->m[i]);
 }
@@ -72,12 +67,13 @@ static void take_vectors(rose_cuda_layer *l, rose_bump *b, const rose_arch *a, u
 static void take_positions(rose_cuda_weights *w, rose_bump *b, const rose_arch *a,
                            uint32_t positions)
 {
-    w->pos = a->pos == ROSE_POS_LEARNED ? take_floats(b, (uint64_t)positions * a->d_model) : NULL;
+    w->pos =
+        a->pos == ROSE_POS_LEARNED ? rose_bump_floats(b, (uint64_t)positions * a->d_model) : NULL;
     for (uint32_t i = 0; i < a->n_kinds; i++) {
         w->rot_dim[i] = rose_rope_of_kind(a, i) == (int)i ? a->kinds[i].mixer.rope.dim : 0;
         if (w->rot_dim[i] == 0) continue;
-        w->cos[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
-        w->sin[i] = take_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
+        w->cos[i] = rose_bump_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
+        w->sin[i] = rose_bump_floats(b, (uint64_t)positions * (w->rot_dim[i] / 2));
     }
 }
 

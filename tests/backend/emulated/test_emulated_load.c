@@ -120,9 +120,10 @@ rose_status rose_backend_cuda(const rose_backend_ops **out, uint32_t gpu, rose_e
     return rose_fail(err, ROSE_E_UNSUPPORTED, "no GPU");
 }
 
-rose_status rose_cuda_fail(rose_err *err, cudaError_t e, const char *what)
+rose_status rose_cuda_status(rose_err *err, cudaError_t e, const char *what)
 {
-    return rose_fail(err, ROSE_E_BACKEND, "%s: error %d", what, (int)e);
+    return e == cudaSuccess ? ROSE_OK
+                            : rose_fail(err, ROSE_E_BACKEND, "%s: error %d", what, (int)e);
 }
 
 /* In place of gemm_table.c, which needs every GEMM kernel. A load does not read the parts. */
