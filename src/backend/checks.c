@@ -8,8 +8,8 @@
 enum {
     LEAST_CONTEXT = 256, /* tokens; a shorter context is of no use */
     BUSY_TOKENS = 2048,  /* of ROSE_STEP_AUTO: tokens of a step */
-    MOST_TOKENS = 8192,  /* with more, GEMMs get no faster */
-    SCRATCH_SHARE = 16
+    MOST_TOKENS = 8192,  /* as vLLM has them by default */
+    SCRATCH_SHARE = 16   /* of the memory beside the weights */
 };
 
 /* ---- the batch of a step ---- */
