@@ -338,7 +338,7 @@ static void refuses_broken_files(void **state)
         put_file(scratch, "config.json", TINY_CONFIG, n);
         expect_refused(scratch, ROSE_E_FORMAT, "/config.json: ", "not valid JSON");
     }
-    size_t big = (16u << 20) + 1;
+    size_t big = (64u << 20) + 1;
     char *spaces = malloc(big);
     assert_non_null(spaces);
     memset(spaces, ' ', big);
