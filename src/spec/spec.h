@@ -23,7 +23,10 @@
 
 #include "base/status.h"
 
-enum { ROSE_SPEC_MAX = 15 }; /* ids of a guess: a step has up to 16 rows of a sequence */
+enum {
+    ROSE_SPEC_MAX = 15,      /* ids of a guess: a step has up to 16 rows of a sequence */
+    ROSE_SPEC_MAX_DEPTH = 64 /* ids that are compared */
+};
 
 typedef enum rose_spec_method {
     ROSE_SPEC_NONE,
@@ -55,9 +58,13 @@ typedef struct rose_spec_opts {
     uint32_t n_tokens;             /* most ids of a guess, 1 .. ROSE_SPEC_MAX */
     uint32_t ngram_min, ngram_max; /* NGRAM: ids that must be the same, 1 <= min <= max <= 64 */
     uint32_t depth;                /* SUFFIX: most ids that are compared, 1 .. 64 */
-    float factor;         /* SUFFIX: a match of m ids gives a guess of at most factor * m */
-    float min_prob;       /* SUFFIX: a guess ends before its score falls below this */
-    uint32_t past_tokens; /* SUFFIX: past outputs that are kept, 0 = none; the oldest go */
+    float factor;   /* SUFFIX: a match of m ids gives a guess of at most factor * m */
+    float min_prob; /* SUFFIX: a guess ends before its score falls below this */
+    /* SUFFIX: ids of past outputs that are kept, up to 2^30, rounded up to a power of two of at
+     * least 64; 0 = none. The oldest go. Kept are at most past_tokens / 8 outputs. */
+    uint32_t past_tokens;
+    uint32_t past_requests; /* and of at most so many requests; 0 = none */
+    bool always; /* every guessed id gets a row, whatever its chance (tests, measurements) */
     /* Another source, which is asked first, or NULL (tests, benchmarks). Writes up to cap ids that
      * may follow text[0..n), any numbers, and returns how many. */
     uint32_t (*other)(void *user, const uint32_t *text, uint32_t n, uint32_t n_prompt, uint32_t cap,
@@ -66,19 +73,25 @@ typedef struct rose_spec_opts {
 } rose_spec_opts;
 
 /* Sets SUFFIX: 15 tokens, depth 24, factor 1, min_prob 0.1, ngram 5 to 5 (vLLM's default), 1 Mi
- * past tokens. */
+ * past tokens of at most 10,000 requests. */
 void rose_spec_opts_default(rose_spec_opts *o);
+
+/* Changes what the members of a JSON object name, as vLLM's --speculative-config does. Errors:
+ * INVAL, which names the member, and leaves *o as it was. */
+rose_status rose_spec_opts_parse(rose_spec_opts *o, const char *json, rose_err *err);
 
 typedef struct rose_spec rose_spec;           /* what all texts share */
 typedef struct rose_spec_text rose_spec_text; /* the ids of a request */
 
 /* Errors: INVAL (an option is out of range, by name), NOMEM. */
 rose_status rose_spec_create(rose_spec **out, const rose_spec_opts *o, rose_err *err);
-void rose_spec_destroy(rose_spec *s); /* accepts NULL; after all texts */
+void rose_spec_destroy(rose_spec *s); /* accepts NULL; after the end of all texts */
 
-/* A text that begins with a prompt and grows by up to max_tokens ids. Texts share past outputs only
- * with texts of the same salt. prediction: NULL, or ids that the output may consist of, copied.
- * NULL: out of memory. */
+/* A text that begins with a prompt and grows by up to max_tokens ids. n_prompt + max_tokens and all
+ * ids are below UINT32_MAX. Texts share past outputs only with texts of the same salt. prediction:
+ * NULL, or ids that the output may consist of, copied. The first guess is its beginning. After ids
+ * that differ, the next ids that are the same say where the output is in it. While that is known,
+ * it is asked before the text and past outputs. NULL: out of memory. */
 rose_spec_text *rose_spec_text_create(const rose_spec *s, const uint32_t *prompt, uint32_t n_prompt,
                                       uint32_t max_tokens, const uint64_t salt[2],
                                       const uint32_t *prediction, uint32_t n_prediction);
@@ -86,7 +99,8 @@ void rose_spec_text_destroy(rose_spec_text *t); /* accepts NULL; any thread */
 
 /* The text goes on with these ids. */
 void rose_spec_add(rose_spec *s, rose_spec_text *t, const uint32_t *ids, uint32_t n);
-/* The text has ended: its output becomes a past output. Once. */
+/* The text has ended: its output becomes a past output, but at most its last past_tokens / 4 ids.
+ * Once; then only destroy. */
 void rose_spec_end(rose_spec *s, rose_spec_text *t);
 
 /* Guesses what follows: at most cap ids. Changes nothing but *g. */
@@ -95,7 +109,9 @@ void rose_spec_guess_next(const rose_spec *s, const rose_spec_text *t, uint32_t 
 /* The same for ids that the caller has from `source`: sets source, score and chance of g->ids. */
 void rose_spec_rate(const rose_spec *s, const rose_spec_text *t, rose_spec_source source,
                     rose_spec_guess *g);
-/* The first n_tried ids of the guess were computed, and the first n_right of these were right. */
+/* The first n_tried ids of the guess were computed, and the first n_right of these were right. A
+ * guess that was not computed (n_tried 0) also counts: what was seen of guesses like it is then
+ * forgotten a little, so that they are tried again one day. */
 void rose_spec_learn(rose_spec *s, rose_spec_text *t, const rose_spec_guess *g, uint32_t n_tried,
                      uint32_t n_right);
 
@@ -105,7 +121,9 @@ typedef struct rose_spec_stats {
     uint64_t right_at[ROSE_SPEC_MAX];     /* of these, by place in the guess */
     uint64_t tried_of[ROSE_SPEC_SOURCES]; /* ids, by source */
     uint64_t right_of[ROSE_SPEC_SOURCES];
-    uint64_t bytes; /* memory of the past outputs and of all texts that live */
+    /* Reserved for past outputs and for all texts that live. The kernel gives the pages of a text
+     * as it grows. */
+    uint64_t bytes;
 } rose_spec_stats;
 rose_spec_stats rose_spec_get_stats(const rose_spec *s);
 
