@@ -110,6 +110,12 @@ double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t 
     return ns;
 }
 
+double rose_sched_cost_least_chance(const rose_sched_cost *c, uint32_t n_decode)
+{
+    const double ns = rose_sched_cost_ns(c, n_decode, 0), row = c->w[1] / 32;
+    return ns > 0 ? row * n_decode / ns : 0;
+}
+
 /* Returns how many rows, each costing `each` ns, fit between ns and the goal. */
 static uint32_t fit(const rose_sched_cost *c, double ns, double each, uint64_t goal_ns,
                     uint32_t most)

@@ -34,6 +34,11 @@ void rose_sched_cost_observe(rose_sched_cost *c, uint32_t n_decode, uint32_t n_p
 /* Expected; 0 while nothing was observed. */
 double rose_sched_cost_ns(const rose_sched_cost *c, uint32_t n_decode, uint32_t n_prefill);
 
+/* The least chance of being right with which one more row, of a guessed id, gives more tokens a
+ * second than a step of n_decode decodes without it: (n + p) / (t + row) > n / t. 0 while nothing
+ * was observed. */
+double rose_sched_cost_least_chance(const rose_sched_cost *c, uint32_t n_decode);
+
 /* The factor by which many steps together took longer than their estimates, 1 .. 16. The
  * estimate describes a step that nothing delays; a queue waits for all steps, delayed ones too. */
 double rose_sched_cost_drag(const rose_sched_cost *c);

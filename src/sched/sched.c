@@ -272,6 +272,31 @@ rose_status rose_sched_submit(rose_sched *s, const rose_sched_request *r, uint32
     return ROSE_OK;
 }
 
+void rose_sched_guess(rose_sched *s, uint32_t i, uint32_t n)
+{
+    rose_seq *q = &s->seqs[i];
+    assert(!q->held && !q->checked && n < q->n_max - q->n_known);
+    q->n_guess = n;
+}
+
+void rose_sched_accept(rose_sched *s, uint32_t i, uint32_t n)
+{
+    rose_seq *q = &s->seqs[i];
+    assert(q->checked && n <= q->n_max - q->n_known);
+    q->checked = false;
+    q->n_known += n;
+    if (q->state != ROSE_SEQ_DECODE) { /* preempted meanwhile: it computes these again too */
+        q->n_peak += n;
+        if (q->n_known < q->n_max) return;
+        rose_waitq_remove(&s->waiting, i);
+        s->n_preempted--;
+        q->state = ROSE_SEQ_DONE;
+        return;
+    }
+    q->n_done += n;
+    s->needs[s->n_needs++] = i;
+}
+
 void rose_sched_allow(rose_sched *s, uint32_t seq)
 {
     assert(s->seqs[seq].guided);
@@ -348,6 +373,7 @@ static void preempt(rose_sched *s, rose_sched_plan *p, uint32_t i)
     if (q->n_peak < q->n_done) q->n_peak = q->n_done;
     q->n_done = q->match_n = 0;
     q->match_version = 0; /* of nothing */
+    q->n_guess = 0;
     q->state = ROSE_SEQ_WAITING;
     rose_waitq_insert(&s->waiting, i, q->key, q->order);
     s->n_preempted++;
@@ -378,6 +404,15 @@ static void drop_behind(rose_sched *s, rose_seq *q)
     }
 }
 
+/* Sets the position whose pages q lacks in one of the pools. */
+static void set_check(const rose_sched *s, rose_seq *q)
+{
+    uint32_t end = q->own[0].end;
+    for (uint32_t k = 1; k < s->o.n_pools; k++)
+        if (q->own[k].end < end) end = q->own[k].end;
+    q->check_at = end * s->o.page_tokens;
+}
+
 /* Takes the pages for the next row of sequence i (PREFILL, DECODE). If there is none, running
  * sequences are preempted from the highest key down, perhaps i itself. A sequence that runs alone
  * is never preempted here, because one that could never fit was refused. */
@@ -396,7 +431,7 @@ static void grow(rose_sched *s, rose_sched_plan *p, uint32_t i)
         }
         h->end++;
     }
-    q->check_at = q->own[0].end * s->o.page_tokens;
+    set_check(s, q);
 }
 
 /* Takes pages for the next n rows of q as far as there are some besides one for each decode.
@@ -458,25 +493,28 @@ static void index_generated(rose_sched *s)
 
 /* ---- the plan ---- */
 
-/* Plans n rows of sequence i and counts them as done. */
-static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n)
+/* Plans n rows of sequence i, which count as done, and then n_guess rows of its guess. */
+static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n, uint32_t n_guess)
 {
     rose_seq *q = &s->seqs[i];
     rose_sched_item *it = &s->items[p->n_items++];
     it->seq = i;
     it->pos = q->n_done;
-    it->n = n;
+    it->n = n + n_guess;
     it->own = q->own;
     for (uint32_t k = 0; k < s->o.n_pools; k++)
         it->table[k] = rose_sched_table(s, q, k);
     q->n_done += n;
-    it->n_outs = q->n_done == q->n_known;
+    it->n_outs = q->n_done == q->n_known ? 1 + n_guess : 0;
     if (it->n_outs > 0) {
         q->n_known++;
         q->held = q->guided;
-        p->n_outputs++;
     }
-    p->n_tokens += n;
+    q->checked = n_guess > 0;
+    q->n_guess = 0;
+    p->n_guesses += n_guess > 0;
+    p->n_outputs += it->n_outs;
+    p->n_tokens += it->n;
 }
 
 uint32_t rose_sched_prefill_left(const rose_sched *s, const rose_sched_plan *p)
@@ -529,7 +567,7 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     n = grow_piece(s, q, n);
     if (n == 0) return;
     bool complete = n == q->n_known - q->n_done;
-    plan_rows(s, p, i, n);
+    plan_rows(s, p, i, n, 0);
     p->n_prefill_seqs++;
     p->n_prefill_tokens += n;
     if (pos < q->n_peak)
@@ -539,25 +577,40 @@ void rose_sched_plan_prefill(rose_sched *s, rose_sched_plan *p, uint32_t i)
     if (!complete) return;
     prefill_remove(s, i);
     q->state = ROSE_SEQ_DECODE;
-    q->check_at = q->own[0].end * s->o.page_tokens;
+    set_check(s, q);
     q->index = s->n_decode;
     s->decode[s->n_decode++] = i;
 }
 
-/* Plans one row for each of the first n sequences of decode[] that may sample. If there are not
- * enough rows, it continues where the last step stopped. */
+/* How many of the guessed ids of q get a row, if there are `spare` rows. */
+static uint32_t n_checked(rose_sched *s, rose_seq *q, uint32_t spare)
+{
+    const uint32_t n = q->n_guess < spare ? q->n_guess : spare;
+    if (n == 0) return 0;
+    const uint32_t n_rows = grow_piece(s, q, 1 + n); /* there is a page for the first */
+    set_check(s, q);
+    return n_rows - 1;
+}
+
+/* Plans one row for each of the first n sequences of decode[] that may sample, and more for those
+ * with a guess, out of half of the rows that are left. If there are not enough rows, it continues
+ * where the last step stopped. */
 static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
 {
-    uint32_t left = s->step_rows - p->n_tokens;
+    uint32_t left = s->step_rows - p->n_tokens, spare = left > n ? (left - n) / 2 : 0;
     uint32_t k = left < n ? s->decode_start % n : 0;
     for (uint32_t n_seen = 0; n_seen < n && left > 0; n_seen++) {
         uint32_t i = s->decode[k];
-        const rose_seq *q = &s->seqs[i];
+        rose_seq *q = &s->seqs[i];
         if (++k == n) k = 0;
-        if (q->held) continue;
-        plan_rows(s, p, i, 1);
-        if (q->n_done == q->check_at || q->n_known == q->n_max) s->needs[s->n_needs++] = i;
-        left--;
+        if (q->held || q->checked) continue;
+        const uint32_t n_guess = n_checked(s, q, spare);
+        spare -= n_guess;
+        plan_rows(s, p, i, 1, n_guess);
+        /* one with a guess is looked at when that is accepted */
+        if (n_guess == 0 && (q->n_done == q->check_at || q->n_known == q->n_max))
+            s->needs[s->n_needs++] = i;
+        left -= 1 + n_guess;
     }
     s->decode_start = k;
 }

@@ -18,6 +18,12 @@
  * the first `lookahead` and takes shorter ones first, so that they pass one that does not fit.
  * After force_fifo_every - 1 such rounds in a row, no sequence passes until that one is in.
  *
+ * Guesses (speculative decoding): rose_sched_guess names ids that may follow a decoding sequence.
+ * Its row of the next step is then followed by rows of these ids, each with an output, as far as
+ * there are rows and pages besides those that others need. The counts move as without a guess, and
+ * rose_sched_accept adds what turned out to be right. Until then the sequence is in no plan. So
+ * pages of wrong ids never enter the index, and a preemption forgets only the guess.
+ *
  * Pages: there are one or more pools, and a sequence has a page table for each. In a pool with a
  * window it drops the pages that its next row does not read. Admission takes the pages of a prompt,
  * as many as a sequence ever holds of that pool; the others are taken when they are needed, for a
@@ -119,7 +125,8 @@ typedef struct rose_sched_item {
     uint32_t seq;    /* its handle */
     uint32_t pos;    /* first position to compute */
     uint32_t n;      /* rows: positions pos .. pos + n - 1 */
-    uint32_t n_outs; /* the last rows, as many, each sample the token after them; 0 or 1 */
+    uint32_t n_outs; /* the last rows, as many, each sample the token after them; with a guess of
+                      * g ids 1 + g, else 0 or 1 */
     /* Page tables, one a pool, in order of position; borrowed until the next call. Pages at places
      * from .. end - 1 are the sequence's; entries before them are any pages. */
     const uint32_t *table[ROSE_KV_MAX_POOLS];
@@ -130,6 +137,7 @@ typedef struct rose_sched_plan {
     uint32_t n_items, n_tokens, n_outputs;
     uint32_t n_admitted, n_preempted;
     uint32_t n_prefill_seqs, n_prefill_tokens; /* of n_items and n_tokens */
+    uint32_t n_guesses;                        /* items whose guess is checked */
     const rose_sched_item *items;              /* [n_items], each sequence once */
     const uint32_t *admitted; /* [n_admitted] handles that began, in order, without those that
                                  return after a preemption */
@@ -174,6 +182,19 @@ void rose_sched_truncate(rose_sched *s, uint32_t seq, uint32_t n_ids);
 /* Event: the sequence, which is guided, may sample its next token. Until then it computes only
  * pieces of its prompt that end without a sample. In the queue other sequences may pass it. */
 void rose_sched_allow(rose_sched *s, uint32_t seq);
+
+/* Event: the ids of the next n tokens of the sequence were guessed. All of its tokens are known, it
+ * is not held, and n is below the number of tokens that it may still have. Holds for the next plan
+ * only; no effect unless the sequence decodes. */
+void rose_sched_guess(rose_sched *s, uint32_t seq, uint32_t n);
+
+/* Event: the results of an item with a guess are there, and the first n ids of the guess were
+ * right. Call it before finish, truncate and allow. */
+void rose_sched_accept(rose_sched *s, uint32_t seq, uint32_t n);
+
+/* The least chance of being right with which one more guessed id gives more tokens a second than a
+ * step without it, as the next step and the cost of past ones are; 0 while nothing is known. */
+double rose_sched_least_chance(const rose_sched *s);
 
 /* Plans the next step and counts it as done. False: nothing to compute (*out has no items), call
  * again after an event.

@@ -31,11 +31,13 @@ typedef struct rose_seq {
     bool begun;    /* the sequence was admitted before; if the sequence waits now, it was
                     * preempted */
     bool no_lookup, same_prompt;
-    bool held;      /* the sequence must not sample before rose_sched_allow */
-    bool guided;    /* each sample holds it again */
-    bool fresh;     /* the last step computed a part of the sequence's prompt */
-    uint32_t lane;  /* PREFILL, DECODE */
-    uint32_t index; /* DECODE: place in decode[] */
+    bool held;        /* the sequence must not sample before rose_sched_allow */
+    bool guided;      /* each sample holds it again */
+    bool fresh;       /* the last step computed a part of the sequence's prompt */
+    bool checked;     /* a step checks its guess: not planned before rose_sched_accept */
+    uint32_t n_guess; /* ids that the next plan may check */
+    uint32_t lane;    /* PREFILL, DECODE */
+    uint32_t index;   /* DECODE: place in decode[] */
     uint32_t n_done, n_known, n_max;
     uint32_t check_at;  /* DECODE: when n_done reaches this, its pages are full */
     uint32_t n_indexed; /* the first n_indexed pages are a path of the prefix index */

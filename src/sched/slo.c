@@ -70,6 +70,11 @@ void rose_sched_steer(rose_sched *s)
     if (s->goal_active == 0) s->goal_active = 1;
 }
 
+double rose_sched_least_chance(const rose_sched *s)
+{
+    return rose_sched_cost_least_chance(&s->cost, s->n_decode);
+}
+
 /* ---- the first token ---- */
 
 /* Rows that the prompt of q will take. */

@@ -52,6 +52,7 @@ typedef struct sim_load {
     uint32_t n_salts, n_priorities;
     uint32_t max_own;   /* tokens after the common beginning, and tokens of the output */
     uint32_t guided_in; /* 1 of this many sequences is guided; 0: none */
+    uint32_t max_guess; /* guesses of up to this many tokens */
 } sim_load;
 
 enum { SIM_MAX_LEN = 256 };
@@ -59,6 +60,10 @@ enum { SIM_MAX_LEN = 256 };
 typedef struct sim_seq {
     bool open, admitted, running, sampled_last, guided, held;
     uint32_t n_prompt, max_tokens, pos, n_sampled, n_peak;
+    uint32_t n_guess; /* offered to the next plan */
+    uint32_t n_right; /* of the guess that is being checked */
+    uint64_t checked; /* the step that checks it; 0 = none */
+    uint32_t alt;     /* its next position, unless it was preempted before the results */
     uint32_t ids[SIM_MAX_LEN];
     uint64_t hash[SIM_MAX_LEN]; /* of ids[0..i], salt and all */
     uint32_t n_known;
@@ -92,7 +97,7 @@ typedef struct sim {
     uint64_t n_arrivals, step, n_finished, n_cancelled, n_full, n_tokens, n_cached, n_again;
     uint64_t longest_wait, last_admitted;
     sim_clock clock;
-    uint64_t now_ns, n_late, n_in_time, n_observed, n_tight;
+    uint64_t now_ns, n_late, n_in_time, n_observed, n_tight, n_tried, n_right;
     uint64_t n_long[2]; /* steps beyond busy_step_tokens, without and with decodes */
 } sim;
 
@@ -241,10 +246,47 @@ static inline void sim_allow(sim *m)
 {
     for (uint32_t i = 0; i < m->n; i++) {
         sim_seq *q = &m->seqs[i];
-        if (!q->open || !q->held || q->sampled_last || rnd(&m->rng) % 3 != 0) continue;
+        if (!q->open || !q->held || q->sampled_last || q->checked != 0 || rnd(&m->rng) % 3 != 0)
+            continue;
         rose_sched_allow(m->s, i);
         q->held = false;
     }
+}
+
+/* Before a step: guesses for some of those whose tokens are all known. */
+static inline void sim_guess(sim *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        sim_seq *q = &m->seqs[i];
+        if (!q->open || q->n_sampled == 0 || q->held || q->sampled_last || q->checked != 0)
+            continue;
+        const uint32_t left = q->max_tokens - q->n_sampled - 1;
+        q->n_guess = rnd_in(&m->rng, 0, m->load.max_guess);
+        if (q->n_guess > left) q->n_guess = left;
+        rose_sched_guess(m->s, i, q->n_guess);
+    }
+}
+
+/* The results of guesses of steps before `step`: what was right counts. Returns how many. */
+static inline uint32_t sim_accept(sim *m, uint64_t step)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        sim_seq *q = &m->seqs[i];
+        if (!q->open || q->checked == 0 || q->checked >= step) continue;
+        rose_sched_accept(m->s, i, q->n_right);
+        n++;
+        m->n_right += q->n_right;
+        q->checked = 0;
+        q->n_sampled += q->n_right;
+        q->sampled_last = q->n_sampled == q->max_tokens;
+        if (q->pos + q->n_right > q->n_peak) q->n_peak = q->pos + q->n_right;
+        if (q->running)
+            q->pos += q->n_right;
+        else
+            q->alt = q->pos + q->n_right; /* preempted or not: its next item tells */
+    }
+    return n;
 }
 
 /* Before a step: those who come too late go. */
@@ -349,6 +391,8 @@ static inline void sim_content(sim *m, const rose_sched_item *it, const sim_seq 
     }
     for (uint32_t i = from; i < it->pos; i++)
         assert_true(l->cells[(size_t)table[i / pt] * pt + i % pt] == q->hash[i]);
+    const uint32_t right =
+        q->n_prompt + q->n_sampled + q->n_right; /* rows before this have their ids */
     for (uint32_t i = it->pos; i < end; i++) {
         uint32_t page = table[i / pt];
         if (i == it->pos || i % pt == 0) {
@@ -357,7 +401,7 @@ static inline void sim_content(sim *m, const rose_sched_item *it, const sim_seq 
             assert_true(l->read_step[page] != m->step || i % pt != 0);
             l->owner_step[page] = m->step;
         }
-        l->cells[(size_t)page * pt + i % pt] = q->hash[i];
+        l->cells[(size_t)page * pt + i % pt] = i < right ? q->hash[i] : 0xbad;
     }
     for (uint32_t j = own.from; j < own.end; j++)
         l->holders[table[j]]++;
@@ -380,23 +424,32 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     assert_true(q->open && q->admitted && !q->sampled_last && it->n >= 1);
     assert_true(q->last_step < m->step); /* once in a plan */
     uint32_t known = q->n_prompt + q->n_sampled;
+    const uint32_t n_guess = it->n_outs > 0 ? it->n_outs - 1 : 0, n = it->n - n_guess;
+    assert_true(n_guess <= q->n_guess && q->checked == 0);
+    if (q->alt != 0 && it->pos == q->alt) q->pos = q->alt;
+    q->alt = q->n_guess = 0;
     if (it->pos != q->pos) { /* back from a preemption, perhaps after a cached part */
         assert_true(!q->running && it->pos % m->o.page_tokens == 0 && it->pos < known);
         assert_true(it->pos == 0 || m->o.prefix_cache);
         q->pos = it->pos;
     }
     q->running = true;
-    assert_true(it->pos + it->n <= known);
-    assert_int_equal(it->n_outs, it->pos + it->n == known);
+    assert_true(it->pos + n <= known);
+    assert_int_equal(it->n_outs > 0, it->pos + n == known);
     if (m->o.chunked_prefill && m->o.prefill_chunk_size > 0)
-        assert_true(it->n <= m->o.prefill_chunk_size);
+        assert_true(n <= m->o.prefill_chunk_size);
     if (!m->o.chunked_prefill && known - it->pos <= m->o.max_step_tokens && q->n_sampled == 0)
         assert_int_equal(it->n, known - it->pos);
+    q->n_right = rnd_in(&m->rng, 0, n_guess);
+    /* the tokens: a function of all before them, so that equal beginnings go on equally */
+    for (uint32_t i = 0; it->n_outs > 0 && i <= q->n_right && q->n_sampled + 1 + i < q->max_tokens;
+         i++)
+        sim_append(q, (uint32_t)(q->hash[q->n_known - 1] >> 20) & 1023);
     for (uint32_t k = 0; k < m->o.n_pools; k++)
         sim_content(m, it, q, k);
     if (it->pos < q->n_peak)
-        m->n_again += (it->pos + it->n < q->n_peak ? it->pos + it->n : q->n_peak) - it->pos;
-    q->pos += it->n;
+        m->n_again += (it->pos + n < q->n_peak ? it->pos + n : q->n_peak) - it->pos;
+    q->pos += n;
     if (q->pos > q->n_peak) q->n_peak = q->pos;
     q->last_step = m->step;
     if (it->n_outs == 0) return;
@@ -405,8 +458,8 @@ static inline void sim_item(sim *m, const rose_sched_item *it)
     q->n_sampled++;
     if (q->n_sampled == 1 && q->due_ns != 0) m->n_in_time += m->now_ns <= q->due_ns;
     q->sampled_last = q->n_sampled == q->max_tokens;
-    /* the token: a function of all before it, so that equal beginnings go on equally */
-    if (!q->sampled_last) sim_append(q, (uint32_t)(q->hash[q->n_known - 1] >> 20) & 1023);
+    if (n_guess > 0) q->checked = m->step;
+    m->n_tried += n_guess;
 }
 
 /* Pages: what the tables and the index hold is all that is taken, counted one by one. Only tables
@@ -431,7 +484,7 @@ static inline void sim_page_counts(const sim *m, uint32_t k)
     assert_int_equal(free_pages + n_idle + in_use, total);
 }
 
-static inline void sim_states(sim *m, const rose_sched_plan *p)
+static inline void sim_states(sim *m, const rose_sched_plan *p, uint32_t n_accepted)
 {
     uint32_t open_begun = 0, waiting = 0, in_step = 0, done = 0, held = 0;
     for (uint32_t i = 0; i < m->n; i++) {
@@ -440,7 +493,7 @@ static inline void sim_states(sim *m, const rose_sched_plan *p)
         open_begun += q->admitted;
         waiting += !q->admitted;
         in_step += q->last_step == m->step;
-        held += q->held && q->last_step != m->step;
+        held += (q->held || q->checked != 0) && q->last_step != m->step;
         done += q->sampled_last && q->last_step != m->step;
     }
     uint32_t preempted = rose_sched_n_preempted(m->s);
@@ -451,7 +504,8 @@ static inline void sim_states(sim *m, const rose_sched_plan *p)
     assert_true(waiting <= m->o.max_queued);
     /* somebody always gets on, unless all that holds a place has sampled its last token or waits
      * for its mask */
-    if (waiting + preempted > 0 && done + held == 0) assert_true(p->n_items > 0);
+    if (waiting + preempted > 0 && done + held + n_accepted == 0) assert_true(p->n_items > 0);
+    if (n_accepted > 0) return; /* since the plan: the last of those that ended keep their pages */
     for (uint32_t k = 0; k < m->o.n_pools && in_step + done >= rose_sched_n_running(m->s); k++)
         sim_page_counts(m, k);
     if (m->step % 512 == 0) assert_true(rose_kv_prefix_sound(rose_sched_prefix(m->s)));
@@ -478,7 +532,9 @@ static inline bool sim_step(sim *m)
 {
     rose_sched_plan p;
     m->step++;
+    (void)sim_accept(m, m->step - (rnd(&m->rng) % 2)); /* some a step late, as with overlap */
     if (m->load.guided_in > 0) sim_allow(m);
+    if (m->load.max_guess > 0) sim_guess(m);
     if (m->clock.ttft_ns > 0) sim_late(m);
     bool any = rose_sched_next(m->s, &p);
     assert_int_equal(any, p.n_items > 0);
@@ -488,6 +544,7 @@ static inline bool sim_step(sim *m)
         for (uint32_t i = 0; i < m->n; i++)
             m->seqs[i].running = false;
     }
+    const uint32_t n_accepted = sim_accept(m, m->step);
     sim_admissions(m, &p);
     for (uint32_t k = 0; k < m->o.n_pools; k++)
         memset(m->pools[k].holders, 0,
@@ -496,7 +553,7 @@ static inline bool sim_step(sim *m)
         sim_item(m, &p.items[i]);
     m->n_tokens += p.n_tokens;
     sim_poison(m);
-    sim_states(m, &p);
+    sim_states(m, &p, n_accepted);
     if (m->clock.a_ns > 0) sim_tick(m, &p);
     return any;
 }

@@ -60,7 +60,9 @@ static void test_windows(void **state)
             o.prefix_cache = cache > 0;
             if (rows[i].pack) o.admission = ROSE_ADMISSION_PACK;
             if (i == 3) o.prefix_max_pages = 9;
-            sim m = sim_open(o, base_load, rows[i].n[0], test_seed() + i * 2);
+            sim_load load = base_load;
+            load.max_guess = (uint32_t)(i % 3) * 7; /* guesses beside windows */
+            sim m = sim_open(o, load, rows[i].n[0], test_seed() + i * 2);
             for (int k = 1; k < 3 && rows[i].n[k] > 0; k++)
                 sim_add_pool(&m, rows[i].n[k], rows[i].windows[k]);
             sim_start(&m);
@@ -162,6 +164,38 @@ static void test_guided(void **state)
     simulate("all guided, whole prompts", o, load, 24, test_seed() + 8, 50000);
 }
 
+/* Guesses that are right in part, whose results come before the next plan or after it. */
+static void test_guesses(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_pages, max_guess, guided_in, max_step_tokens, page_tokens;
+        bool no_cache, prompts_first;
+    } rows[] = {{40, 3, 0, 16, 4, false, false},  {17, 15, 0, 64, 4, false, false},
+                {40, 15, 2, 64, 4, false, false}, {17, 5, 2, 16, 4, true, false},
+                {24, 15, 3, 32, 4, false, true},  {80, 15, 0, 100, 1, false, false},
+                {16, 15, 0, 6, 16, false, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        rose_sched_opts o = base_opts;
+        sim_load load = base_load;
+        o.max_step_tokens = rows[i].max_step_tokens;
+        o.page_tokens = rows[i].page_tokens;
+        o.prefix_cache = !rows[i].no_cache;
+        o.decode_first = !rows[i].prompts_first;
+        load.guided_in = rows[i].guided_in;
+        load.max_guess = rows[i].max_guess;
+        sim m = sim_open(o, load, rows[i].n_pages, test_seed() + i * 2);
+        sim_start(&m);
+        sim_run(&m, 50000);
+        sim_print(&m, "guesses");
+        printf("    %llu of %llu rows of guesses right\n", (unsigned long long)m.n_right,
+               (unsigned long long)m.n_tried);
+        assert_true(m.n_right > 1000 && m.n_tried > m.n_right + 1000);
+        if (i == 1) assert_true(rose_sched_get_stats(m.s).preemptions > 500);
+        sim_close(&m);
+    }
+}
+
 /* A clock and goals: within them nothing starves either, and all of it ends or is refused. */
 static void test_goals(void **state)
 {
@@ -180,7 +214,7 @@ static void test_goals(void **state)
         o.max_model_len = 200;
         o.itl_goal_ns = rows[i].itl_ns;
         if (i == 2) o.admission = ROSE_ADMISSION_PACK;
-        sim m = sim_open(o, (sim_load){6, 2, 3, 60, 0}, 500, test_seed() + i * 2);
+        sim m = sim_open(o, (sim_load){6, 2, 3, 60, 0, 0}, 500, test_seed() + i * 2);
         m.clock = rows[i].clock;
         sim_start(&m);
         sim_run(&m, 12000);
@@ -216,7 +250,7 @@ static void test_step_rows(void **state)
         o.itl_goal_ns = rows[i].itl_ns;
         o.prefix_cache = rows[i].cache;
         o.decode_first = rows[i].first;
-        sim m = sim_open(o, (sim_load){6, 2, 3, 120, 0}, 200, test_seed() + i * 2);
+        sim m = sim_open(o, (sim_load){6, 2, 3, 120, 0, 0}, 200, test_seed() + i * 2);
         m.clock = rows[i].clock;
         sim_start(&m);
         sim_run(&m, 20000);
@@ -241,22 +275,22 @@ static void test_shapes(void **state)
     simulate("pages of one token", o, base_load, 80, test_seed(), 30000);
     o.page_tokens = 64;
     o.max_model_len = 200;
-    simulate("pages of 64", o, (sim_load){4, 1, 1, 100, 0}, 6, test_seed(), 30000);
+    simulate("pages of 64", o, (sim_load){4, 1, 1, 100, 0, 0}, 6, test_seed(), 30000);
     o.page_tokens = 5;
     o.max_seqs = 24;
     o.max_queued = 40;
     o.max_step_tokens = 60;
-    simulate("24 sequences", o, (sim_load){6, 2, 3, 40, 0}, 100, test_seed(), 10000);
+    simulate("24 sequences", o, (sim_load){6, 2, 3, 40, 0, 0}, 100, test_seed(), 10000);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base),      cmocka_unit_test(test_no_cache),
-        cmocka_unit_test(test_chunks),    cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_guided),    cmocka_unit_test(test_goals),
-        cmocka_unit_test(test_shapes),    cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_step_rows),
+        cmocka_unit_test(test_base),    cmocka_unit_test(test_no_cache),
+        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_guided),  cmocka_unit_test(test_goals),
+        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_guesses), cmocka_unit_test(test_step_rows),
     };
     return cmocka_run_group_tests_name("scheduler simulation", tests, NULL, NULL);
 }
