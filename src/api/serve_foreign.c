@@ -40,7 +40,7 @@
 #define HERE     "not here: "
 #define YET      "not yet: "
 #define LORA     YET "adapters (LoRA) cannot be served; merge the adapter into the weights"
-#define SPEC     YET "there is no speculative decoding; leave the option out, replies are the same"
+#define SPEC     YET "there are no draft models; --speculative-config guesses without one"
 #define TEXT     HERE "models take text only; leave the option out"
 #define ONE      HERE "a server uses one GPU; docs/SCALING.md says how to run several servers"
 #define ROPE     HERE "positions are those of the model's config.json or GGUF file; change them there"
@@ -564,15 +564,24 @@ static const rose_foreign rows[] = {
     S_SAME("--no-enable-lora --no-enable-sleep-mode --no-enable-expert-parallel --no-enable-eplb "
            "--no-enable-dbo",
            "v", "it is off"),
-    SAME("--spec-type", "l", "none", "there is no speculative decoding"),
+    ALIAS("-sc", "v", "*", "speculative-config=$"),
+    SAME("--speculative-algorithm --speculative-algo", "s", "ngram",
+         "guesses from the text need no option"),
     OR_NOT("*", SPEC),
-    S_NOT("--spec-default -cmoed --cpu-moe-draft", "l", SPEC),
+    ALIAS("--spec-type", "l", "none", "no-speculation"),
+    OR_SAME("ngram-*", "guesses from the text need no option"),
+    OR_NOT("*", SPEC),
+    S_SAME("--spec-default", "l", "guesses from the text need no option"),
+    S_NOT("-cmoed --cpu-moe-draft", "l", SPEC),
     NOT("-hfrd -tbd --threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft "
         "--cpu-strict-draft --prio-draft "
         "--poll-draft -Cbd --cpu-mask-batch-draft --cpu-strict-batch-draft --prio-batch-draft "
         "--poll-batch-draft -otd "
         "--override-tensor-draft -ncmoed --n-cpu-moe-draft "
-        "-sc --speculative-* --num-speculative-tokens --ngram-prompt-lookup-* --spec-* -md "
+        "--speculative-model* --speculative-draft-* --speculative-num-* --speculative-eagle-* "
+        "--speculative-accept-* --speculative-token-map* --speculative-attention-* "
+        "--speculative-moe-* --speculative-ngram-* --speculative-disable-* "
+        "--num-speculative-tokens --ngram-prompt-lookup-* --spec-* -md "
         "--model-draft -hfd --hf-repo-draft "
         "-ngld --gpu-layers-draft --n-gpu-layers-draft -devd --device-draft --draft* -cd "
         "--ctx-size-draft -td "
@@ -580,8 +589,8 @@ static const rose_foreign rows[] = {
         "--lookup-cache-static -lcd "
         "--lookup-cache-dynamic",
         "vls", "*", SPEC),
-    S_SAME("--no-spec-draft-backend-sampling --no-spec-default", "l",
-           "there is no speculative decoding"),
+    S_SAME("--no-spec-draft-backend-sampling", "l", "there are no draft models"),
+    S_ALIAS("--no-spec-default", "l", "no-speculation"),
     S_NOT("--enable-multimodal-encoder-data-parallel --enable-prompt-embeds --enable-mm-embeds "
           "--interleave-mm-strings --enable-multimodal",
           "vs", TEXT),

@@ -52,8 +52,9 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f)
     b->flight = f;
     b->n_steps++;
     f->n_samples = 0;
+    f->number = b->n_steps;
     b->batch.n_seqs = b->batch.n_tokens = b->batch.n_outputs = 0;
-    b->n_guided = 0;
+    b->n_waiting = 0;
     b->bound = false;
 }
 
@@ -115,9 +116,25 @@ static void add_states(rose_batch_builder *b, const rose_sched_item *it, rose_re
     }
 }
 
+/* Adds the output that samples the token at position pos, after `depth` ids of a guess. */
+static void add_sample(rose_batch_builder *b, uint32_t row, uint32_t pos, uint32_t depth,
+                       const rose_request *r)
+{
+    const uint32_t k = add_output(b, row, pos, r);
+    const bool act =
+        r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt);
+    if (!act && r->guided == NULL) return;
+    rose_output_rules *out = with_rules(b, k, r);
+    assert(pos - r->n_prompt == r->n_generated + depth); /* nothing of it is in flight */
+    *out = (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1};
+    if (act) rose_rules_next(r->rules, r->events, r->n_generated, depth, out);
+    if (r->guided != NULL) out->mask = rose_guided_mask(r->guided, depth);
+}
+
 static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
 {
-    uint32_t pos = it->pos + it->n; /* what the last row predicts */
+    const uint32_t n_guess = it->n_outs > 0 ? it->n_outs - 1 : 0;
+    const uint32_t pos = it->pos + it->n - n_guess; /* what the last row with a known id predicts */
     bool scores = r->rules != NULL && r->rules->prompt_logprobs;
     /* A prompt that is only scored still ends in one output. If scores are wanted, that is the
      * score of its last token; otherwise a token is sampled and ignored. */
@@ -125,31 +142,30 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
     if (r->pool != ROSE_POOL_NONE) add_states(b, it, r);
     if (it->n_outs == 0) return;
     if (!(scores && pos < r->n_prompt) && r->pool == ROSE_POOL_NONE) {
-        uint32_t k = add_output(b, b->batch.n_tokens - 1, pos, r);
-        const bool act =
-            r->rules != NULL && r->max_tokens > 0 && rose_rules_act(r->rules, pos - r->n_prompt);
-        if (act || r->guided != NULL) {
-            rose_output_rules *out = with_rules(b, k, r);
-            assert(pos - r->n_prompt == r->n_generated); /* nothing of it is in flight */
-            *out = (rose_output_rules){.score_id = ROSE_TOKEN_NONE, .repetition = 1};
-            if (act) rose_rules_next(r->rules, r->events, r->n_generated, out);
-            if (r->guided != NULL) out->mask = r->guided->mask;
-        }
+        const uint32_t row = b->batch.n_tokens - it->n_outs;
+        for (uint32_t i = 0; i <= n_guess; i++)
+            add_sample(b, row + i, pos + i, i, r);
     }
-    r->out = b->batch.n_outputs - 1;
+    r->out = b->batch.n_outputs - 1 - n_guess;
     r->out_step = b->n_steps;
-    b->flight->samples[b->flight->n_samples++] = (rose_flight_sample){
-        .seq = it->seq, .out = r->out, .number = r->number, .held = r->guided != NULL ? r : NULL};
+    b->flight->samples[b->flight->n_samples++] =
+        (rose_flight_sample){.seq = it->seq,
+                             .out = r->out,
+                             .n = 1 + n_guess,
+                             .number = r->number,
+                             .held = r->guided != NULL ? r : NULL};
+    b->n_waiting += r->guided != NULL || r->eager;
     if (r->guided == NULL) return;
-    b->n_guided++;
     /* relaxed: r is an open request, whose consumer holds a reference */
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
 }
 
-/* All ids are known, or all but the last. */
+/* All ids are known, or all but the last; then the ids of a guess. */
 static void add_tokens(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r)
 {
-    uint32_t *to = b->tokens + b->batch.n_tokens, n = it->n;
+    const uint32_t n_guess = it->n_outs > 0 ? it->n_outs - 1 : 0;
+    uint32_t *to = b->tokens + b->batch.n_tokens, n = it->n - n_guess;
+    memcpy(to + n, r->guess.ids, n_guess * sizeof *to);
     if (it->pos + n > r->n_prompt + r->n_generated) {
         assert(it->pos + n == r->n_prompt + r->n_generated + 1 && r->out_step + 1 == b->n_steps);
         to[--n] = ROSE_TOKEN_OUTPUT | r->out;

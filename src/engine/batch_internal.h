@@ -14,10 +14,12 @@
 #include "engine/request_internal.h"
 #include "sched/sched.h"
 
-/* An output that is a sample, and the request that it is for. When the output is known, the
- * handle may belong to another request; the number never does. */
+/* Outputs that are samples, and the request that they are for. When they are known, the handle may
+ * belong to another request; the number never does. */
 typedef struct rose_flight_sample {
-    uint32_t seq, out;  /* the scheduler's handle, and the index among the step's outputs */
+    uint32_t seq, out;  /* the scheduler's handle, and the index of the first among the step's
+                         * outputs */
+    uint32_t n;         /* outputs: 1, or one more than guessed ids */
     uint64_t number;    /* of the request */
     rose_request *held; /* a request with a guide, one reference; NULL = another request */
 } rose_flight_sample;
@@ -35,6 +37,7 @@ typedef struct rose_step_times {
 /* A step that was enqueued and not yet collected. */
 typedef struct rose_flight {
     uint64_t ticket;      /* the backend's */
+    uint64_t number;      /* as the batch builder counts steps */
     rose_sched_plan plan; /* its counts; the arrays are gone */
     uint32_t n_outputs, n_samples;
     rose_step_times at;
@@ -55,7 +58,8 @@ typedef struct rose_batch_builder {
     rose_output_rules *rules; /* [2][max_tokens] of outputs that have any, by step */
     rose_flight *flight;      /* of the step that is being built */
     uint64_t n_steps;         /* with it */
-    uint32_t n_guided;        /* outputs of requests with a guide in this step */
+    uint32_t n_waiting; /* requests that cannot be in the next step before this one is collected, or
+                         * should not be: those with a guide or a guess */
     bool bound; /* a request without a guide has rules, or a request is pooled: collect this step
                    before the next is built */
 } rose_batch_builder;
@@ -70,8 +74,8 @@ void rose_batch_reset(rose_batch_builder *b, rose_flight *f);
  * those generated. */
 void rose_batch_copy_ids(uint32_t *dst, const rose_request *r, uint32_t pos, uint32_t n);
 /* Adds the next sequence of the step. If the previous step samples an id for r that is not known
- * yet, the id becomes a reference to that step's output. Changes r->rules, r->out and r->n_pooled
- * only. */
+ * yet, the id becomes a reference to that step's output. Rows of a guess have the ids of r->guess,
+ * which also stand in r->events. Changes r->rules, r->out and r->n_pooled only. */
 void rose_batch_add(rose_batch_builder *b, const rose_sched_item *it, rose_request *r);
 
 #endif

@@ -18,6 +18,13 @@
  * A request with a guide has a row in a step that samples only after the mask of the sample is
  * there (guide_internal.h). It never has rows in two steps in flight.
  *
+ * Speculation (spec/spec.h): when all ids of a request are known, its next ids are guessed, as many
+ * as are worth their rows. The step samples after each of them too. The ids up to and with the
+ * first that differs from the guess are those that steps of one token would give, because rows,
+ * random numbers and rules of a position do not depend on the step. A request with a guess in
+ * flight is in no second step. One that runs ahead cannot be guessed for; if a guess would have
+ * been worth it, the next step is collected before the plan.
+ *
  * A request belongs to the engine thread from the push into `inbox` until its finish event is
  * published. After a backend failure the thread lives on only to answer: every request gets
  * ERROR. The engine does not handle text, stop strings or retries. */
@@ -33,7 +40,7 @@
 #include "engine/engine_internal.h"
 
 enum {
-    FEW_GUIDED = 16,            /* rows with a guide are few if at most 1 of 16 has one */
+    FEW_WAITING = 16,           /* those that wait for a step are few if they are 1 of 16 */
     MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
     MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
     FEED_PAGES = 256,           /* pages that one step looks at when the feed has lost changes */
@@ -101,10 +108,11 @@ static void touch_sink(rose_engine *e, rose_wakeq *sink)
     e->touched[e->n_touched++] = sink;
 }
 
-static void publish(rose_engine *e, rose_request *r, const rose_event *ev)
+/* Shows the consumer of r its new events. */
+static void publish(rose_engine *e, rose_request *r)
 {
-    rose_wakeq *sink = r->sink; /* r may be gone once the event is out */
-    if (!rose_request_publish(r, ev)) return;
+    rose_wakeq *sink = r->sink; /* r may be gone once the events are out */
+    if (!rose_request_publish(r)) return;
     rose_status st = rose_wakeq_push(sink, r);
     assert(st == ROSE_OK); /* cannot fail: each live request is in its sink at most once, and the
                               sink has room for all */
@@ -129,6 +137,7 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
         atomic_store_explicit(&r->guided->over, true, memory_order_relaxed);
         if (!r->guided->asked) rose_guides_leave(e->guides); /* else when its job ends */
     }
+    if (r->text != NULL) rose_spec_end(e->spec, r->text);
     bump(&e->stats.finished, 1);
     if (ev.finish == ROSE_FINISH_CANCELLED) bump(&e->stats.cancelled, 1);
     if (ev.finish == ROSE_FINISH_LATE) bump(&e->stats.late, 1);
@@ -137,7 +146,8 @@ static void finish(rose_engine *e, rose_request *r, rose_event ev)
     /* relaxed: a cancel from now on does nothing; an earlier one is in the stack and holds its
      * own reference */
     atomic_store_explicit(&r->cancel_state, ROSE_CANCEL_OVER, memory_order_relaxed);
-    publish(e, r, &ev);
+    rose_request_append(r, &ev);
+    publish(e, r);
 }
 
 static void finish_bare(rose_engine *e, rose_request *r, rose_finish why)
@@ -155,19 +165,62 @@ static void finish_all(rose_engine *e, rose_finish why)
 /* Tells whether the rules and the guide of r leave an id that could come next. */
 static bool leaves_one(const rose_request *r)
 {
-    const uint32_t *mask = r->guided != NULL ? r->guided->mask : NULL;
+    const rose_guided *g = r->guided; /* n_ids: of this step, which its guide does not have yet */
+    const uint32_t *mask = g != NULL ? rose_guided_mask(g, g->n_ids) : NULL;
     if (r->rules != NULL) return rose_rules_leave_one(r->rules, mask, r->events, r->n_generated);
-    return r->guided == NULL || rose_guided_allows_any(r->guided);
+    return g == NULL || rose_guided_allows_any(g, mask);
 }
 
-/* Lets the guide of r advance by id and compute the next mask. */
-static void ask_guide(rose_engine *e, rose_request *r, uint32_t id)
+/* ---- guesses ---- */
+
+/* How many tokens a guess is likely to save. */
+static float worth(const rose_spec_guess *g)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        sum += g->chance[i];
+    return sum;
+}
+
+/* The best guess of at most cap ids for a request with a text. */
+static void find_guess(const rose_engine *e, rose_request *r, uint32_t cap)
+{
+    rose_spec_guess *g = &r->guess, forced = {.n = 0};
+    rose_spec_guess_next(e->spec, r->text, cap, g);
+    if (r->guided == NULL || r->guided->n_forced == 0) return;
+    forced.n = r->guided->n_forced < cap ? r->guided->n_forced : cap;
+    memcpy(forced.ids, r->guided->forced, forced.n * sizeof *forced.ids);
+    rose_spec_rate(e->spec, r->text, ROSE_SPEC_FROM_GRAMMAR, &forced);
+    if (worth(&forced) > worth(g)) *g = forced;
+}
+
+/* Guesses what follows the known ids of r. The ids that are worth a row are in the next plan, if no
+ * id of r is in flight. Else they only tell whether the next plan should wait. */
+static void guess(rose_engine *e, rose_request *r, bool in_flight)
+{
+    rose_spec_guess *g = &r->guess;
+    uint32_t n = 0;
+    if (r->text == NULL) return;
+    find_guess(e, r, r->max_tokens - r->n_generated - 1);
+    while (n < g->n && g->ids[n] < e->arch.vocab_size && (double)g->chance[n] >= e->least_chance)
+        n++;
+    if (r->guided != NULL) n = rose_guided_walk(r->guided, g->ids, n);
+    r->eager = n > (in_flight ? 1 : 0);
+    if (in_flight) return;
+    for (uint32_t i = 0; i < n; i++)
+        r->events[r->n_generated + i].id = g->ids[i];
+    rose_sched_guess(e->sched, r->seq, n);
+    if (n == 0 && g->n > 0) rose_spec_learn(e->spec, r->text, g, 0, 0);
+}
+
+/* Lets the guide of r advance by the ids of a step and compute the next mask. */
+static void ask_guide(rose_engine *e, rose_request *r)
 {
     rose_guided *g = r->guided;
-    g->id = id;
     g->n_generated = r->n_generated;
     if (rose_guided_try(g)) {
         rose_sched_allow(e->sched, r->seq);
+        guess(e, r, false);
         return;
     }
     g->asked = true;
@@ -183,13 +236,15 @@ static void take_mask(rose_engine *e, rose_request *r)
 {
     if (r->guided->st == ROSE_OK) {
         rose_sched_allow(e->sched, r->seq);
+        if (r->n_generated > 0) guess(e, r, false);
         return;
     }
     r->guide_failed = true;
     finish_bare(e, r, ROSE_FINISH_GUIDE);
 }
 
-static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
+/* Appends the next id of r, or ends r with it. Returns whether r goes on. */
+static bool deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
 {
     rose_event ev = {.t_ns = t_ns, .finish = ROSE_FINISH_NONE};
     if (r->max_tokens == 0) { /* the prompt was only scored or pooled; nothing is generated */
@@ -201,13 +256,13 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
                      r->n_prompt);
         }
         finish(e, r, ev);
-        return;
+        return false;
     }
     if (id >= e->arch.vocab_size) { /* ROSE_TOKEN_NONE among them */
         ev.finish = ROSE_FINISH_NO_TOKEN;
         if (!leaves_one(r)) {
             finish(e, r, ev);
-            return;
+            return false;
         }
         ev.finish = ROSE_FINISH_ERROR;
         rose_log(ROSE_LOG_WARN, "engine",
@@ -215,7 +270,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
                  "sound?)",
                  r->n_generated);
         finish(e, r, ev);
-        return;
+        return false;
     }
     ev.id = id;
     ev.has_token = 1;
@@ -226,6 +281,7 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         rose_prof_flow(ROSE_PROF_FLOW_STEP, r->prof_id);
     }
     bump(&e->stats.generated_tokens, 1);
+    if (r->text != NULL) rose_spec_add(e->spec, r->text, &id, 1);
     if (r->rules != NULL) {
         rose_rules_note(r->rules, id);
         ev.stop_id = rose_rules_stops(r->rules, id);
@@ -237,10 +293,42 @@ static void deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
         ev.finish = ROSE_FINISH_LENGTH;
     if (ev.finish != ROSE_FINISH_NONE) {
         finish(e, r, ev);
-        return;
+        return false;
     }
-    if (r->guided != NULL) ask_guide(e, r, id);
-    publish(e, r, &ev);
+    if (r->guided != NULL) r->guided->ids[r->guided->n_ids++] = id;
+    rose_request_append(r, &ev);
+    return true;
+}
+
+/* The results of a guess of n_tried ids: returns how many were right. */
+static uint32_t check_guess(rose_engine *e, rose_request *r, const uint32_t *ids, uint32_t n_tried)
+{
+    const bool predicted = r->guess.source == ROSE_SPEC_FROM_PREDICTION;
+    uint32_t n = 0;
+    if (n_tried == 0) return 0;
+    while (n < n_tried && ids[n] == r->guess.ids[n])
+        n++;
+    rose_sched_accept(e->sched, r->seq, n);
+    rose_spec_learn(e->spec, r->text, &r->guess, n_tried, n);
+    r->guesses.n_tried += n_tried;
+    r->guesses.n_right += n;
+    r->guesses.n_predicted += predicted ? n_tried : 0;
+    r->guesses.n_predicted_right += predicted ? n : 0;
+    return n;
+}
+
+/* Delivers the outputs of r in a step, of which the first n - 1 may be as guessed. */
+static void deliver_all(rose_engine *e, const rose_flight *f, rose_request *r, const uint32_t *ids,
+                        uint32_t n)
+{
+    const uint32_t n_right = check_guess(e, r, ids, n - 1);
+    for (uint32_t i = 0; i <= n_right; i++)
+        if (!deliver(e, r, ids[i], f->at.collected)) return;
+    if (r->guided != NULL)
+        ask_guide(e, r);
+    else
+        guess(e, r, r->out_step > f->number);
+    publish(e, r);
 }
 
 /* ---- events in ---- */
@@ -541,11 +629,12 @@ static rose_status land(rose_engine *e, rose_err *err)
     if (st == ROSE_OK && res.n_outputs != f.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
     const rose_prof_span deliver_span = rose_prof_begin_at("engine.deliver", e->collected_ns);
+    e->least_chance = e->checks_all ? 0 : rose_sched_least_chance(e->sched);
     for (uint32_t i = 0; i < f.n_samples && st == ROSE_OK; i++) {
         const rose_flight_sample *s = &f.samples[i];
         rose_request *r = e->by_seq[s->seq];
         if (r == NULL || r->number != s->number) continue; /* it was over before */
-        deliver(e, r, res.ids[s->out], e->collected_ns);
+        deliver_all(e, &f, r, res.ids + s->out, s->n);
     }
     if (e->n_flights > 1 || !e->enqueues)
         signal_sinks(e); /* else after the next step is enqueued */
@@ -580,11 +669,12 @@ static void fail(rose_engine *e, const rose_err *err)
 
 /* Tells whether the step that was just built may stay in flight while the next one is planned. A
  * step with prompts is long, so collect it before the next plan: new arrivals are then in the next
- * step. Rows with a guide miss every second step if steps run ahead, so they must be few. */
+ * step. Requests that wait for its results miss every second step if steps run ahead, so they must
+ * be few. */
 static bool may_stay(const rose_engine *e, const rose_sched_plan *p)
 {
     return e->ahead && !e->batch.bound && p->n_prefill_seqs == 0 &&
-           e->batch.n_guided * FEW_GUIDED <= e->batch.batch.n_outputs;
+           e->batch.n_waiting * FEW_WAITING <= e->batch.batch.n_seqs;
 }
 
 /* Enqueues the next step and collects the oldest step. The new step stays in flight if the

@@ -12,6 +12,7 @@
 #include "base/wakeq.h"
 #include "engine/kv_feed.h"
 #include "model/pooling.h"
+#include "spec/spec.h"
 
 typedef struct rose_engine rose_engine;
 typedef struct rose_request rose_request;
@@ -54,6 +55,8 @@ typedef struct rose_engine_opts {
     bool prefix_cache;               /* default on: share page-aligned prefixes */
     uint32_t prefix_cache_max_pages; /* at most this many cached KV pages are kept while no
                                       * sequence uses them; 0 = the whole pool */
+    rose_spec_opts spec;   /* speculative decoding; default suffix. Needs ROSE_CAP_REPORTS; off with
+                            * a prefill whose bits depend on the number of rows (NAIVE) */
     rose_kv_feed *kv_feed; /* NULL, or gets the changes of the prefix index; borrowed until the
                             * engine is closed; needs prefix_cache */
 } rose_engine_opts;
@@ -133,9 +136,10 @@ typedef struct rose_request_rules {
 
 /* A guide of a request: which ids may come next. The engine knows no grammar. Only one thread
  * calls a guide at a time, but not always the same one: a thread of the engine that computes
- * nothing else, or for try_next the engine thread. The calls are mask, advance, mask, advance, ...
- * A slow guide delays only its own request, and those of other slow guides. An error of advance or
- * mask ends this one request (ROSE_FINISH_GUIDE).
+ * nothing else, or for try_next, walk and propose the engine thread. The calls are mask, then
+ * advance by one id or more, then mask again, and so on. A slow guide delays only its own request,
+ * and those of other slow guides. An error of advance or mask ends this one request
+ * (ROSE_FINISH_GUIDE).
  *
  * A mask acts before biases and penalties, so a bias never allows an id that the mask forbids.
  * With min_tokens or ignore_eos, the engine also forbids the ids that would end the text, unless
@@ -155,6 +159,14 @@ typedef struct rose_guide_ops {
     /* May be NULL. Does advance and then mask, but only if both are quick (microseconds) and do
      * not fail. Otherwise returns false and changes nothing. The engine thread calls it. */
     bool (*try_next)(void *g, uint32_t id, uint32_t *words);
+    /* Both or none may be NULL; then nothing is guessed for the request. walk: goes along ids, as
+     * far as try_next would be true for one after the other, but the guide stays where it is.
+     * Writes the mask after each id, one next to the other, and returns how many. The engine thread
+     * calls it. propose: writes at most cap ids that are likely to come next, and returns how many.
+     * compute: the caller may wait, and walk is to know them afterwards; false: only what is quick.
+     */
+    uint32_t (*walk)(void *g, const uint32_t *ids, uint32_t n, uint32_t *words);
+    uint32_t (*propose)(void *g, uint32_t cap, uint32_t *ids, bool compute);
 } rose_guide_ops;
 
 typedef struct rose_guide {
@@ -195,8 +207,12 @@ typedef struct rose_request_opts {
     uint64_t t_ns;    /* time when the request's wait began, for ttft_slo_ms; 0 = now */
     bool skip_prefix_cache; /* true: compute the whole prompt even if it is cached (other
                              * requests may still use its pages) */
-    uint64_t prof_id;       /* id that joins this request's spans in a profile (base/profile.h);
-                             * 0 = not traced */
+    bool no_speculation;    /* true: one token a step, and no guesses for others from its output */
+    const uint32_t *prediction; /* NULL, or ids that the output may repeat in parts, copied: a
+                                 * source of guesses */
+    uint32_t n_prediction;
+    uint64_t prof_id; /* id that joins this request's spans in a profile (base/profile.h);
+                       * 0 = not traced */
 } rose_request_opts;
 
 /* Submits a request; any thread, also several at once. On success *out has one owner, the consumer,
@@ -262,6 +278,13 @@ bool rose_request_has_begun(const rose_request *r);
  * once an event was polled. */
 uint32_t rose_request_cached_tokens(const rose_request *r);
 
+/* Guessed ids of the request that steps have computed, those of them that were right, and those of
+ * `prediction`. Consumer thread, after the finish event was polled. */
+typedef struct rose_request_guesses {
+    uint32_t n_tried, n_right, n_predicted, n_predicted_right;
+} rose_request_guesses;
+rose_request_guesses rose_request_get_guesses(const rose_request *r);
+
 /* times.admitted, valid once an event was polled; 0 = it was never admitted. Consumer thread. */
 uint64_t rose_request_admitted_ns(const rose_request *r);
 
@@ -324,6 +347,10 @@ typedef struct rose_engine_stats {
     bool failed;                             /* the backend is broken; /health turns */
 } rose_engine_stats;
 rose_engine_stats rose_engine_get_stats(const rose_engine *e);
+
+/* Speculative decoding since the start; all 0 without it. Any thread. */
+rose_spec_stats rose_engine_get_spec(const rose_engine *e);
+bool rose_engine_speculates(const rose_engine *e); /* constant, any thread */
 
 /* Histograms of every step since the start, written by the engine thread. Any thread may read
  * them until close. Without overlap a step lasts host_ns + compute_ns. With overlap, host_ns

@@ -27,6 +27,18 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
                         "in the shapes that config.json gives, to measure speed",
                         .sdef = "auto"),
     };
+    const rose_opt speculation[] = {
+        ROSE_ROW_BRIEF_HEADING("Speculative decoding"),
+        ROSE_ROW_BOOL("speculation", &f->speculation,
+                      "guess the next tokens and check several in one step, where that saves time. "
+                      "No answer changes",
+                      .def = true),
+        ROSE_ROW_STRING("speculative-config", &f->speculative_config, "JSON",
+                        "how tokens are guessed, with vLLM's names: {\"method\": \"suffix\"} or "
+                        "{\"method\": \"ngram\", \"num_speculative_tokens\": 4, "
+                        "\"prompt_lookup_max\": 5, \"prompt_lookup_min\": 2}",
+                        .unset = "suffix, up to 15 tokens"),
+    };
     const rose_opt cpu[] = {
         ROSE_ROW_BRIEF_HEADING("CPU"),
         ROSE_ROW_BOOL("cpu-affinity", &f->cpu_affinity,
@@ -37,6 +49,8 @@ size_t rose_engine_flags_rows(rose_engine_flags *f, rose_opt *rows)
     };
     size_t n = sizeof own / sizeof *own;
     memcpy(rows, own, sizeof own);
+    memcpy(rows + n, speculation, sizeof speculation);
+    n += sizeof speculation / sizeof *speculation;
     n += rose_backend_opts_rows(&f->opts.backend, rows + n);
     n += rose_engine_opts_rows(&f->opts, rows + n);
     memcpy(rows + n, cpu, sizeof cpu);
@@ -102,6 +116,11 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
         return rose_fail(err, ROSE_E_INVAL,
                          "--max-num-batched-tokens %u is less than --max-num-seqs %u",
                          b->max_step_tokens, b->max_seqs);
+    if (f->speculative_config != NULL) {
+        rose_status st = rose_spec_opts_parse(&o->spec, f->speculative_config, err);
+        if (st != ROSE_OK) return st;
+    }
+    if (!f->speculation) o->spec.method = ROSE_SPEC_NONE;
     uint32_t n = 0;
     if (f->engine_cpus != NULL) {
         rose_status st = rose_cpu_list_parse(f->engine_cpus, f->cpus, ROSE_MAX_CPUS, &n, err);

@@ -11,7 +11,7 @@
 
 enum {
     ROSE_ENGINE_OPT_ROWS = 32, /* of engine/opts.c */
-    ROSE_ENGINE_FLAG_ROWS = ROSE_BACKEND_OPT_ROWS + ROSE_ENGINE_OPT_ROWS + 8
+    ROSE_ENGINE_FLAG_ROWS = ROSE_BACKEND_OPT_ROWS + ROSE_ENGINE_OPT_ROWS + 12
 };
 
 /* What the options set. */
@@ -20,6 +20,8 @@ typedef struct rose_engine_flags {
     const char *device;      /* for rose_backend_pick */
     const char *load_format; /* for rose_model_open_as */
     const char *engine_cpus;
+    const char *speculative_config; /* JSON; NULL = the default */
+    bool speculation;
     bool cpu_affinity;
     int cpus[ROSE_MAX_CPUS]; /* filled by rose_engine_flags_read */
 } rose_engine_flags;
@@ -41,7 +43,7 @@ size_t rose_engine_opts_rows(rose_engine_opts *o, rose_opt *rows);
 
 /* Call after parsing: *o becomes f->opts with the CPUs of the threads; it borrows f->cpus.
  * Errors: INVAL (a CPU list that cannot be read or is not allowed; steps of fewer tokens than
- * sequences). */
+ * sequences; a --speculative-config that cannot be read). */
 rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, rose_err *err);
 
 /* Parses "0-3,6" to cpus[0..n); only CPUs that this process may use. Errors: INVAL, which names

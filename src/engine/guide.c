@@ -39,6 +39,11 @@ rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx
     g->cleared = (bool *)(g->ends + n_ends);
     memcpy(g->ends, c->eos, c->n_eos * sizeof *g->ends);
     if (n_stop > 0) memcpy(g->ends + c->n_eos, o->rules->stop_ids, n_stop * sizeof *g->ends);
+    if (c->n_guess > 0 && o->guide.ops->walk != NULL &&
+        (g->deep = calloc(ROSE_SPEC_MAX, mask)) == NULL) {
+        free(g);
+        return NULL;
+    }
     g->guide = o->guide;
     g->vocab = c->vocab;
     g->n_eos = c->n_eos;
@@ -54,49 +59,81 @@ void rose_guided_destroy(rose_guided *g)
 {
     if (g == NULL) return;
     g->guide.ops->destroy(g->guide.state);
+    free(g->deep);
     free(g);
 }
 
-bool rose_guided_allows_any(const rose_guided *g)
+bool rose_guided_allows_any(const rose_guided *g, const uint32_t *mask)
 {
     uint32_t any = 0;
     for (uint32_t i = 0; i < n_words(g->vocab); i++)
-        any |= g->mask[i];
+        any |= mask[i];
     return any != 0;
 }
 
-/* Forbids the ids that may not end the text yet. If no other id is allowed, the text cannot go on,
- * and they stay. */
-static void forbid_ends(rose_guided *g)
+/* Forbids the ids that may not end a text of n ids yet. If no other id is allowed, the text cannot
+ * go on, and they stay. */
+static void forbid_ends(rose_guided *g, uint32_t *mask, uint32_t n)
 {
-    const bool too_short = g->n_generated < g->min_tokens;
+    const bool too_short = n < g->min_tokens;
     const uint32_t n_eos = too_short || g->ignore_eos ? g->n_eos : 0;
     const uint32_t first = n_eos > 0 ? 0 : g->n_eos, end = g->n_eos + (too_short ? g->n_stop : 0);
     bool cleared = false;
     for (uint32_t i = first; i < end; i++) {
         const uint32_t bit = 1u << g->ends[i] % 32;
-        g->cleared[i] = (g->mask[g->ends[i] / 32] & bit) != 0; /* an id may be listed twice */
+        g->cleared[i] = (mask[g->ends[i] / 32] & bit) != 0; /* an id may be listed twice */
         cleared = cleared || g->cleared[i];
-        g->mask[g->ends[i] / 32] &= ~bit;
+        mask[g->ends[i] / 32] &= ~bit;
     }
-    if (!cleared || rose_guided_allows_any(g)) return;
+    if (!cleared || rose_guided_allows_any(g, mask)) return;
     for (uint32_t i = first; i < end; i++)
-        if (g->cleared[i]) g->mask[g->ends[i] / 32] |= 1u << g->ends[i] % 32;
+        if (g->cleared[i]) mask[g->ends[i] / 32] |= 1u << g->ends[i] % 32;
 }
 
-/* The guide has written the mask. */
-static void finish_mask(rose_guided *g)
+/* The guide has written the mask after a text of n ids. */
+static void finish_mask(rose_guided *g, uint32_t *mask, uint32_t n)
 {
-    if (g->vocab % 32 != 0) g->mask[g->vocab / 32] &= (1u << g->vocab % 32) - 1;
-    forbid_ends(g);
+    if (g->vocab % 32 != 0) mask[g->vocab / 32] &= (1u << g->vocab % 32) - 1;
+    forbid_ends(g, mask, n);
+}
+
+/* The mask of the next id is there. compute: the guide may take its time. */
+static void finish_next(rose_guided *g, bool compute)
+{
+    const rose_guide_ops *ops = g->guide.ops;
+    finish_mask(g, g->mask, g->n_generated);
+    g->n_ids = g->n_taken = 0;
+    g->n_forced = 0;
+    if (g->deep != NULL)
+        g->n_forced = ops->propose(g->guide.state, ROSE_SPEC_MAX, g->forced, compute);
 }
 
 bool rose_guided_try(rose_guided *g)
 {
     const rose_guide_ops *ops = g->guide.ops;
-    if (ops->try_next == NULL || !ops->try_next(g->guide.state, g->id, g->mask)) return false;
-    finish_mask(g);
+    for (; g->n_taken < g->n_ids; g->n_taken++)
+        if (ops->try_next == NULL || !ops->try_next(g->guide.state, g->ids[g->n_taken], g->mask))
+            return false;
+    finish_next(g, false);
     return true;
+}
+
+const uint32_t *rose_guided_mask(const rose_guided *g, uint32_t i)
+{
+    return i == 0 ? g->mask : g->deep + (size_t)(i - 1) * n_words(g->vocab);
+}
+
+uint32_t rose_guided_walk(rose_guided *g, const uint32_t *ids, uint32_t n)
+{
+    const rose_guide_ops *ops = g->guide.ops;
+    const uint32_t known = g->deep == NULL ? 0 : ops->walk(g->guide.state, ids, n, g->deep);
+    for (uint32_t i = 0; i < known; i++) {
+        const uint32_t *mask = rose_guided_mask(g, i);
+        if ((mask[ids[i] / 32] >> ids[i] % 32 & 1) == 0)
+            return i; /* min_tokens, or a wrong guide */
+        finish_mask(g, g->deep + (size_t)i * n_words(g->vocab), g->n_generated + i + 1);
+    }
+    return known;
 }
 
 void rose_guided_work(rose_guided *g)
@@ -104,12 +141,13 @@ void rose_guided_work(rose_guided *g)
     const rose_guide_ops *ops = g->guide.ops;
     g->st = ROSE_OK;
     g->err.msg[0] = '\0';
-    if (g->n_generated > 0) g->st = ops->advance(g->guide.state, g->id, &g->err);
+    for (; g->n_taken < g->n_ids && g->st == ROSE_OK; g->n_taken++)
+        g->st = ops->advance(g->guide.state, g->ids[g->n_taken], &g->err);
     if (g->st == ROSE_OK) g->st = ops->mask(g->guide.state, g->mask, &g->err);
     g->slow = is_slow(&g->guide);
     if (g->st != ROSE_OK && g->err.msg[0] == '\0')
         rose_fail(&g->err, g->st, "the guide of the request gave no reason");
-    if (g->st == ROSE_OK) finish_mask(g);
+    if (g->st == ROSE_OK) finish_next(g, true);
 }
 
 /* ---- the workers ---- */

@@ -2,7 +2,7 @@
  * gives a mask of the ids that may come next. A mask may take milliseconds, and the engine thread
  * must not wait for it.
  *
- * A job advances a guide by the sampled id and computes the mask for the next id. If the guide
+ * A job advances a guide by the sampled ids and computes the mask for the next id. If the guide
  * knows that mask already, the engine thread takes it without a job, because to wake a worker takes
  * longer. The thread that submits a request starts its first job, which then runs while the prompt
  * is computed. The engine thread starts the other jobs, each when it delivers an id. A request has
@@ -36,12 +36,17 @@ typedef struct rose_guided {
     bool asked;     /* a job is in flight; true at first, as the submitter starts the first job */
     uint64_t round; /* the delivery that started the job, which the next step waits for; 0 = none */
     /* of the job, else of the engine thread */
-    uint32_t n_generated, id; /* ids so far, the last of them */
-    rose_status st;           /* what the guide said */
-    bool slow;                /* likewise, at the end of the job before */
-    uint64_t spent_ns;        /* on workers, by all jobs so far */
+    uint32_t n_generated;            /* ids so far */
+    uint32_t ids[ROSE_SPEC_MAX + 1]; /* the last n_ids of them, which the guide takes next, */
+    uint32_t n_ids, n_taken;         /* but the first n_taken, which it has */
+    uint32_t forced[ROSE_SPEC_MAX];  /* n_forced ids that are likely to come next */
+    uint32_t n_forced;
+    rose_status st;    /* what the guide said */
+    bool slow;         /* likewise, at the end of the job before */
+    uint64_t spent_ns; /* on workers, by all jobs so far */
     rose_err err;
     struct rose_request *next; /* among the jobs that wait, or in the stack of ended jobs */
+    uint32_t *deep;            /* owned: [ROSE_SPEC_MAX] masks along a guess; NULL = no guesses */
     uint32_t *ends;            /* [n_eos + n_stop] within the block: ids that end the text, first
                                   those of the model */
     bool *cleared;             /* [n_eos + n_stop] scratch */
@@ -54,11 +59,17 @@ typedef struct rose_guided {
 rose_guided *rose_guided_create(const rose_request_opts *o, const rose_rules_ctx *c);
 void rose_guided_destroy(rose_guided *g); /* accepts NULL; no job of g may be running */
 
-bool rose_guided_allows_any(const rose_guided *g); /* the mask has an id */
+bool rose_guided_allows_any(const rose_guided *g, const uint32_t *mask); /* the mask has an id */
 
 /* Does the work of a job if the guide can do it at once, and then returns true. The caller has
- * filled in n_generated and id, as for a job. Engine thread. */
+ * filled in n_generated and ids, as for a job. Engine thread. */
 bool rose_guided_try(rose_guided *g);
+
+/* Engine thread, with the mask of the next id. Returns how many of ids[0..n) may follow one after
+ * the other; the masks after them are then there. The guide stays where it is. */
+uint32_t rose_guided_walk(rose_guided *g, const uint32_t *ids, uint32_t n);
+/* The mask after the first i ids of the last walk; 0: the mask of the next id. */
+const uint32_t *rose_guided_mask(const rose_guided *g, uint32_t i);
 
 /* What a job does: calls the guide and forbids the ids that may not end the text yet. */
 void rose_guided_work(rose_guided *g);
@@ -83,7 +94,7 @@ void rose_guides_destroy(rose_guides *w);
 rose_status rose_guides_enter(rose_guides *w, rose_err *err);
 void rose_guides_leave(rose_guides *w); /* gives the place back; any thread */
 
-/* Starts a job, which takes over one of the caller's references to r. Set n_generated and id
+/* Starts a job, which takes over one of the caller's references to r. Set n_generated and ids
  * before. Any thread. Cannot fail, because the rings have room for all places. */
 void rose_guides_start(rose_guides *w, struct rose_request *r);
 

@@ -77,6 +77,21 @@ static void random_words(uint64_t *out, size_t n)
         out[i] = rose_now_ns() * UINT64_C(0x9E3779B97F4A7C15) ^ (uintptr_t)out;
 }
 
+/* Guesses need several outputs of a sequence in a step, with the bits of single ones. */
+static rose_status create_spec(rose_engine *e, const rose_spec_opts *o, rose_err *err)
+{
+    const char *why = NULL;
+    if (o->method == ROSE_SPEC_NONE && o->other == NULL) return ROSE_OK;
+    if (e->plan.prefill == ROSE_PREFILL_NAIVE)
+        why = "with --prefill-backend naive the bits of a row depend on the rows beside it";
+    else if ((e->ops->caps & ROSE_CAP_REPORTS) == 0)
+        why = "this device gives one token a sequence and step";
+    e->checks_all = o->always;
+    if (why == NULL) return rose_spec_create(&e->spec, o, err);
+    rose_log(ROSE_LOG_INFO, "engine", "speculation is off: %s", why);
+    return ROSE_OK;
+}
+
 static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *err)
 {
     if (o->max_queued == 0 || o->max_queued > MAX_QUEUED)
@@ -129,6 +144,7 @@ static rose_status build(rose_engine *e, const rose_engine_opts *o, rose_err *er
         st = rose_kv_pages_create(&e->sched_opts.pools[k], e->plan.pools[k].n_blocks, err);
     }
     if (st == ROSE_OK) st = rose_sched_create(&e->sched, &e->sched_opts, err);
+    if (st == ROSE_OK) st = create_spec(e, &o->spec, err);
     e->sched_opts.watch = NULL; /* copied */
     if (st != ROSE_OK) return st;
 
@@ -199,6 +215,7 @@ void rose_engine_close(rose_engine *e)
     }
     rose_guides_destroy(e->guides);
     rose_sched_destroy(e->sched);
+    rose_spec_destroy(e->spec);
     for (uint32_t k = 0; k < e->plan.n_pools; k++)
         rose_kv_pages_destroy(e->sched_opts.pools[k]);
     rose_batch_destroy(&e->batch);

@@ -79,5 +79,6 @@ void rose_engine_opts_default(rose_engine_opts *o)
     memset(o, 0, sizeof *o);
     rose_backend_opts_default(&o->backend);
     rose_opts_default(rows, rose_engine_opts_rows(o, rows));
+    rose_spec_opts_default(&o->spec);
     o->engine_cpu = -1;
 }

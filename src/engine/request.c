@@ -123,10 +123,18 @@ rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_token
     return r;
 }
 
+bool rose_request_add_text(rose_request *r, const rose_spec *s, const rose_request_opts *o)
+{
+    r->text = rose_spec_text_create(s, r->prompt, r->n_prompt, r->max_tokens, r->salt,
+                                    o->prediction, o->n_prediction);
+    return r->text != NULL;
+}
+
 void rose_request_unref(rose_request *r)
 {
     /* acq_rel: the thread that drops the last reference sees the writes of the other thread */
     if (atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
+    rose_spec_text_destroy(r->text);
     rose_guided_destroy(r->guided);
     free(r->rules);
     free(r->state);
@@ -144,11 +152,15 @@ void rose_request_release(rose_request *r)
 
 /* ---- events ---- */
 
-bool rose_request_publish(rose_request *r, const rose_event *ev)
+void rose_request_append(rose_request *r, const rose_event *ev)
 {
     assert(r->n_events <= r->max_tokens);
     r->events[r->n_events++] = *ev;
-    /* release: pairs with the acquire in poll; the event is complete before it is counted */
+}
+
+bool rose_request_publish(rose_request *r)
+{
+    /* release: pairs with the acquire in poll; the events are complete before they are counted */
     uint64_t old =
         atomic_exchange_explicit(&r->word, (uint64_t)r->n_events << 1 | 1, memory_order_acq_rel);
     return (old & 1) == 0;
@@ -208,6 +220,11 @@ void *rose_request_user(const rose_request *r)
 uint32_t rose_request_cached_tokens(const rose_request *r)
 {
     return r->n_cached;
+}
+
+rose_request_guesses rose_request_get_guesses(const rose_request *r)
+{
+    return r->guesses;
 }
 
 uint64_t rose_request_admitted_ns(const rose_request *r)

@@ -71,8 +71,13 @@ struct rose_request {
     uint32_t n_cached;    /* prompt tokens found in the prefix cache; published with any event */
     uint32_t n_generated; /* events[0..n_generated) carry tokens */
     uint32_t n_events;
-    uint32_t n_pooled; /* prompt tokens below this one are in `state` */
-    float *state;      /* owned, [width]: the sum, at the end the result; NULL without `pool` */
+    /* Speculation. A guess stands in events[n_generated ..] too, where rules read it. */
+    rose_spec_text *text;  /* owned; NULL = no guesses */
+    rose_spec_guess guess; /* the last one; a step checks its first ids */
+    bool eager;            /* a guess is worth rows, so the next plan waits for the ids before it */
+    rose_request_guesses guesses; /* published with the finish event */
+    uint32_t n_pooled;            /* prompt tokens below this one are in `state` */
+    float *state; /* owned, [width]: the sum, at the end the result; NULL without `pool` */
     rose_request_times times;
     /* any thread */
     /* number of references: one of the consumer, and one each of the cancel stack, a job of the
@@ -92,15 +97,19 @@ struct rose_request {
  * of memory. */
 rose_request *rose_request_create(const rose_request_opts *o, uint32_t max_tokens, rose_port *port,
                                   const rose_rules_ctx *c);
+/* Gives the request a text for guesses, once its salt is set. False: out of memory. */
+bool rose_request_add_text(rose_request *r, const rose_spec *s, const rose_request_opts *o);
 static inline uint32_t rose_request_n_run(uint32_t n_prompt, uint32_t max_tokens, rose_pooling pool)
 {
     return max_tokens > 0 || pool != ROSE_POOL_NONE || n_prompt == 1 ? n_prompt : n_prompt - 1;
 }
 void rose_request_unref(rose_request *r); /* any thread */
 
-/* Engine thread. Appends the event; true: the caller must push r into its sink now. If false and
- * the event was the finish, r may already be freed. */
-bool rose_request_publish(rose_request *r, const rose_event *ev);
+/* Engine thread. Appends an event, which the next publish shows. */
+void rose_request_append(rose_request *r, const rose_event *ev);
+/* Engine thread. Shows all events; true: the caller must push r into its sink now. If false and the
+ * last event was the finish, r may already be freed. */
+bool rose_request_publish(rose_request *r);
 
 /* Engine thread, when all of the prompt is in r->state: divides a mean. False if a value is not
  * finite. */

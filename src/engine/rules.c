@@ -130,13 +130,15 @@ static void place(rose_rules *u, rose_bump *a, const rose_request_rules *q, cons
     u->stop = take(a, q->n_stop, q->stop_ids);
     u->bad = take(a, (size_t)n_bad_ids(q), q->bad_ids);
     u->bad_len = take(a, q->n_bad, q->bad_len);
-    u->banned = take(a, (size_t)c->n_eos + q->n_stop + q->n_bad, NULL);
+    u->n_banned = c->n_eos + q->n_stop + q->n_bad;
+    u->banned = take(a, (size_t)(1 + c->n_guess) * u->n_banned, NULL);
     u->out.allowed = take(a, q->n_allowed, q->allowed);
     u->out.bias_ids = take(a, q->n_bias, q->bias_ids);
     u->out.bias = (const float *)(const void *)take(
         a, q->n_bias, (const uint32_t *)(const void *)q->bias); /* a float has its size */
+    u->n_counts = (uint32_t)n_seen;
     u->seen = take(a, n_seen, NULL);
-    u->counts = take(a, n_seen, NULL);
+    u->counts = take(a, (1 + c->n_guess) * n_seen, NULL);
     u->index = take(a, n_index, NULL);
     if (a->base != NULL) memset(u->index, 0, n_index * sizeof *u->index);
     size_t words = sizeof(rose_logprob) / sizeof(uint32_t); /* it has no larger member */
@@ -146,12 +148,19 @@ static void place(rose_rules *u, rose_bump *a, const rose_request_rules *q, cons
         a, q->prompt_logprobs ? (size_t)c->n_prompt * (1 + q->prompt_n_top) * words : 0, NULL);
 }
 
-/* Counts id as seen, and adds `times` to how often it was generated. O(1). */
-static void see(rose_rules *u, uint32_t id, uint32_t times)
+/* The cell of id in the index, or the empty one for it. */
+static uint32_t find_seen(const rose_rules *u, uint32_t id)
 {
     uint32_t at = id * 2654435761u & (u->n_index - 1);
     while (u->index[at] != 0 && u->seen[u->index[at] - 1] != id)
         at = (at + 1) & (u->n_index - 1);
+    return at;
+}
+
+/* Counts id as seen, and adds `times` to how often it was generated. O(1). */
+static void see(rose_rules *u, uint32_t id, uint32_t times)
+{
+    const uint32_t at = find_seen(u, id);
     if (u->index[at] == 0) {
         u->seen[u->out.n_seen] = id;
         u->counts[u->out.n_seen] = 0;
@@ -192,7 +201,6 @@ rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx 
     place(u, &a, q, c);
     u->out.seen_ids = u->seen;
     u->out.seen_counts = u->counts;
-    u->out.banned = u->banned;
     if (q->repetition < 1 || q->repetition > 1)
         for (uint32_t i = 0; i < c->n_prompt; i++)
             see(u, c->prompt[i], 0);
@@ -209,19 +217,20 @@ static bool ends_with(const rose_event *events, uint32_t n, const uint32_t *ids,
     return true;
 }
 
-static uint32_t find_banned(rose_rules *u, const rose_event *events, uint32_t n)
+static uint32_t find_banned(const rose_rules *u, const rose_event *events, uint32_t n,
+                            uint32_t *banned)
 {
     uint32_t k = 0;
     if (n < u->min_tokens) {
         for (uint32_t i = 0; i < u->n_eos; i++)
-            u->banned[k++] = u->eos[i];
+            banned[k++] = u->eos[i];
         for (uint32_t i = 0; i < u->n_stop; i++)
-            u->banned[k++] = u->stop[i];
+            banned[k++] = u->stop[i];
     }
     const uint32_t *word = u->bad;
     for (uint32_t i = 0; i < u->n_bad; word += u->bad_len[i++]) {
         uint32_t len = u->bad_len[i];
-        if (len > 0 && ends_with(events, n, word, len - 1)) u->banned[k++] = word[len - 1];
+        if (len > 0 && ends_with(events, n, word, len - 1)) banned[k++] = word[len - 1];
     }
     return k;
 }
@@ -260,7 +269,7 @@ static bool in_mask(const uint32_t *mask, uint32_t id)
 bool rose_rules_leave_one(rose_rules *u, const uint32_t *mask, const rose_event *events,
                           uint32_t n_generated)
 {
-    uint32_t n = find_banned(u, events, n_generated), n_distinct = 0;
+    uint32_t n = find_banned(u, events, n_generated, u->banned), n_distinct = 0;
     sort_ids(u->banned, n);
     for (uint32_t i = 0; i < u->out.n_allowed; i++) {
         uint32_t id = u->out.allowed[i];
@@ -281,13 +290,38 @@ bool rose_rules_act(const rose_rules *u, uint32_t n)
            u->n_index > 0 || n < u->min_tokens;
 }
 
-void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated,
+/* Counts the last id of a guess of `depth` ids beside the counts of the id before it. The id may be
+ * new: then it stands after those that were seen. */
+static void see_guess(rose_rules *u, uint32_t id, uint32_t depth)
+{
+    uint32_t *counts = u->counts + (size_t)depth * u->n_counts;
+    const uint32_t at = find_seen(u, id), n = depth > 1 ? u->n_seen_guess : u->out.n_seen;
+    uint32_t k = u->index[at] != 0 ? u->index[at] - 1 : u->out.n_seen;
+    memcpy(counts, counts - u->n_counts, n * sizeof *counts);
+    while (k >= u->out.n_seen && k < n && u->seen[k] != id)
+        k++;
+    u->n_seen_guess = n;
+    if (k == n) {
+        u->seen[k] = id;
+        counts[k] = 0;
+        u->n_seen_guess++;
+    }
+    counts[k]++;
+}
+
+void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated, uint32_t depth,
                      rose_output_rules *out)
 {
+    const uint32_t n = n_generated + depth;
+    uint32_t *banned = u->banned + (size_t)depth * u->n_banned;
     *out = u->out;
-    out->n_banned = find_banned(u, events, n_generated);
-    if (u->logprobs && n_generated < u->max_tokens)
-        out->report = u->reports + (size_t)n_generated * (1 + u->out.n_top);
+    out->banned = banned;
+    out->n_banned = find_banned(u, events, n, banned);
+    if (u->logprobs && n < u->max_tokens) out->report = u->reports + (size_t)n * (1 + u->out.n_top);
+    if (depth == 0 || u->n_index == 0) return;
+    see_guess(u, events[n - 1].id, depth);
+    out->n_seen = u->n_seen_guess;
+    out->seen_counts = u->counts + (size_t)depth * u->n_counts;
 }
 
 void rose_rules_score(rose_rules *u, uint32_t pos, uint32_t id, rose_output_rules *out)

@@ -17,9 +17,10 @@ typedef struct rose_rules_ctx {
     const uint32_t *eos; /* [n_eos] borrowed from the engine */
     uint32_t n_eos;
     bool ignore_eos;
-    bool guided;    /* the mask of the guide sees to min_tokens */
-    uint32_t caps;  /* of the backend */
-    uint32_t width; /* of a state */
+    bool guided;      /* the mask of the guide sees to min_tokens */
+    uint32_t caps;    /* of the backend */
+    uint32_t n_guess; /* most ids of a guess */
+    uint32_t width;   /* of a state */
 } rose_rules_ctx;
 
 typedef struct rose_rules {
@@ -29,18 +30,22 @@ typedef struct rose_rules {
     uint32_t min_tokens, n_stop, n_bad;
     uint32_t prompt_n_top, n_prompt, max_tokens;
     uint32_t vocab;
-    uint32_t n_scored; /* prompt positions below this one already have their log-probability
-                        * report */
-    uint32_t n_index;  /* number of cells of the hash table `index`, a power of two; 0 = the
-                        * request has no penalties */
+    uint32_t n_scored;     /* prompt positions below this one already have their log-probability
+                            * report */
+    uint32_t n_seen_guess; /* ids that were seen, with those of a guess */
+    uint32_t n_index;      /* number of cells of the hash table `index`, a power of two; 0 = the
+                            * request has no penalties */
     bool logprobs, prompt_logprobs;
     /* within the block */
     uint32_t *stop; /* [n_stop] */
     uint32_t *bad,
-        *bad_len;     /* banned sequences of ids, one after the other; [n_bad] the length of each */
-    uint32_t *banned; /* [n_eos + n_stop + n_bad] ids banned in this step; scratch */
-    uint32_t *index;  /* [n_index] place in seen + 1, 0 = empty */
-    uint32_t *seen, *counts;                /* out.n_seen are in use */
+        *bad_len; /* banned sequences of ids, one after the other; [n_bad] the length of each */
+    uint32_t n_banned; /* n_eos + n_stop + n_bad */
+    uint32_t *banned;  /* [1 + n_guess][n_banned] ids banned in this step, by output; scratch */
+    uint32_t *index;   /* [n_index] place in seen + 1, 0 = empty */
+    uint32_t n_counts; /* room for ids */
+    uint32_t *seen;    /* [n_counts] out.n_seen are in use; after them those of a guess */
+    uint32_t *counts;  /* [1 + n_guess][n_counts] of seen; then with ever more ids of a guess */
     rose_logprob *reports, *prompt_reports; /* reports [max_tokens][1 + n_top], and of the prompt
                                                [n_prompt][1 + n_top] */
 } rose_rules;
@@ -52,9 +57,10 @@ rose_status rose_rules_check(const rose_request_rules *q, const rose_rules_ctx *
  * memory. free() releases the state. */
 rose_rules *rose_rules_create(const rose_request_rules *q, const rose_rules_ctx *c);
 
-/* Engine thread. Fills the rules of the next output, which samples token n_generated of r;
- * events hold the ids generated so far. */
-void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated,
+/* Engine thread. Fills the rules of the output that samples token n_generated + depth; events hold
+ * the ids generated so far and then `depth` ids of a guess. In a step each depth from 0 on comes
+ * once, in order. */
+void rose_rules_next(rose_rules *u, const rose_event *events, uint32_t n_generated, uint32_t depth,
                      rose_output_rules *out);
 /* Do they change or report token n at all? */
 bool rose_rules_act(const rose_rules *u, uint32_t n);

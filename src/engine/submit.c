@@ -77,6 +77,17 @@ static rose_status check_sampling(const rose_sampling *s, rose_err *err)
     return ROSE_OK;
 }
 
+/* Nothing is generated: the prompt is only scored or pooled. */
+static bool generates_nothing(const rose_request_opts *o)
+{
+    return o->score_only || o->pool != ROSE_POOL_NONE;
+}
+
+static bool may_guess(const rose_engine *e, const rose_request_opts *o)
+{
+    return e->spec != NULL && !o->no_speculation && !generates_nothing(o);
+}
+
 static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o,
                                 uint32_t max_tokens)
 {
@@ -88,6 +99,7 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .n_eos = e->arch.n_eos,
                             .ignore_eos = o->ignore_eos,
                             .guided = o->guide.ops != NULL,
+                            .n_guess = may_guess(e, o) ? ROSE_SPEC_MAX : 0,
                             .caps = e->ops->caps,
                             .width = e->arch.d_model};
 }
@@ -100,12 +112,6 @@ static rose_status check_pool(const rose_engine *e, const rose_request_opts *o, 
     if (o->rules != NULL)
         return rose_fail(err, ROSE_E_INVAL, "a pooled request takes no sampling rules");
     return ROSE_OK;
-}
-
-/* Nothing is generated: the prompt is only scored or pooled. */
-static bool generates_nothing(const rose_request_opts *o)
-{
-    return o->score_only || o->pool != ROSE_POOL_NONE;
 }
 
 /* Checks a submission for every mistake that a submitter can make. *max_tokens is lowered to
@@ -166,6 +172,12 @@ static rose_status check_state(const rose_engine *e, const rose_request_opts *o,
     return ROSE_OK;
 }
 
+static void set_salt(const rose_engine *e, rose_request *r, const rose_request_opts *o)
+{
+    for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
+        r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
+}
+
 /* Hands a checked request, which has a place in the queue, to the engine thread. */
 static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_t max_tokens,
                              rose_request *r, rose_err *err)
@@ -174,8 +186,6 @@ static rose_status hand_over(rose_engine *e, const rose_request_opts *o, uint32_
         return rose_fail(err, ROSE_E_INVAL,
                          "allowed_token_ids, bad_words, min_tokens and stop_token_ids together "
                          "leave no token that could be generated");
-    for (int k = 0; k < 2 && o->cache_salt_len > 0; k++) /* |1: never the common salt */
-        r->salt[k] = rose_siphash_bytes(e->salt_keys[k], o->cache_salt, o->cache_salt_len) | 1;
     rose_load_count(&e->load, r->n_cost, o->priority, 1);
     /* the consumer may release r before the job starts; relaxed: the caller's reference keeps r
      * alive meanwhile */
@@ -212,6 +222,11 @@ rose_status rose_engine_submit(rose_engine *e, const rose_request_opts *o, rose_
     }
     const rose_rules_ctx c = rules_ctx(e, o, max_tokens);
     if ((r = rose_request_create(o, max_tokens, e->port, &c)) == NULL) {
+        st = rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
+        goto done;
+    }
+    set_salt(e, r, o);
+    if (may_guess(e, o) && max_tokens > 1 && !rose_request_add_text(r, e->spec, o)) {
         st = rose_fail(err, ROSE_E_NOMEM, "request of %u tokens: out of memory", o->n_prompt);
         goto done;
     }
@@ -276,6 +291,16 @@ bool rose_engine_has_prefix_cache(const rose_engine *e)
 const rose_arch *rose_engine_arch(const rose_engine *e)
 {
     return &e->arch;
+}
+
+rose_spec_stats rose_engine_get_spec(const rose_engine *e)
+{
+    return e->spec != NULL ? rose_spec_get_stats(e->spec) : (rose_spec_stats){0};
+}
+
+bool rose_engine_speculates(const rose_engine *e)
+{
+    return e->spec != NULL;
 }
 
 const rose_engine_hists *rose_engine_get_hists(const rose_engine *e)

@@ -140,6 +140,18 @@ rose_status rose_matcher_mask(void *matcher, uint32_t *words, rose_err *err);
  * uses the grammar. Otherwise false, and the matcher is unchanged. It takes 1 to 2 us. */
 bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words);
 
+/* Goes along ids as try_next would, but the matcher stays where it is. words[i]: the mask after
+ * ids[0..i], (n_ids + 31) / 32 words each. Returns how many ids it went along: as far as all is
+ * known from texts before, 0 while another thread uses the grammar. An eos id ends the walk. */
+uint32_t rose_matcher_walk(void *matcher, const uint32_t *ids, uint32_t n, uint32_t *words);
+
+/* Writes at most cap ids that probably come next: those of the bytes that the grammar forces, and
+ * where it leaves the choice of white space, as models mostly write it: a space after ',' and ':'
+ * and none elsewhere. The ids are the longest tokens at each place, which need not be those of the
+ * tokenizer. Returns how many. compute: computes what a walk along them needs (some 10 us an id,
+ * for a thread that may wait); else as far as it is known already, and without a wait. */
+uint32_t rose_matcher_propose(void *matcher, uint32_t cap, uint32_t *ids, bool compute);
+
 /* True if the text may end here. */
 bool rose_matcher_accepting(const rose_matcher *m);
 
@@ -149,6 +161,7 @@ bool rose_matcher_accepting(const rose_matcher *m);
     {                                                                                              \
         .advance = rose_matcher_accept, .mask = rose_matcher_mask,                                 \
         .destroy = rose_matcher_destroy, .is_slow = rose_matcher_is_slow,                          \
-        .try_next = rose_matcher_try_next                                                          \
+        .try_next = rose_matcher_try_next, .walk = rose_matcher_walk,                              \
+        .propose = rose_matcher_propose                                                            \
     }
 #endif

@@ -225,6 +225,7 @@ struct rose_matcher {
     rose_matcher *next_gone;       /* in g->gone */
     uint32_t state, moved;         /* moved: used by rose_gr_clean */
     bool ended;
+    uint8_t last; /* byte of the text */
 };
 
 void rose_gr_unlock(rose_grammar *g); /* notes the bytes in use */

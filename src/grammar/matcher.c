@@ -87,6 +87,14 @@ bool rose_matcher_is_slow(void *matcher)
     return atomic_load_explicit(&m->g->slow, memory_order_relaxed);
 }
 
+/* A token was accepted. */
+static void move(rose_matcher *m, uint32_t state, uint32_t id)
+{
+    const struct gr_span_of *t = &m->g->vocab->tokens[id];
+    m->state = state;
+    m->last = m->g->vocab->blob[t->at + t->n - 1];
+}
+
 /* The state after the bytes of a token; GR_DEAD: not allowed; GR_NONE: g->st says why. */
 static uint32_t follow_token(rose_grammar *g, uint32_t state, uint32_t id)
 {
@@ -125,7 +133,7 @@ rose_status rose_matcher_accept(void *matcher, uint32_t id, rose_err *err)
         else if (to == GR_DEAD)
             st = rose_fail(err, ROSE_E_INVAL, "grammar: id %u is not allowed here", id);
         else
-            m->state = to;
+            move(m, to, id);
     }
     rose_gr_unlock(g);
     return st;
@@ -173,20 +181,142 @@ static uint32_t known_after(const rose_grammar *g, uint32_t state, uint32_t id)
     return state;
 }
 
+/* The state that has the mask after `state`, if it is known and has an id; else GR_NONE. */
+static uint32_t known_mask(const rose_grammar *g, uint32_t state)
+{
+    const uint32_t at = state != GR_NONE ? g->s.v[state].plain : GR_NONE;
+    return at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].any ? at : GR_NONE;
+}
+
 bool rose_matcher_try_next(void *matcher, uint32_t id, uint32_t *words)
 {
     rose_matcher *m = matcher;
     rose_grammar *g = m->g;
     if (pthread_mutex_trylock(&g->lock) != 0) return false;
     const uint32_t to = m->ended ? GR_NONE : known_after(g, m->state, id);
-    const uint32_t at = to != GR_NONE ? g->s.v[to].plain : GR_NONE;
-    const bool known = at != GR_NONE && g->s.v[at].mask != NULL && g->s.v[at].any;
-    if (known) {
-        m->state = to;
+    const uint32_t at = known_mask(g, to);
+    if (at != GR_NONE) {
+        move(m, to, id);
         memcpy(words, g->s.v[at].mask, g->vocab->n_words * sizeof *words);
     }
     pthread_mutex_unlock(&g->lock); /* nothing was computed: no figure changes */
-    return known;
+    return at != GR_NONE;
+}
+
+uint32_t rose_matcher_walk(void *matcher, const uint32_t *ids, uint32_t n, uint32_t *words)
+{
+    const rose_matcher *m = matcher;
+    rose_grammar *g = m->g;
+    const uint32_t n_words = g->vocab->n_words;
+    uint32_t k = 0, at, state;
+    if (pthread_mutex_trylock(&g->lock) != 0) return 0;
+    state = m->ended ? GR_NONE : m->state;
+    while (k < n && state != GR_NONE) {
+        state = known_after(g, state, ids[k]);
+        if ((at = known_mask(g, state)) == GR_NONE) break;
+        memcpy(words + (size_t)n_words * k++, g->s.v[at].mask, n_words * sizeof *words);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return k;
+}
+
+/* ---- what probably comes next ---- */
+
+enum { PROPOSE_BYTES = 64, PROPOSE_STEPS = 20000 };
+
+/* Adds the bytes that the op of an item takes. */
+static void add_bytes(const gr_program *p, const gr_op *op, bool *bytes)
+{
+    for (uint32_t b = 0; b < 256; b++) {
+        bool takes = op->kind == OP_RANGE && b >= op->lo && b <= op->hi;
+        if (op->kind == OP_SET) takes = gr_set_has(&p->sets[op->set], b);
+        for (uint32_t i = 0; op->kind == OP_EDGES && i < op->n && !takes; i++)
+            takes = b >= p->edges[op->first + i].lo && b <= p->edges[op->first + i].hi;
+        bytes[b] = bytes[b] || takes;
+    }
+}
+
+static bool is_space(int byte)
+{
+    return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+}
+
+/* The byte that comes next in `state` after `last`, as far as the grammar and habit tell; -1: open.
+ */
+static int next_byte(const rose_grammar *g, uint32_t state, uint8_t last)
+{
+    const gr_state *x = &g->s.v[state];
+    bool bytes[256] = {false};
+    int any = -1, other = -1, n = 0, n_others = 0; /* other: no white space */
+    if (x->accepting) return -1;
+    for (uint32_t i = 0; i < x->n; i++)
+        add_bytes(&g->p, &g->p.ops[g->s.items[x->first + i].op], bytes);
+    for (int b = 0; b < 256; b++) {
+        if (!bytes[b]) continue;
+        any = b;
+        n++;
+        if (is_space(b)) continue;
+        other = b;
+        n_others++;
+    }
+    if (n == 1) return any;
+    if (bytes[' '] && (n_others == 0 || last == ',' || last == ':')) return ' ';
+    return n_others == 1 ? other : -1;
+}
+
+/* The longest token that bytes[0..n) begin with, and its length in *len; GR_NONE: none. */
+static uint32_t longest_token(const gr_trie *t, const uint8_t *bytes, uint32_t n, uint32_t *len)
+{
+    uint32_t id = GR_NONE, i = 0, end = t->n;
+    for (uint32_t depth = 0; depth < n; depth++) {
+        while (i < end && t->nodes[i].byte != bytes[depth])
+            i = t->nodes[i].next;
+        if (i >= end) break;
+        if (t->nodes[i].n > 0) {
+            id = t->sorted[t->nodes[i].first];
+            *len = depth + 1;
+        }
+        end = t->nodes[i++].next;
+    }
+    return id;
+}
+
+uint32_t rose_matcher_propose(void *matcher, uint32_t cap, uint32_t *ids, bool compute)
+{
+    const rose_matcher *m = matcher;
+    rose_grammar *g = m->g;
+    uint8_t bytes[PROPOSE_BYTES];
+    uint32_t n = 0, n_ids = 0, at = 0, len = 0, state, id, mask;
+    int next;
+    if (compute)
+        lock(g);
+    else if (pthread_mutex_trylock(&g->lock) != 0)
+        return 0;
+    state = m->state;
+    while (!m->ended && n < PROPOSE_BYTES && !(compute && g->steps > PROPOSE_STEPS) &&
+           (next = next_byte(g, state, n > 0 ? bytes[n - 1] : m->last)) >= 0) {
+        const uint32_t *known = g->s.v[state].next;
+        if (compute)
+            state = rose_gr_step(g, state, (uint8_t)next);
+        else
+            state = known != NULL ? known[g->p.class_of[next]] : GR_NONE;
+        if (state == GR_NONE || state == GR_DEAD) break;
+        bytes[n++] = (uint8_t)next;
+    }
+    for (state = m->state; n_ids < cap && at < n; at += len) {
+        if ((id = longest_token(&g->vocab->all, bytes + at, n - at, &len)) == GR_NONE) break;
+        ids[n_ids++] = id;
+        if (!compute) continue;
+        state = follow_token(g, state, id);
+        if (state == GR_NONE || g->steps > PROPOSE_STEPS ||
+            rose_gr_mask(g, state, &mask) != ROSE_OK)
+            break;
+    }
+    if (compute)
+        rose_gr_unlock(g);
+    else
+        pthread_mutex_unlock(&g->lock);
+    return n_ids;
 }
 
 bool rose_matcher_accepting(const rose_matcher *m)

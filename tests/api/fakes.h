@@ -284,6 +284,18 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e)
                                .failed = fake.failed};
 }
 
+bool rose_engine_speculates(const rose_engine *e)
+{
+    (void)e;
+    return true;
+}
+
+rose_spec_stats rose_engine_get_spec(const rose_engine *e)
+{
+    (void)e;
+    return (rose_spec_stats){.n_tried = 5, .n_right = 3};
+}
+
 const char *rose_engine_failure(const rose_engine *e)
 {
     (void)e;
@@ -439,6 +451,12 @@ bool rose_engine_has_room(const rose_engine *e)
 bool rose_request_has_begun(const rose_request *r)
 {
     return r->times.admitted != 0;
+}
+
+rose_request_guesses rose_request_get_guesses(const rose_request *r)
+{
+    (void)r;
+    return (rose_request_guesses){0};
 }
 
 uint32_t rose_request_cached_tokens(const rose_request *r)

@@ -96,8 +96,8 @@ def test_help_of_serve():
     check("serve --help shows 16 options and names --help-all", len(names(first)) == 16 and "access-log" in names(first) and "/v1/responses, /v1/messages" in first and "--help-all" in first, first)
     groups = re.findall(r"^(\S.*):$", everything, re.M)
     check("serve --help-all goes by group, CUDA tuning last", groups == [
-        "Server", "Limits and time-outs", "Server threads", "Files and batches", "Model and device", "Scheduling", "KV and prefix cache", "CPU",
-        "Profiling", "CUDA tuning", "Help"], groups)
+        "Server", "Limits and time-outs", "Server threads", "Files and batches", "Model and device", "Speculative decoding", "Scheduling",
+        "KV and prefix cache", "CPU", "Profiling", "CUDA tuning", "Help"], groups)
     check("--help-all has what --help has", names(first) < names(everything), names(first) - names(everything))
     n = int(re.search(r"show all (\d+) options", first).group(1))
     check("--help counts what --help-all shows", n == len(names(everything)), (n, len(names(everything))))

@@ -231,4 +231,64 @@ static inline void verify_idle(const rose_engine *e)
     assert_int_equal(atomic_load(&fake.n_bad), 0);
 }
 
+/* ---- guesses, which change no id ---- */
+
+/* What a hostile source does. RIGHT knows the reference; MIXED does any of the others, or nothing,
+ * from call to call. */
+enum { RIGHT, WRONG, RANDOM, PARTLY, OUTSIDE, MIXED, N_HOSTILE };
+
+typedef struct hostile {
+    const void *reqs; /* [n] of `size` bytes; each begins with a rec whose `want` is known */
+    size_t size;
+    uint32_t n;
+    int kind;
+    uint64_t s;
+    uint32_t vocab;
+} hostile;
+
+static inline const rec *find_rec(const hostile *h, const uint32_t *text, uint32_t n,
+                                  uint32_t n_prompt)
+{
+    for (uint32_t i = 0; i < h->n; i++) {
+        const rec *x = (const void *)((const char *)h->reqs + i * h->size);
+        if (x->n_prompt == n_prompt && n - n_prompt <= x->n_want &&
+            memcmp(x->prompt, text, n_prompt * sizeof *text) == 0 &&
+            memcmp(x->want, text + n_prompt, (n - n_prompt) * sizeof *text) == 0)
+            return x;
+    }
+    return NULL;
+}
+
+static inline uint32_t hostile_guess(void *user, const uint32_t *text, uint32_t n,
+                                     uint32_t n_prompt, uint32_t cap, uint32_t *ids)
+{
+    hostile *h = user;
+    const rec *x = find_rec(h, text, n, n_prompt);
+    const int kind = h->kind == MIXED ? (int)rnd_in(&h->s, 0, MIXED) : h->kind;
+    uint32_t k = 0;
+    if (kind == MIXED) return 0;
+    for (; k < cap; k++) {
+        const uint32_t at = n - n_prompt + k;
+        const uint32_t right = x != NULL && at < x->n_want ? x->want[at] : 0;
+        ids[k] = right; /* past the end too */
+        if (kind == WRONG) ids[k] = (right + 1) % h->vocab;
+        if (kind == RANDOM || (kind == PARTLY && rnd_in(&h->s, 0, 3) == 0))
+            ids[k] = rnd_in(&h->s, 0, h->vocab - 1);
+        if (kind == OUTSIDE && rnd_in(&h->s, 0, 3) == 0) ids[k] = UINT32_MAX - rnd_in(&h->s, 0, 9);
+    }
+    return kind == PARTLY ? rnd_in(&h->s, 0, k) : k;
+}
+
+static inline rose_spec_opts hostile_opts(hostile *h)
+{
+    rose_spec_opts o;
+    rose_spec_opts_default(&o);
+    o.method = ROSE_SPEC_NONE;
+    o.always = true;
+    o.n_tokens = rnd_in(&h->s, 1, ROSE_SPEC_MAX);
+    o.other = hostile_guess;
+    o.user = h;
+    return o;
+}
+
 #endif

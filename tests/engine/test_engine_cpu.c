@@ -163,6 +163,12 @@ static rose_engine_stats compare(const fixture *f, const char *name, const rose_
            (unsigned long long)st.prefix_queries, (unsigned long long)st.prefix_evictions,
            (unsigned long long)st.preemptions, (unsigned long long)st.recomputed_tokens,
            (unsigned long long)st.cancelled);
+    const rose_spec_stats sp = rose_engine_get_spec(e);
+    if (sp.n_guesses > 0)
+        printf("    %llu guesses, %llu of %llu ids right\n", (unsigned long long)sp.n_guesses,
+               (unsigned long long)sp.n_right, (unsigned long long)sp.n_tried);
+    if (o->spec.always) assert_true(sp.n_tried > 0);
+    if (o->spec.method == ROSE_SPEC_NONE && o->spec.other == NULL) assert_int_equal(sp.n_tried, 0);
     rose_engine_close(e);
     rose_wakeq_destroy(sink);
     return st;
@@ -223,6 +229,8 @@ static void compare_ahead(const fixture *f)
 {
     g_ops = ahead_cpu_ops();
     rose_engine_opts o = cpu_opts();
+    atomic_store(&ahead_cpu_steps, 0);
+    atomic_store(&ahead_cpu_under, 0);
     compare(f, "a thread, no overlap", &o, false);
     uint64_t n = atomic_exchange(&ahead_cpu_steps, 0);
     assert_int_equal(atomic_load(&ahead_cpu_under), 0);
@@ -239,6 +247,37 @@ static void compare_ahead(const fixture *f)
            (unsigned long long)n, (unsigned long long)atomic_exchange(&ahead_cpu_steps, 0),
            (unsigned long long)atomic_load(&ahead_cpu_under));
     assert_true(atomic_exchange(&ahead_cpu_under, 0) > 0);
+}
+
+static void compare_guesses(const fixture *f, bool overlap)
+{
+    static const char *const names[N_HOSTILE] = {
+        [RIGHT] = "right guesses",   [WRONG] = "wrong guesses",
+        [RANDOM] = "random guesses", [PARTLY] = "guesses right in part",
+        [OUTSIDE] = "ids outside",   [MIXED] = "guesses switched on and off"};
+    for (int kind = 0; kind < N_HOSTILE; kind++) {
+        hostile h = {.reqs = f->reqs,
+                     .size = sizeof *f->reqs,
+                     .n = N_REQS,
+                     .kind = kind,
+                     .s = test_seed(),
+                     .vocab = f->m->arch.vocab_size};
+        rose_engine_opts o = cpu_opts();
+        o.overlap = overlap;
+        o.spec = hostile_opts(&h);
+        compare(f, names[kind], &o, kind == RANDOM);
+        o.backend.kv_pages = 10;
+        assert_true(compare(f, "and ten pages", &o, kind == PARTLY).preemptions > 0);
+    }
+    rose_engine_opts o = cpu_opts();
+    o.overlap = overlap;
+    rose_spec_opts_default(&o.spec);
+    compare(f, "suffix, adaptive", &o, true);
+    o.spec.always = true;
+    compare(f, "suffix", &o, false);
+    o.spec.method = ROSE_SPEC_NGRAM;
+    o.spec.ngram_min = o.spec.ngram_max = 1;
+    compare(f, "ngram", &o, true);
 }
 
 static void compare_all(const fx_shape *shape)
@@ -267,11 +306,13 @@ static void compare_all(const fx_shape *shape)
     o.prefix_cache = false;
     n += compare(&f, "ten pages, no cache", &o, false).preemptions;
     assert_true(n > MIN_PREEMPTIONS);
+    compare_guesses(&f, false);
     compare_auto(&f);
     if ((g_ops->caps & ROSE_CAP_AHEAD) != 0)
         compare_overlap(&f);
     else
         compare_ahead(&f);
+    compare_guesses(&f, true); /* on the backend that runs ahead */
     fx_model_free(f.m);
     free(f.reqs);
 }

@@ -34,7 +34,7 @@ typedef struct guide {
     uint32_t fail_advance, fail_mask; /* the n-th call fails; 0 = none */
     uint32_t empty_from;              /* masks after this many ids are empty; 0 = none */
     uint32_t eos_from;                /* masks after this many ids hold FAKE_EOS alone; 0 = none */
-    uint32_t n_masks;
+    uint32_t n_masks, n_at_mask;      /* calls; ids at the last of them */
     gate *gate;
     uint32_t gate_from; /* calls after this many ids wait at the gate */
     bool silent;        /* a failure has no message */
@@ -42,7 +42,7 @@ typedef struct guide {
     atomic_flag busy;
 } guide;
 
-static _Atomic uint32_t g_made, g_destroyed, g_wrong, g_known;
+static _Atomic uint32_t g_made, g_destroyed, g_wrong, g_known, g_walked;
 
 static void wrong(const char *what)
 {
@@ -105,12 +105,9 @@ static rose_status guide_advance(void *state, uint32_t id, rose_err *err)
     return fails ? guide_fail(g, err, "advance") : ROSE_OK;
 }
 
-static rose_status guide_mask(void *state, uint32_t *words, rose_err *err)
+/* The mask after the ids so far. */
+static void write_mask(guide *g, uint32_t *words)
 {
-    guide *g = state;
-    if (atomic_flag_test_and_set(&g->busy)) wrong("two threads call it");
-    if (g->n_masks++ != g->n) wrong("masks and ids do not alternate");
-    if (g->n == 0) gate_wait(g);
     memset(g->mask, 0, sizeof g->mask);
     for (uint32_t id = 0; id < g->vocab; id++)
         if (guide_allows(g->h, id, g->vocab)) g->mask[id / 32] |= 1u << id % 32;
@@ -122,6 +119,16 @@ static rose_status guide_mask(void *state, uint32_t *words, rose_err *err)
     for (uint32_t i = 0; i < (g->vocab + 31) / 32; i++)
         words[i] = g->mask[i];
     words[g->vocab / 32] |= ~0u << g->vocab % 32; /* mean nothing */
+}
+
+static rose_status guide_mask(void *state, uint32_t *words, rose_err *err)
+{
+    guide *g = state;
+    if (atomic_flag_test_and_set(&g->busy)) wrong("two threads call it");
+    if (g->n_masks++ > 0 && g->n == g->n_at_mask) wrong("a mask again without an id");
+    g->n_at_mask = g->n;
+    if (g->n == 0) gate_wait(g);
+    write_mask(g, words);
     bool fails = g->n_masks == g->fail_mask;
     atomic_flag_clear(&g->busy);
     return fails ? guide_fail(g, err, "mask") : ROSE_OK;
@@ -153,8 +160,47 @@ static bool guide_try_next(void *state, uint32_t id, uint32_t *words)
     return guide_advance(state, id, &err) == ROSE_OK && guide_mask(state, words, &err) == ROSE_OK;
 }
 
-static const rose_guide_ops g_guide_ops = {guide_advance, guide_mask, guide_destroy, guide_is_slow,
-                                           guide_try_next};
+/* Along what try_next knows; the guide itself stays. */
+static uint32_t guide_walk(void *state, const uint32_t *ids, uint32_t n, uint32_t *words)
+{
+    const guide *g = state;
+    guide at = {.h = g->h,
+                .n = g->n,
+                .vocab = g->vocab,
+                .empty_from = g->empty_from,
+                .eos_from = g->eos_from};
+    uint32_t k = 0;
+    if (g->gate != NULL || g->slow || g->fail_advance != 0 || g->fail_mask != 0) return 0;
+    memcpy(at.mask, g->mask, sizeof at.mask);
+    for (; k < n; k++) {
+        if (fake_mix(at.h, ids[k], 19) >> 20 & 1) break;
+        if (ids[k] >= g->vocab) wrong("an id that there is not");
+        at.h = guide_next(at.h, ids[k], at.n++);
+        write_mask(&at, words + (size_t)k * ((g->vocab + 31) / 32));
+    }
+    atomic_fetch_add(&g_walked, k);
+    return k;
+}
+
+/* The first id that is allowed, again and again. */
+static uint32_t guide_propose(void *state, uint32_t cap, uint32_t *ids, bool compute)
+{
+    const guide *g = state;
+    guide at = {.h = g->h, .n = g->n, .vocab = g->vocab};
+    uint32_t words[8], k = 0, id = 0;
+    for (; k < cap && k < 3 + (compute ? 1 : 0); k++) {
+        write_mask(&at, words);
+        for (id = 0; id < g->vocab && (at.mask[id / 32] >> id % 32 & 1) == 0;)
+            id++;
+        if (id == g->vocab) break;
+        ids[k] = id;
+        at.h = guide_next(at.h, id, at.n++);
+    }
+    return k;
+}
+
+static const rose_guide_ops g_guide_ops = {guide_advance,  guide_mask, guide_destroy, guide_is_slow,
+                                           guide_try_next, guide_walk, guide_propose};
 
 static guide *guide_make(uint64_t seed, uint32_t vocab)
 {
@@ -203,7 +249,8 @@ static void test_ends(void **state)
         g->n_masks = n;
         memset(g->mask, 0xff, sizeof g->mask); /* of the id before */
         d->n_generated = n;
-        d->id = 3;
+        d->n_ids = n > 0;
+        d->ids[0] = 3;
         if (rnd_in(&s, 0, 4) == 0) g->empty_from = 1 + rnd_in(&s, 0, 3);
         if (rnd_in(&s, 0, 4) == 0) g->eos_from = 1 + rnd_in(&s, 0, 3);
         rose_guided_work(d);
@@ -221,7 +268,7 @@ static void test_ends(void **state)
             bool allowed = (d->mask[id / 32] >> id % 32 & 1) != 0;
             assert_int_equal(allowed, any ? want[id] : g->mask[id / 32] >> id % 32 & 1);
         }
-        n_kept += !any && rose_guided_allows_any(d);
+        n_kept += !any && rose_guided_allows_any(d, d->mask);
         assert_int_equal(d->mask[FAKE_VOCAB / 32] >> FAKE_VOCAB % 32, 0);
         rose_guided_destroy(d);
     }
@@ -473,6 +520,16 @@ static void test_same(void **state)
         run_all(q, &o, mode, false, false);
         run_all(q, &o, mode, false, true);
     }
+    atomic_store(&g_walked, 0);
+    for (int kind = 0; kind < N_HOSTILE; kind++) {
+        hostile h = {.reqs = q, .size = sizeof *q, .n = N_REQS, .kind = kind, .vocab = FAKE_VOCAB};
+        h.s = test_seed() + 2 * (uint64_t)kind;
+        o.spec = hostile_opts(&h);
+        o.backend.kv_pages = kind % 2 == 0 ? 100 : 20;
+        for (int mode = 0; mode < N_MODES; mode++)
+            run_all(q, &o, mode, false, mode == MODE_OVERLAP && kind >= PARTLY);
+    }
+    assert_true(atomic_load(&g_walked) > 1000);
     free(q);
 }
 
@@ -1059,6 +1116,14 @@ static void same_on(const fx_shape *shape, const rose_backend_ops *ops)
     o.overlap = true;
     compare(q, m, runs_ahead, "overlap", &o, false);
     compare(q, m, runs_ahead, "overlap, cancels", &o, true);
+    for (int kind = 0; kind < N_HOSTILE; kind++) {
+        hostile h = {
+            .reqs = q, .size = sizeof *q, .n = N_CPU, .kind = kind, .vocab = m->arch.vocab_size};
+        h.s = test_seed() + 2 * (uint64_t)kind;
+        o.spec = hostile_opts(&h);
+        compare(q, m, ops, "guesses", &o, false);
+        compare(q, m, runs_ahead, "guesses, overlap, cancels", &o, kind >= PARTLY);
+    }
     fx_model_free(m);
     free(q);
 }

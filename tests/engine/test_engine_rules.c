@@ -22,6 +22,7 @@ static rose_rules_ctx ctx(uint32_t max_tokens)
                             .vocab = FAKE_VOCAB,
                             .eos = g_eos,
                             .n_eos = 2,
+                            .n_guess = ROSE_SPEC_MAX,
                             .caps = ROSE_CAP_REPORTS | ROSE_CAP_LOGIT_RULES};
 }
 
@@ -52,7 +53,7 @@ static void test_bans(void **state)
     assert_non_null(u);
     for (uint32_t n = 0; n <= 5; n++) {
         if (n > 0) events[n - 1].id = text[n - 1];
-        rose_rules_next(u, events, n, &o);
+        rose_rules_next(u, events, n, 0, &o);
         assert_int_equal(banned(&o, FAKE_EOS), n < 2);
         assert_int_equal(banned(&o, FAKE_EOS2), n < 2);
         assert_int_equal(banned(&o, 40), n < 2);
@@ -62,11 +63,34 @@ static void test_bans(void **state)
         assert_null(o.report);
         assert_int_equal(o.n_seen, 0);
     }
+    rose_output_rules deep[6]; /* the same text as a guess: all bans stand at once */
+    for (uint32_t d = 0; d <= 5; d++)
+        rose_rules_next(u, events, 0, d, &deep[d]);
+    for (uint32_t d = 0; d <= 5; d++) {
+        assert_int_equal(banned(&deep[d], FAKE_EOS) && banned(&deep[d], 40), d < 2);
+        assert_int_equal(banned(&deep[d], 12), d == 2);
+        assert_int_equal(banned(&deep[d], 13), d == 1 || d == 4 || d == 5);
+    }
     assert_true(rose_rules_stops(u, 40) && !rose_rules_stops(u, 41));
     free(u);
 }
 
-/* Against a plain array of counts. */
+static void check_counts(const rose_output_rules *o, const bool *seen, const uint32_t *counts)
+{
+    bool there[FAKE_VOCAB] = {false};
+    uint32_t n_seen = 0;
+    for (uint32_t id = 0; id < FAKE_VOCAB; id++)
+        n_seen += seen[id];
+    assert_int_equal(o->n_seen, n_seen);
+    for (uint32_t i = 0; i < o->n_seen; i++) {
+        assert_true(seen[o->seen_ids[i]] && !there[o->seen_ids[i]]);
+        there[o->seen_ids[i]] = true;
+        assert_int_equal(o->seen_counts[i], counts[o->seen_ids[i]]);
+    }
+}
+
+/* Against a plain array of counts; the last ids are a guess, whose outputs stand at once, and which
+ * leaves no trace. */
 static void test_counts(void **state)
 {
     uint64_t s = test_seed();
@@ -78,8 +102,10 @@ static void test_counts(void **state)
                                       .presence = repetition ? 0 : 0.5f};
         const rose_rules_ctx c = ctx(300); /* more than the vocabulary */
         rose_rules *u = rose_rules_create(&q, &c);
-        rose_output_rules o;
-        uint32_t n = rnd_in(&s, 0, 300), n_seen = 0;
+        rose_output_rules o[ROSE_SPEC_MAX + 1];
+        rose_event events[300] = {{0}};
+        uint32_t n = rnd_in(&s, 0, 300), n_guess = rnd_in(&s, 0, ROSE_SPEC_MAX);
+        if (n_guess > 299 - n % 300) n_guess = 0;
         for (uint32_t i = 0; repetition && i < 4; i++)
             seen[g_prompt[i]] = true;
         for (uint32_t i = 0; i < n; i++) {
@@ -88,14 +114,19 @@ static void test_counts(void **state)
             counts[id]++;
             seen[id] = true;
         }
-        rose_rules_next(u, NULL, 0, &o);
-        for (uint32_t id = 0; id < FAKE_VOCAB; id++)
-            n_seen += seen[id];
-        assert_int_equal(o.n_seen, n_seen);
-        for (uint32_t i = 0; i < o.n_seen; i++) {
-            assert_true(seen[o.seen_ids[i]]);
-            seen[o.seen_ids[i]] = false; /* each once */
-            assert_int_equal(o.seen_counts[i], counts[o.seen_ids[i]]);
+        for (uint32_t d = 0; d <= n_guess; d++) {
+            events[d].id = rnd_in(&s, 0, FAKE_VOCAB - 1);
+            rose_rules_next(u, events, 0, d, &o[d]);
+        }
+        for (uint32_t d = 0; d <= n_guess; d++) {
+            check_counts(&o[d], seen, counts);
+            counts[events[d].id]++;
+            seen[events[d].id] = true;
+            if (d == 0) { /* it was right, and no more */
+                rose_rules_note(u, events[0].id);
+                rose_rules_next(u, NULL, 0, 0, &o[0]);
+                check_counts(&o[0], seen, counts);
+            }
         }
         free(u);
     }

@@ -206,6 +206,149 @@ static void known_masks(void **state)
     rose_grammar_unref(g);
 }
 
+enum { N_WORDS = (N_IDS + 31) / 32, MAX_WALK = 15 };
+
+static uint32_t below(uint64_t *s)
+{
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return (uint32_t)(*s >> 20);
+}
+
+/* Up to n ids, mostly such as the masks of a copy allow. */
+static uint32_t random_guess(const rose_matcher *m, uint64_t *s, uint32_t n, uint32_t *ids)
+{
+    rose_matcher *c;
+    uint32_t k = 0, mask[TEXT_WORDS];
+    assert_int_equal(rose_matcher_copy(&c, m, NULL), ROSE_OK);
+    for (; k < n; k++) {
+        ids[k] = below(s) % (N_IDS + 2);
+        assert_int_equal(rose_matcher_mask(c, mask, NULL), ROSE_OK);
+        for (uint32_t i = 0;
+             i < N_IDS && below(s) % 40 != 0 && (ids[k] >= N_IDS || !has_bit(mask, ids[k]));)
+            ids[k] = (below(s) + i++) % N_IDS;
+        if (rose_matcher_accept(c, ids[k], NULL) != ROSE_OK) break;
+    }
+    rose_matcher_destroy(c);
+    return k < n ? k + 1 : n;
+}
+
+/* The masks along ids are those of a matcher that accepts them, and the matcher stays. Returns how
+ * far the walk went. */
+static uint32_t check_walk(rose_matcher *m, const uint32_t *ids, uint32_t n)
+{
+    uint32_t words[MAX_WALK * N_WORDS], want[TEXT_WORDS], before[TEXT_WORDS], k;
+    rose_matcher *c;
+    assert_int_equal(rose_matcher_mask(m, before, NULL), ROSE_OK);
+    memset(words, 0xEE, sizeof words);
+    k = rose_matcher_walk(m, ids, n, words);
+    assert_true(k <= n);
+    assert_int_equal(rose_matcher_copy(&c, m, NULL), ROSE_OK);
+    for (uint32_t i = 0; i < k; i++) {
+        assert_true(ids[i] != EOS);
+        accept(c, ids[i]);
+        assert_int_equal(rose_matcher_mask(c, want, NULL), ROSE_OK);
+        assert_memory_equal(words + i * N_WORDS, want, N_WORDS * sizeof *want);
+    }
+    if (k < n) assert_int_equal(words[k * N_WORDS], 0xEEEEEEEE);
+    rose_matcher_destroy(c);
+    assert_int_equal(rose_matcher_mask(m, want, NULL), ROSE_OK);
+    assert_memory_equal(before, want, N_WORDS * sizeof *want);
+    return k;
+}
+
+static const char *const walked[] = {
+    "{}",
+    "{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"string\",\"maxLength\":9},"
+    "\"abc\":{\"enum\":[\"aaaa\",12,true]}},\"required\":[\"ab\",\"abc\"],"
+    "\"additionalProperties\":false}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":20}"};
+
+/* Guesses of all kinds along random texts, also while states are dropped. */
+static void walks(void **state)
+{
+    uint64_t s = 20261129;
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        const char *schema = walked[round % 3];
+        rose_grammar_opts opts = {.max_run_bytes = round < 30 ? 0 : 60000};
+        rose_grammar *g;
+        uint32_t n_walked = 0, ids[MAX_WALK], mask[TEXT_WORDS];
+        assert_int_equal(rose_grammar_compile(&g, ROSE_GRAMMAR_JSON_SCHEMA, schema, strlen(schema),
+                                              v, &opts, NULL),
+                         ROSE_OK);
+        for (int text = 0; text < 6; text++) {
+            rose_matcher *m = start(g);
+            for (int at = 0; at < 40; at++) {
+                const uint32_t n = random_guess(m, &s, below(&s) % (MAX_WALK + 1), ids);
+                n_walked += check_walk(m, ids, n);
+                uint32_t id = below(&s) % N_IDS;
+                assert_int_equal(rose_matcher_mask(m, mask, NULL), ROSE_OK);
+                while (!has_bit(mask, id))
+                    id = (id + 1) % N_IDS;
+                accept(m, id);
+                if (id == EOS) break;
+            }
+            rose_matcher_destroy(m);
+        }
+        assert_true(n_walked > 50);
+        rose_grammar_unref(g);
+    }
+}
+
+static uint32_t spell(const uint32_t *ids, uint32_t n, char *text)
+{
+    uint32_t len = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const char byte[2] = {(char)ids[i], 0},
+                   *t = ids[i] < 256 ? byte : long_tokens[ids[i] - FIRST_LONG];
+        len += (uint32_t)sprintf(text + len, "%s", t);
+    }
+    return len;
+}
+
+/* What a text brings when it stands after `prefix`: nothing is known before, all is known after. */
+static void proposals(void **state)
+{
+    static const struct {
+        rose_grammar_kind kind;
+        const char *grammar, *prefix, *want;
+    } cases[] = {
+        {ROSE_GRAMMAR_REGEX, "\\{\"abc\": \"[a-z]+\"\\}", "", "{\"abc\": \""},
+        {ROSE_GRAMMAR_REGEX, "x(abcab|y)", "x", ""},
+        {ROSE_GRAMMAR_REGEX, "x(abcab|y)", "xa", "bcab"},
+        {ROSE_GRAMMAR_REGEX, "x(abcab)?", "x", ""}, /* the text may end here */
+        {ROSE_GRAMMAR_REGEX, "\\n\\n\\n *a", "", "\n\n\na"},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "", "{\"ab"},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "{\"ab\"", ": \""},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "{\"ab\": \"x\"", ", \"abc\": "},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "{\"ab\": \"x\",", " \"abc\": "},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "{\"ab\": \"x\", \"abc\": 1", "2"},
+        {ROSE_GRAMMAR_JSON_SCHEMA, "SCHEMA", "{\"ab\": \"x\", \"abc\": \"a", "aaa\"}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = strcmp(cases[i].grammar, "SCHEMA") == 0 ? walked[1] : cases[i].grammar;
+        rose_grammar *g = compiled(v, cases[i].kind, text);
+        rose_matcher *m = start(g);
+        uint32_t ids[MAX_WALK], again[MAX_WALK], mask[TEXT_WORDS];
+        char got[200] = "";
+        for (const char *p = cases[i].prefix; *p != '\0'; p++)
+            accept(m, (uint8_t)*p);
+        assert_int_equal(rose_matcher_mask(m, mask, NULL), ROSE_OK);
+        const uint32_t n = rose_matcher_propose(m, MAX_WALK, ids, true);
+        spell(ids, n, got);
+        assert_string_equal(got, cases[i].want);
+        assert_int_equal(check_walk(m, ids, n), n);
+        assert_int_equal(rose_matcher_propose(m, MAX_WALK, again, false), n);
+        assert_memory_equal(ids, again, n * sizeof *ids);
+        assert_int_equal(rose_matcher_propose(m, 1, again, true), n > 0);
+        rose_matcher_destroy(m);
+        rose_grammar_unref(g);
+    }
+}
+
 /* Where the stack has max_stack frames, only what closes is allowed. */
 static void deep_output(void **state)
 {
@@ -879,6 +1022,8 @@ int main(void)
         cmocka_unit_test(halves_of_characters),
         cmocka_unit_test(copies),
         cmocka_unit_test(known_masks),
+        cmocka_unit_test(walks),
+        cmocka_unit_test(proposals),
         cmocka_unit_test(deep_output),
         cmocka_unit_test(clean_ups),
         cmocka_unit_test(live_bytes),
