@@ -178,6 +178,8 @@ typedef struct rose_api_params {
     const rose_json *logprobs, *logit_bias, *stop_token_ids, *allowed_token_ids, *bad_words;
     bool has_seed, stream, ignore_eos, include_usage, add_special_tokens;
     bool continuous_usage; /* usage in every chunk of the stream; requires include_usage */
+    bool speculation;
+    const rose_json *prediction; /* as it came; NULL = none */
     const rose_json *prompt, *messages, *tokens, *stop, *stream_options;
     bool add_generation_prompt, continue_final;
     const rose_json *chat_template;     /* a string, or NULL */
@@ -321,9 +323,10 @@ typedef struct rose_api_choice {
     rose_guide guide;  /* owned until submit */
     uint32_t index;    /* in the reply: prompt * n + i */
     uint32_t prompt_n;
-    uint32_t n_tokens;    /* counted as completion tokens */
-    uint32_t n_sent;      /* of these, in chunks that are out */
-    uint32_t n_reasoning; /* of these, up to the end of the reasoning */
+    uint32_t n_tokens;            /* counted as completion tokens */
+    uint32_t n_sent;              /* of these, in chunks that are out */
+    uint32_t n_reasoning;         /* of these, up to the end of the reasoning */
+    rose_request_guesses guesses; /* set when its engine request is released */
     rose_detok detok;
     rose_stop_state stop;
     rose_api_extra *extra; /* element of the job's array; NULL = the client wants only text */
@@ -441,6 +444,7 @@ typedef struct rose_api_asked {
     bool stream, usage, chunk_usage; /* stream_options.include_usage, .continuous_usage_stats */
     bool echo, logprobs, prompt_logprobs, token_ids, as_ids; /* wanted in the reply */
     bool ignore_eos;
+    bool prediction;        /* the request has one: usage says what came of it */
     bool plain;             /* chat: without a template, by the rules of chat.c */
     bool shortened;         /* max_tokens is less than asked: the context ends there */
     uint32_t n, max_tokens; /* as asked or implied; max_tokens 0: the prompts are only scored */
@@ -601,6 +605,10 @@ typedef struct rose_api_prompt_ctx {
     uint64_t *template_ns; /* CPU time that the templates of the request have taken */
 } rose_api_prompt_ctx;
 
+/* The ids of a chat's `prediction`, which the caller frees; none if v is NULL. False: err says why.
+ */
+bool rose_api_prediction_load(rose_ids *out, const rose_json *v, const rose_api_prompt_ctx *c,
+                              rose_api_error *err);
 bool rose_api_prompts_load(rose_api_prompts *out, const rose_json *prompt, bool add_special,
                            const rose_api_prompt_ctx *c, rose_api_error *err);
 void rose_api_prompts_free(rose_api_prompts *p);

@@ -181,6 +181,7 @@ static void release(rose_api_choice *c)
     rose_api_job *j = c->job;
     const rose_request_times times = rose_request_get_times(c->req);
     c->n_cached = rose_request_cached_tokens(c->req);
+    c->guesses = rose_request_get_guesses(c->req);
     rose_api_count_choice(c, &times);
     if (c->index == 0) record_parts(j, &times);
     c->t_admitted_ns = times.admitted;
@@ -198,7 +199,8 @@ static void put_event(rose_api_choice *c, bool last)
 }
 
 /* Tells whether an event is due (--stream-interval). The first text is sent at once; later an
- * event holds that many tokens, and the last event sends the rest. */
+ * event holds that many tokens, and the last event sends the rest. Tokens of one step have events
+ * of their own too, so that the bytes of a stream do not depend on speculation. */
 static bool is_due(const rose_api_choice *c, bool last)
 {
     return last || c->n_sent == 0 || c->n_tokens - c->n_sent >= c->job->api->o.stream_interval;

@@ -176,6 +176,7 @@ static void note_asked(rose_api_job *j, const rose_api_params *p, const rose_api
         .token_ids = p->token_ids,
         .as_ids = p->as_ids,
         .ignore_eos = p->ignore_eos,
+        .prediction = p->prediction != NULL,
         .plain = j->api->o.chat == NULL && p->chat_template == NULL,
         .n = (uint32_t)p->n,
         .n_top = u->r.n_top,
@@ -281,8 +282,22 @@ static bool reserve_places(rose_api_job *j, rose_engine *e, uint64_t n_tokens)
     return st == ROSE_OK;
 }
 
-static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api_rules *rules)
+/* What one run of a job needs. It owns all of it but the body. */
+typedef struct run {
+    rose_json *body, *chat, *names; /* chat: the body as a chat, or NULL; names: of its tools */
+    rose_json *tag;                 /* the structural tag that p->structure may point to */
+    rose_chat *own_template;
+    rose_template_text text; /* the rendered messages; empty: they are not rendered yet */
+    rose_ids prediction;     /* owned */
+    rose_api_params p;       /* borrows from all of the above */
+    rose_api_ignored ignored;
+    uint64_t template_ns;
+    rose_api_prompt_ctx c;
+} run;
+
+static void submit_all(rose_api_job *j, const run *r, const rose_api_rules *rules)
 {
+    const rose_api_params *p = &r->p;
     const rose_api_prompts *prompts = &j->prompts;
     rose_engine *e = rose_api_engine(j->api);
     const uint32_t n = j->asked.n;
@@ -291,6 +306,9 @@ static void submit_all(rose_api_job *j, const rose_api_params *p, const rose_api
                            .rules = rules->any ? &rules->r : NULL,
                            .sampling = sampling_of(p),
                            .ignore_eos = p->ignore_eos,
+                           .no_speculation = !p->speculation,
+                           .prediction = r->prediction.data,
+                           .n_prediction = (uint32_t)r->prediction.len,
                            .priority =
                                j->background ? ROSE_API_BATCH_PRIORITY : (int32_t)p->priority,
                            .t_ns = j->t_complete,
@@ -355,21 +373,10 @@ static void give_notice(rose_api_job *j)
     rose_wakeq_signal(j->io->done);
 }
 
-/* What one run of a job needs. It owns all of it but the body. */
-typedef struct run {
-    rose_json *body, *chat, *names; /* chat: the body as a chat, or NULL; names: of its tools */
-    rose_json *tag;                 /* the structural tag that p->structure may point to */
-    rose_chat *own_template;
-    rose_template_text text; /* the rendered messages; empty: they are not rendered yet */
-    rose_api_params p;       /* borrows from all of the above */
-    rose_api_ignored ignored;
-    uint64_t template_ns;
-    rose_api_prompt_ctx c;
-} run;
-
 static void run_free(run *r)
 {
     rose_template_text_free(&r->text);
+    rose_ids_free(&r->prediction);
     rose_json_decref(r->tag);
     rose_json_decref(r->chat);
     rose_json_decref(r->names);
@@ -420,7 +427,8 @@ static bool prepare(rose_api_job *j, run *r, rose_api_rules *rules)
         ok = load_chat(j, r);
     else if (ok)
         ok = rose_api_prompts_load(&j->prompts, p->prompt, p->add_special_tokens, &r->c, &j->err);
-    ok = ok && rose_api_rules_load(rules, p, &r->c, &j->err);
+    ok = ok && rose_api_rules_load(rules, p, &r->c, &j->err) &&
+         rose_api_prediction_load(&r->prediction, p->prediction, &r->c, &j->err);
     j->t_tokenized = rose_now_ns();
     rose_prof_end(&span);
     if (!ok || !in_time(j)) return false;
@@ -435,7 +443,7 @@ static void submit(rose_api_job *j, const run *r, const rose_api_rules *rules)
         j->n_prompt_tokens += (uint32_t)j->prompts.v[i].len;
     if (rose_api_is_gone(j)) return;
     const rose_prof_span span = rose_prof_begin("api.submit");
-    submit_all(j, &r->p, rules);
+    submit_all(j, r, rules);
     rose_prof_end_with(&span, "choices", j->n_submitted);
 }
 

@@ -334,6 +334,43 @@ static void put_engine(page *p, const rose_engine *e, const rose_engine_stats *s
     one(p, "roseinfer:engine_failed", "gauge", "1 once the backend has failed.", s->failed);
 }
 
+/* Under vLLM's names, and by source. Absent without speculation, as in vLLM. */
+static void put_speculation(page *p, const rose_engine *e)
+{
+    static const char *const sources[ROSE_SPEC_SOURCES] = {[ROSE_SPEC_FROM_TEXT] = "text",
+                                                           [ROSE_SPEC_FROM_PAST] = "past",
+                                                           [ROSE_SPEC_FROM_GRAMMAR] = "grammar",
+                                                           [ROSE_SPEC_FROM_PREDICTION] =
+                                                               "prediction",
+                                                           [ROSE_SPEC_FROM_OTHER] = "other"};
+    const rose_spec_stats s = rose_engine_get_spec(e);
+    if (!rose_engine_speculates(e)) return;
+    one(p, "vllm:spec_decode_num_drafts_total", "counter", "Guesses that steps have checked.",
+        (double)s.n_guesses);
+    one(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens of these guesses.",
+        (double)s.n_tried);
+    one(p, "vllm:spec_decode_num_accepted_tokens_total", "counter",
+        "Guessed tokens that were right.", (double)s.n_right);
+    head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Guessed tokens that were right, by place in the guess.");
+    for (uint32_t i = 0; i < ROSE_SPEC_MAX; i++) {
+        put_series(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "");
+        rose_api_putf(p->o, ",position=\"%u\"} %" PRIu64 "\n", i, s.right_at[i]);
+    }
+    head(p, "roseinfer:spec_tokens_total", "counter",
+         "Guessed tokens, by where the guess is from and what came of it.");
+    for (uint32_t i = 0; i < ROSE_SPEC_FROM_OTHER; i++) {
+        const uint64_t n[2] = {s.tried_of[i] - s.right_of[i], s.right_of[i]};
+        for (int k = 0; k < 2; k++) {
+            put_series(p, "roseinfer:spec_tokens_total", "");
+            rose_api_putf(p->o, ",result=\"%s\",source=\"%s\"} %" PRIu64 "\n",
+                          k == 0 ? "rejected" : "accepted", sources[i], n[k]);
+        }
+    }
+    one(p, "roseinfer:spec_memory_bytes", "gauge",
+        "Memory reserved for past outputs and for the texts of running requests.", (double)s.bytes);
+}
+
 static void put_grammars(page *p)
 {
     rose_grammar_cache_stats s;
@@ -450,7 +487,10 @@ void rose_api_metrics_page(rose_api_out *o, const rose_api *a)
     put_gauges(&p, &s);
     put_counters(&p, sum);
     put_hists(&p, sum);
-    if (e != NULL) put_engine(&p, e, &s);
+    if (e != NULL) {
+        put_engine(&p, e, &s);
+        put_speculation(&p, e);
+    }
     put_grammars(&p);
     put_stalls(&p);
     if (e != NULL) { /* before that, no HTTP server may be attached yet */

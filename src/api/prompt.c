@@ -99,6 +99,44 @@ static bool load_one(rose_ids *out, const rose_json *v, bool add_special,
     return out->len > 0 || rose_api_fail(err, 400, NULL, "prompt", "the prompt is empty");
 }
 
+/* Appends the text of a prediction's content. False: not a string or a list of text parts. */
+static bool add_content(rose_buf *out, const rose_json *content, bool *oom)
+{
+    size_t i;
+    const rose_json *part;
+    if (rose_json_is_string(content)) {
+        *oom |= rose_buf_add(out, rose_json_text(content), rose_json_text_len(content)) != ROSE_OK;
+        return true;
+    }
+    if (!rose_json_is_array(content)) return false;
+    rose_json_each_item (content, i, part) {
+        const rose_json *text = rose_json_get(part, "text");
+        if (!rose_json_is_object(part) || !rose_json_is_string(text)) return false;
+        *oom |= rose_buf_add(out, rose_json_text(text), rose_json_text_len(text)) != ROSE_OK;
+    }
+    return true;
+}
+
+bool rose_api_prediction_load(rose_ids *out, const rose_json *v, const rose_api_prompt_ctx *c,
+                              rose_api_error *err)
+{
+    const rose_json *type = rose_json_get(v, "type");
+    rose_buf text = {0};
+    bool oom = false;
+    if (v == NULL) return true;
+    if (!rose_json_is_object(v) || !rose_json_is_string(type) ||
+        strcmp(rose_json_text(type), "content") != 0)
+        return rose_api_fail_wrong(err, "prediction",
+                                   "an object with 'type': 'content' and a 'content'");
+    bool ok = add_content(&text, rose_json_get(v, "content"), &oom) ||
+              rose_api_fail_wrong(err, "prediction",
+                                  "an object whose 'content' is a string or a list of text parts");
+    if (ok && oom) ok = rose_api_fail_nomem(err);
+    if (ok && text.len > 0) ok = rose_api_encode(out, text.data, text.len, 0, c, "prediction", err);
+    rose_buf_free(&text);
+    return ok;
+}
+
 /* Checks a list of strings or of lists: all items have the same type as the first. */
 static bool check_items(const rose_json *list, const rose_api_prompt_ctx *c, rose_api_error *err)
 {

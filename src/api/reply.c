@@ -28,17 +28,24 @@ void rose_api_usage_counts(rose_api_out *o, uint64_t prompt, uint64_t completion
 
 void rose_api_usage_json(rose_api_out *o, const rose_api_job *j)
 {
-    uint64_t completion = 0, reasoning = 0;
+    uint64_t completion = 0, reasoning = 0, tried = 0, right = 0;
     for (uint32_t i = 0; i < j->n_choices; i++) {
         completion += j->choices[i].n_tokens;
         reasoning += j->choices[i].n_reasoning;
+        tried += j->choices[i].guesses.n_predicted;
+        right += j->choices[i].guesses.n_predicted_right;
     }
     rose_api_usage_counts(o, j->n_prompt_tokens, completion);
     rose_api_json(o, ",'prompt_tokens_details':{'cached_tokens':%llu}",
                   (unsigned long long)rose_api_cached_tokens(j));
-    if (j->kind == ROSE_API_CHAT)
-        rose_api_json(o, ",'completion_tokens_details':{'reasoning_tokens':%llu}",
+    if (j->kind == ROSE_API_CHAT) {
+        rose_api_json(o, ",'completion_tokens_details':{'reasoning_tokens':%llu",
                       (unsigned long long)reasoning);
+        if (j->asked.prediction)
+            rose_api_json(o, ",'accepted_prediction_tokens':%llu,'rejected_prediction_tokens':%llu",
+                          (unsigned long long)right, (unsigned long long)(tried - right));
+        rose_api_puts(o, "}");
+    }
     rose_api_puts(o, "}");
 }
 

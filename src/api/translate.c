@@ -27,6 +27,7 @@ static bool other_field(rose_api_translation *t, const char *name, const rose_js
                                        "stop_token_ids",
                                        "include_stop_str_in_output",
                                        "ignore_eos",
+                                       "speculation",
                                        "min_tokens",
                                        "presence_penalty",
                                        "frequency_penalty",

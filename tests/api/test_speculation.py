@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Speculation changes no reply: `test_speculation.py BINARY MODEL`. Two servers, with and without it, get the same seeded
+requests of every kind. Text, finish, log-probabilities, usage and the events of streams are equal. Guesses must have been checked, right ones and wrong ones. Closes with `N passed, N failed`."""
+import json
+import re
+import sys
+
+from test_openai import Server, check, results
+
+WORDS = "the cat sat on the mat and the dog sat on the log and the cat saw the dog and the dog saw the cat "
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+          "required": ["name", "age"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
+
+
+def requests():
+    """(path, body) of all kinds. Long greedy replies of a small model repeat themselves, so guesses are right at times."""
+    base = {"max_tokens": 90, "temperature": 0}
+    extras = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.2, "top_p": 0.9, "seed": 4, "n": 3},
+              {"repetition_penalty": 1.3, "temperature": 0.5, "seed": 5}, {"presence_penalty": 0.4, "frequency_penalty": 0.3},
+              {"min_tokens": 60}, {"ignore_eos": True}, {"stop": [" cat", "log a", "e s"]}, {"stop": ["t"], "include_stop_str_in_output": True},
+              {"logit_bias": {"5": 2, "9": -3}}, {"bad_words": [" the"], "seed": 6, "temperature": 0.7}, {"max_tokens": 1}, {"max_tokens": 2},
+              {"structured_outputs": {"json": SCHEMA}}, {"structured_outputs": {"regex": "(the cat sat |the dog ran ){3,9}"}},
+              {"structured_outputs": {"json": SCHEMA}, "temperature": 1, "seed": 8, "n": 2}, {"cache_salt": "s"}, {"priority": -1}]
+    for i, extra in enumerate(extras):
+        chat = {**base, "messages": [{"role": "user", "content": WORDS * (1 + i % 3)}], **extra}
+        text = {**base, "prompt": WORDS * (1 + i % 3), **extra}
+        yield "/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 2}
+        yield "/v1/completions", {**text, "logprobs": 2}
+        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", text)):
+            yield path, {**body, "stream": True, "stream_options": {"include_usage": True}}
+    text = {**base, "prompt": WORDS}
+    yield "/v1/completions", {**text, "echo": True, "logprobs": 1, "max_tokens": 40}
+    yield "/v1/completions", {**text, "return_token_ids": True, "stream": True}
+    chat = {**base, "messages": [{"role": "user", "content": WORDS}]}
+    yield "/v1/chat/completions", {**chat, "prediction": {"type": "content", "content": WORDS}}
+    yield "/v1/chat/completions", {**chat, "prediction": {"type": "content", "content": [{"type": "text", "text": WORDS}]}, "n": 2, "seed": 1,
+                                   "temperature": 0.9}
+    yield "/v1/chat/completions", {**chat, "tools": TOOLS, "tool_choice": "required"}
+    yield "/v1/chat/completions", {**chat, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "look"}}, "stream": True}
+    yield "/v1/responses", {"input": WORDS, "max_output_tokens": 80, "temperature": 0}
+    yield "/v1/messages", {"messages": [{"role": "user", "content": WORDS}], "max_tokens": 80, "temperature": 0, "stop_sequences": ["dog"]}
+
+
+def plain(value):
+    """A reply without ids and times, and without what came of a prediction."""
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    drop = {"id", "created", "created_at", "completed_at", "accepted_prediction_tokens", "rejected_prediction_tokens", "timings", "metrics", "cached_tokens",
+            "cache_read_input_tokens"}
+    return {k: plain(v) for k, v in value.items() if k not in drop}
+
+
+def events(text):
+    """Of a stream, choice by choice: those of several choices come in any order."""
+    all_of = [plain(json.loads(line[6:])) for line in text.splitlines() if line.startswith("data: {")]
+    return sorted(all_of, key=lambda e: e["choices"][0]["index"] if e.get("choices") else 99)
+
+
+def counter(server, name):
+    text = server.get("/metrics").text
+    return sum(float(v) for v in re.findall(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M))
+
+
+def post(server, path, body):
+    r = server.post(path, body)
+    return r.status_code, r.text
+
+
+def main():
+    with Server("--threads", "1", "--no-speculation") as off, \
+            Server("--threads", "1", "--speculative-config", '{"adaptive": false}') as on:
+        for path, body in requests():
+            name = f"{path} {json.dumps({k: v for k, v in body.items() if k not in ('messages', 'prompt', 'input', 'prediction')})[:150]}"
+            (a, x), (b, y) = post(off, path, body), post(on, path, body)
+            if a == b == 200 and body.get("stream"):
+                x, y = events(x), events(y)
+            elif a == b == 200:
+                x, y = plain(json.loads(x)), plain(json.loads(y))
+            check(name, a == b == 200 and x == y, f"{a}: {x}\n    {b}: {y}")
+        tried, right = (counter(on, f"vllm:spec_decode_num_{k}_tokens_total") for k in ("draft", "accepted"))
+        check(f"guesses were checked, right and wrong ones: {right:.0f} of {tried:.0f}", 100 < right < tried, (right, tried))
+        check("by place and by source they are as many",
+              counter(on, "vllm:spec_decode_num_accepted_tokens_per_pos_total") == right and
+              counter(on, "roseinfer:spec_tokens_total") == tried)
+        check("without speculation there is no such counter", "spec_" not in off.get("/metrics").text)
+        before = counter(on, "vllm:spec_decode_num_draft_tokens_total")
+        for path, field in (("/v1/completions", {"prompt": WORDS}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}]})):
+            post(on, path, {**field, "max_tokens": 90, "temperature": 0, "speculation": False})
+        check('"speculation": false guesses nothing', counter(on, "vllm:spec_decode_num_draft_tokens_total") == before)
+        code, text = post(on, "/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}], "max_tokens": 60, "temperature": 0})
+        reply = json.loads(text)["choices"][0]["message"]["content"]
+        code, text = post(on, "/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}], "max_tokens": 60, "temperature": 0,
+                                                       "prediction": {"type": "content", "content": reply}})
+        usage = json.loads(text)["usage"]["completion_tokens_details"]
+        check("a prediction that is right is accepted", code == 200 and usage["accepted_prediction_tokens"] >= 10, text)
+        for wrong in ("x", {"type": "content"}, {"type": "text", "content": "x"}, {"type": "content", "content": [{"type": "image"}]}, []):
+            code, text = post(on, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "prediction": wrong})
+            check(f"prediction {json.dumps(wrong)} is refused by name", code == 400 and json.loads(text)["error"]["param"] == "prediction", text)
+        code, text = post(on, "/v1/completions", {"prompt": "x", "max_tokens": 2, "speculation": 1})
+        check("speculation 1 is refused by name", code == 400 and json.loads(text)["error"]["param"] == "speculation", text)
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    return 1 if results["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
