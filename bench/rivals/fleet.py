@@ -228,12 +228,14 @@ def settings(o, folder, variant):
 
 
 def server_words(engine, s, port):
-    """The options that make the settings equal; no server logs single requests. All else is the default of each engine."""
+    """The options that make the settings equal; no server logs single requests. All else is the default of each engine, but
+    none guesses tokens: random weights repeat themselves, which would flatter ours."""
     cache = s["prefix_cache"] == "on"
     if engine == OURS:
         return ["serve", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
                 "--dtype", s["dtype"], "--max-num-seqs", str(s["max_num_seqs"]), "--max-model-len", str(s["context"]),
-                "--num-kv-pages", str(s["kv_tokens"] // OUR_PAGE), "--prefix-cache" if cache else "--no-prefix-cache"]
+                "--num-kv-pages", str(s["kv_tokens"] // OUR_PAGE), "--prefix-cache" if cache else "--no-prefix-cache",
+                "--no-speculation"]
     if engine == "vllm":
         return ["--model", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
                 "--dtype", s["dtype"], "--max-num-seqs", str(s["max_num_seqs"]), "--max-model-len", str(s["context"]),
