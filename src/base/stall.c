@@ -137,7 +137,8 @@ typedef struct words {
 } words;
 
 /* Counts a stall. True: it is to be logged now, with these words. */
-static bool count(rose_stall_place p, words *w, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static bool count(rose_stall_place p, words *w,
+                                                        const char *fmt, va_list ap)
 {
     uint64_t now = rose_now_ns();
     uint64_t last = atomic_load_explicit(&g_places[p].last_line, memory_order_relaxed);

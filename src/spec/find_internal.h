@@ -17,9 +17,9 @@ enum {
     SPEC_PLACES = 64,      /* most places that count for a guess */
     SPEC_PAST_PLACES = 16, /* the same in past outputs, where each costs cache misses */
     SPEC_ENOUGH = 16,      /* places where all ids that are compared are the same end a search */
-    SPEC_STEPS = 256,      /* most links that a search follows */
-    SPEC_NONE = UINT32_MAX /* no id: ids are below it */
+    SPEC_STEPS = 256       /* most links that a search follows */
 };
+#define SPEC_NONE UINT32_MAX /* no id: ids are below it */
 
 /* Bytes are reserved at creation. links is written only where a place was added, so that the
  * kernel gives memory as a text grows. */
