@@ -104,7 +104,7 @@ static void finish_next(rose_guided *g, bool compute)
     finish_mask(g, g->mask, g->n_generated);
     g->n_ids = g->n_taken = 0;
     g->n_forced = 0;
-    if (g->deep != NULL)
+    if (g->deep != NULL && !(compute && g->slow)) /* others wait for the threads of slow guides */
         g->n_forced = ops->propose(g->guide.state, ROSE_SPEC_MAX, g->forced, compute);
 }
 

@@ -224,16 +224,19 @@ uint32_t rose_matcher_walk(void *matcher, const uint32_t *ids, uint32_t n, uint3
 
 enum { PROPOSE_BYTES = 64, PROPOSE_STEPS = 20000 };
 
-/* Adds the bytes that the op of an item takes. */
-static void add_bytes(const gr_program *p, const gr_op *op, bool *bytes)
+/* Whether one of the items of a state takes the byte. */
+static bool takes(const rose_grammar *g, const gr_state *x, uint32_t byte)
 {
-    for (uint32_t b = 0; b < 256; b++) {
-        bool takes = op->kind == OP_RANGE && b >= op->lo && b <= op->hi;
-        if (op->kind == OP_SET) takes = gr_set_has(&p->sets[op->set], b);
-        for (uint32_t i = 0; op->kind == OP_EDGES && i < op->n && !takes; i++)
-            takes = b >= p->edges[op->first + i].lo && b <= p->edges[op->first + i].hi;
-        bytes[b] = bytes[b] || takes;
+    for (uint32_t i = 0; i < x->n; i++) {
+        const gr_op *op = &g->p.ops[g->s.items[x->first + i].op];
+        if (op->kind == OP_RANGE && byte >= op->lo && byte <= op->hi) return true;
+        if (op->kind == OP_SET && gr_set_has(&g->p.sets[op->set], byte)) return true;
+        for (uint32_t k = 0; op->kind == OP_EDGES && k < op->n; k++) {
+            const gr_edge *e = &g->p.edges[op->first + k];
+            if (byte >= e->lo && byte <= e->hi) return true;
+        }
     }
+    return false;
 }
 
 static bool is_space(int byte)
@@ -246,22 +249,21 @@ static bool is_space(int byte)
 static int next_byte(const rose_grammar *g, uint32_t state, uint8_t last)
 {
     const gr_state *x = &g->s.v[state];
-    bool bytes[256] = {false};
-    int any = -1, other = -1, n = 0, n_others = 0; /* other: no white space */
+    const bool after = last == ',' || last == ':'; /* where a space is usual */
+    int any = -1, other = -1, n = 0;               /* other: no white space */
+    bool space = false;
     if (x->accepting) return -1;
-    for (uint32_t i = 0; i < x->n; i++)
-        add_bytes(&g->p, &g->p.ops[g->s.items[x->first + i].op], bytes);
     for (int b = 0; b < 256; b++) {
-        if (!bytes[b]) continue;
+        if (!takes(g, x, (uint32_t)b)) continue;
         any = b;
         n++;
+        space = space || b == ' ';
         if (is_space(b)) continue;
+        if (other >= 0) return space && after ? ' ' : -1;
         other = b;
-        n_others++;
     }
-    if (n == 1) return any;
-    if (bytes[' '] && (n_others == 0 || last == ',' || last == ':')) return ' ';
-    return n_others == 1 ? other : -1;
+    if (n <= 1) return any;
+    return space && (other < 0 || after) ? ' ' : other;
 }
 
 /* The longest token that bytes[0..n) begin with, and its length in *len; GR_NONE: none. */
