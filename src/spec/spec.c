@@ -12,6 +12,7 @@
 enum {
     MAX_DEPTH = 64,
     MAX_PAST = 1 << 30,
+    MOST_KEPT = 16384,   /* ids of one output: a copy of more would hold the engine up for a ms */
     FIRST_TOKENS = 4096, /* the index of a text has slots for its prompt and this much output */
     SCORES = 8,
     PLACES = 5,
@@ -395,7 +396,7 @@ void rose_spec_add(rose_spec *s, rose_spec_text *t, const uint32_t *ids, uint32_
 void rose_spec_end(rose_spec *s, rose_spec_text *t)
 {
     past *p = &s->past;
-    uint32_t n = least(t->n - t->n_prompt, p->n / 4), seed = seed_of(t->salt);
+    uint32_t n = least(least(t->n - t->n_prompt, p->n / 4), MOST_KEPT), seed = seed_of(t->salt);
     const uint32_t *ids = t->ids + t->n - n;
 
     atomic_fetch_sub_explicit(&t->counters->bytes, t->bytes, memory_order_relaxed);

@@ -99,8 +99,8 @@ void rose_spec_text_destroy(rose_spec_text *t); /* accepts NULL; any thread */
 
 /* The text goes on with these ids. */
 void rose_spec_add(rose_spec *s, rose_spec_text *t, const uint32_t *ids, uint32_t n);
-/* The text has ended: its output becomes a past output, but at most its last past_tokens / 4 ids.
- * Once; then only destroy. */
+/* The text has ended: its output becomes a past output, but at most its last past_tokens / 4 ids,
+ * and 16,384. Once; then only destroy. */
 void rose_spec_end(rose_spec *s, rose_spec_text *t);
 
 /* Guesses what follows: at most cap ids. Changes nothing but *g. */
