@@ -5,6 +5,7 @@ only the options that are none of the engine's, and what vLLM calls otherwise.""
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shutil
@@ -57,7 +58,6 @@ ALREADY: Dict[str, Row] = {
     "kv_cache_dtype": (("auto",), "a KV cache of another type is not there yet"),
     "block_size": ((16,), "a page of the KV cache has 16 tokens"),
     "enable_lora": ((False,), "adapters are not there yet"),
-    "speculative_config": ((), "speculative decoding is not there yet"),
     "runner": (("auto", "generate", "pooling"), "every model generates and embeds"),
     "convert": (("auto", "none", "embed"), "no model is converted; pooling and task say how it embeds and scores"),
     "pooler_config": ((), "pooling=\"last\" or \"mean\" says how to pool, and normalize of embed whether to normalise"),
@@ -111,6 +111,8 @@ def _value(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
     if not isinstance(value, (str, int, float)):
         raise n.InvalidArgumentError(f"{name}: a text, a number or a bool is needed, not {type(value).__name__}")
     return str(value)

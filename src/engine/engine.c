@@ -311,9 +311,7 @@ static uint32_t check_guess(rose_engine *e, rose_request *r, const uint32_t *ids
     rose_sched_accept(e->sched, r->seq, n);
     rose_spec_learn(e->spec, r->text, &r->guess, n_tried, n);
     r->guesses.n_tried += n_tried;
-    r->guesses.n_right += n;
     r->guesses.n_predicted += predicted ? n_tried : 0;
-    r->guesses.n_predicted_right += predicted ? n : 0;
     return n;
 }
 
@@ -322,8 +320,12 @@ static void deliver_all(rose_engine *e, const rose_flight *f, rose_request *r, c
                         uint32_t n)
 {
     const uint32_t n_right = check_guess(e, r, ids, n - 1);
-    for (uint32_t i = 0; i <= n_right; i++)
+    const bool predicted = r->guess.source == ROSE_SPEC_FROM_PREDICTION;
+    for (uint32_t i = 0; i <= n_right; i++) {
+        r->guesses.n_right += i < n_right; /* those after the end of the text do not count */
+        r->guesses.n_predicted_right += predicted && i < n_right;
         if (!deliver(e, r, ids[i], f->at.collected)) return;
+    }
     if (r->guided != NULL)
         ask_guide(e, r);
     else

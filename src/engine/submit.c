@@ -99,7 +99,7 @@ static rose_rules_ctx rules_ctx(const rose_engine *e, const rose_request_opts *o
                             .n_eos = e->arch.n_eos,
                             .ignore_eos = o->ignore_eos,
                             .guided = o->guide.ops != NULL,
-                            .n_guess = may_guess(e, o) ? ROSE_SPEC_MAX : 0,
+                            .n_guess = may_guess(e, o) && max_tokens > 1 ? ROSE_SPEC_MAX : 0,
                             .caps = e->ops->caps,
                             .width = e->arch.d_model};
 }

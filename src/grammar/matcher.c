@@ -222,7 +222,7 @@ uint32_t rose_matcher_walk(void *matcher, const uint32_t *ids, uint32_t n, uint3
 
 /* ---- what probably comes next ---- */
 
-enum { PROPOSE_BYTES = 64, PROPOSE_STEPS = 20000 };
+enum { PROPOSE_BYTES = 64, PROPOSE_STEPS = 20000, PROPOSE_ITEMS = 32 };
 
 /* Whether one of the items of a state takes the byte. */
 static bool takes(const rose_grammar *g, const gr_state *x, uint32_t byte)
@@ -252,7 +252,7 @@ static int next_byte(const rose_grammar *g, uint32_t state, uint8_t last)
     const bool after = last == ',' || last == ':'; /* where a space is usual */
     int any = -1, other = -1, n = 0;               /* other: no white space */
     bool space = false;
-    if (x->accepting) return -1;
+    if (x->accepting || x->n > PROPOSE_ITEMS) return -1;
     for (int b = 0; b < 256; b++) {
         if (!takes(g, x, (uint32_t)b)) continue;
         any = b;
