@@ -234,8 +234,8 @@ def server_words(engine, s, port):
     if engine == OURS:
         return ["serve", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
                 "--dtype", s["dtype"], "--max-num-seqs", str(s["max_num_seqs"]), "--max-model-len", str(s["context"]),
-                "--num-kv-pages", str(s["kv_tokens"] // OUR_PAGE), "--prefix-cache" if cache else "--no-prefix-cache",
-                "--no-speculation"]
+                "--num-kv-pages", str(s["kv_tokens"] // OUR_PAGE), "--no-speculation",
+                "--prefix-cache" if cache else "--no-prefix-cache"]
     if engine == "vllm":
         return ["--model", s["model"], "--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port),
                 "--dtype", s["dtype"], "--max-num-seqs", str(s["max_num_seqs"]), "--max-model-len", str(s["context"]),

@@ -58,7 +58,7 @@ class Server:
     def __init__(self, fault, when, log, *more):
         self.log_path = log
         self.log_file = open(log, "wb")
-        self.p = subprocess.Popen([BIN, "serve", MODEL, "--device", "cuda", "--port", "0", "--num-kv-pages", "512", "--max-num-seqs", str(N_SEQS),
+        self.p = subprocess.Popen([BIN, "serve", MODEL, "--device", "cuda", "--port", "0", "--no-speculation", "--num-kv-pages", "512", "--max-num-seqs", str(N_SEQS),
                                    "--device-timeout-ms", str(TIMEOUT_MS), "--io-threads", "2", *more], stdin=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, stderr=self.log_file, env=environment(fault, when))
         self.port = None
