@@ -110,8 +110,10 @@ static bool add_content(rose_buf *out, const rose_json *content, bool *oom)
     }
     if (!rose_json_is_array(content)) return false;
     rose_json_each_item (content, i, part) {
-        const rose_json *text = rose_json_get(part, "text");
-        if (!rose_json_is_object(part) || !rose_json_is_string(text)) return false;
+        const rose_json *type = rose_json_get(part, "type"), *text = rose_json_get(part, "text");
+        if (!rose_json_is_object(part) || !rose_json_is_string(type) ||
+            strcmp(rose_json_text(type), "text") != 0 || !rose_json_is_string(text))
+            return false;
         *oom |= rose_buf_add(out, rose_json_text(text), rose_json_text_len(text)) != ROSE_OK;
     }
     return true;

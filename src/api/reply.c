@@ -109,11 +109,17 @@ void rose_api_timings_json(rose_api_out *o, const rose_api_job *j)
     const rose_api_choice *first = first_choice(j);
     uint64_t t_first = first == NULL ? 0 : first->t_first_ns, t_admitted = first_admitted_ns(j);
     uint64_t t_prefilled = first == NULL ? 0 : prefilled_ns(first);
-    uint64_t predicted = 0;
-    for (uint32_t i = 0; i < j->n_choices; i++)
+    uint64_t predicted = 0, tried = 0, right = 0;
+    for (uint32_t i = 0; i < j->n_choices; i++) {
         predicted += j->choices[i].n_tokens;
+        tried += j->choices[i].guesses.n_tried;
+        right += j->choices[i].guesses.n_right;
+    }
     rose_api_json(o, "{'prompt_n':%u,'predicted_n':%llu", j->n_prompt_tokens,
                   (unsigned long long)predicted);
+    if (tried > 0)
+        rose_api_json(o, ",'draft_n':%llu,'draft_n_accepted':%llu", (unsigned long long)tried,
+                      (unsigned long long)right);
     rose_api_json(o, ",'receive_ms':%.3f,'worker_wait_ms':%.3f,'parse_ms':%.3f",
                   ms_between(j->t_arrival, j->t_complete), ms_between(j->t_complete, j->t_worker),
                   ms_between(j->t_worker, j->t_parsed));

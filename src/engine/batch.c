@@ -116,6 +116,12 @@ static void add_states(rose_batch_builder *b, const rose_sched_item *it, rose_re
     }
 }
 
+/* The rows of an item whose ids are a guess: its last ones. */
+static uint32_t n_guessed(const rose_sched_item *it)
+{
+    return it->n_outs > 0 ? it->n_outs - 1 : 0;
+}
+
 /* Adds the output that samples the token at position pos, after `depth` ids of a guess. */
 static void add_sample(rose_batch_builder *b, uint32_t row, uint32_t pos, uint32_t depth,
                        const rose_request *r)
@@ -133,7 +139,7 @@ static void add_sample(rose_batch_builder *b, uint32_t row, uint32_t pos, uint32
 
 static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_request *r)
 {
-    const uint32_t n_guess = it->n_outs > 0 ? it->n_outs - 1 : 0;
+    const uint32_t n_guess = n_guessed(it);
     const uint32_t pos = it->pos + it->n - n_guess; /* what the last row with a known id predicts */
     bool scores = r->rules != NULL && r->rules->prompt_logprobs;
     /* A prompt that is only scored still ends in one output. If scores are wanted, that is the
@@ -160,10 +166,10 @@ static void add_outputs(rose_batch_builder *b, const rose_sched_item *it, rose_r
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
 }
 
-/* All ids are known, or all but the last; then the ids of a guess. */
+/* All ids are known, or all but the last. The ids of a guess follow them. */
 static void add_tokens(rose_batch_builder *b, const rose_sched_item *it, const rose_request *r)
 {
-    const uint32_t n_guess = it->n_outs > 0 ? it->n_outs - 1 : 0;
+    const uint32_t n_guess = n_guessed(it);
     uint32_t *to = b->tokens + b->batch.n_tokens, n = it->n - n_guess;
     memcpy(to + n, r->guess.ids, n_guess * sizeof *to);
     if (it->pos + n > r->n_prompt + r->n_generated) {

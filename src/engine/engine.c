@@ -22,8 +22,8 @@
  * as are worth their rows. The step samples after each of them too. The ids up to and with the
  * first that differs from the guess are those that steps of one token would give, because rows,
  * random numbers and rules of a position do not depend on the step. A request with a guess in
- * flight is in no second step. One that runs ahead cannot be guessed for; if a guess would have
- * been worth it, the next step is collected before the plan.
+ * flight is in no second step. A request that runs ahead gets no guess, because its last id is not
+ * known. If a guess would have been worth it, the next step is collected before the plan.
  *
  * A request belongs to the engine thread from the push into `inbox` until its finish event is
  * published. After a backend failure the thread lives on only to answer: every request gets
@@ -40,8 +40,8 @@
 #include "engine/engine_internal.h"
 
 enum {
-    FEW_WAITING = 16,           /* those that wait for a step are few if they are 1 of 16 */
-    MASK_WAIT_SHARE = 16,       /* a step waits for masks for at most this part of the last step */
+    FEW_WAITING = 16,     /* the requests that wait for a step are few if at most 1 of 16 does */
+    MASK_WAIT_SHARE = 16, /* a step waits for masks for at most this part of the last step */
     MASK_WAIT_NS = 2 * 1000000, /* and for at most this time */
     FEED_PAGES = 256,           /* pages that one step looks at when the feed has lost changes */
     FEED_RETRY_NS = 1000000,    /* an idle engine tries again after this time */
@@ -300,18 +300,15 @@ static bool deliver(rose_engine *e, rose_request *r, uint32_t id, uint64_t t_ns)
     return true;
 }
 
-/* The results of a guess of n_tried ids: returns how many were right. */
+/* The results of a guess of n_tried ids are there. Returns how many ids were right. */
 static uint32_t check_guess(rose_engine *e, rose_request *r, const uint32_t *ids, uint32_t n_tried)
 {
-    const bool predicted = r->guess.source == ROSE_SPEC_FROM_PREDICTION;
     uint32_t n = 0;
     if (n_tried == 0) return 0;
     while (n < n_tried && ids[n] == r->guess.ids[n])
         n++;
     rose_sched_accept(e->sched, r->seq, n);
     rose_spec_learn(e->spec, r->text, &r->guess, n_tried, n);
-    r->guesses.n_tried += n_tried;
-    r->guesses.n_predicted += predicted ? n_tried : 0;
     return n;
 }
 
@@ -320,9 +317,11 @@ static void deliver_all(rose_engine *e, const rose_flight *f, rose_request *r, c
                         uint32_t n)
 {
     const uint32_t n_right = check_guess(e, r, ids, n - 1);
-    const bool predicted = r->guess.source == ROSE_SPEC_FROM_PREDICTION;
+    const bool predicted = n > 1 && r->guess.source == ROSE_SPEC_FROM_PREDICTION;
+    r->guesses.n_tried += n - 1;
+    r->guesses.n_predicted += predicted ? n - 1 : 0;
     for (uint32_t i = 0; i <= n_right; i++) {
-        r->guesses.n_right += i < n_right; /* those after the end of the text do not count */
+        r->guesses.n_right += i < n_right; /* right ids after the end of the text do not count */
         r->guesses.n_predicted_right += predicted && i < n_right;
         if (!deliver(e, r, ids[i], f->at.collected)) return;
     }
@@ -631,7 +630,7 @@ static rose_status land(rose_engine *e, rose_err *err)
     if (st == ROSE_OK && res.n_outputs != f.n_outputs)
         st = rose_fail(err, ROSE_E_BACKEND, "%u ids for %u outputs", res.n_outputs, f.n_outputs);
     const rose_prof_span deliver_span = rose_prof_begin_at("engine.deliver", e->collected_ns);
-    e->least_chance = e->checks_all ? 0 : rose_sched_least_chance(e->sched);
+    e->least_chance = rose_sched_least_chance(e->sched);
     for (uint32_t i = 0; i < f.n_samples && st == ROSE_OK; i++) {
         const rose_flight_sample *s = &f.samples[i];
         rose_request *r = e->by_seq[s->seq];

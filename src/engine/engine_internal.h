@@ -56,7 +56,6 @@ struct rose_engine {
     alignas(64) void *ctx; /* the backend's */
     rose_sched *sched;     /* owned */
     rose_spec *spec;       /* owned; NULL = no speculation */
-    bool checks_all;       /* rose_spec_opts.always */
     double least_chance;   /* that a guessed id must have to get a row in the next step */
     rose_batch_builder batch;
     rose_flight flights[MAX_FLIGHTS]; /* the oldest first */

@@ -37,8 +37,8 @@ typedef struct rose_guided {
     uint64_t round; /* the delivery that started the job, which the next step waits for; 0 = none */
     /* of the job, else of the engine thread */
     uint32_t n_generated;            /* ids so far */
-    uint32_t ids[ROSE_SPEC_MAX + 1]; /* the last n_ids of them, which the guide takes next, */
-    uint32_t n_ids, n_taken;         /* but the first n_taken, which it has */
+    uint32_t ids[ROSE_SPEC_MAX + 1]; /* the newest n_ids of these */
+    uint32_t n_ids, n_taken;         /* the guide has taken the first n_taken of ids */
     uint32_t forced[ROSE_SPEC_MAX];  /* n_forced ids that are likely to come next */
     uint32_t n_forced;
     rose_status st;    /* what the guide said */

@@ -86,7 +86,6 @@ static rose_status create_spec(rose_engine *e, const rose_spec_opts *o, rose_err
         why = "with --prefill-backend naive the bits of a row depend on the rows beside it";
     else if ((e->ops->caps & ROSE_CAP_REPORTS) == 0)
         why = "this device gives one token a sequence and step";
-    e->checks_all = o->always;
     if (why == NULL) return rose_spec_create(&e->spec, o, err);
     rose_log(ROSE_LOG_INFO, "engine", "speculation is off: %s", why);
     return ROSE_OK;

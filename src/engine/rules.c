@@ -290,8 +290,8 @@ bool rose_rules_act(const rose_rules *u, uint32_t n)
            u->n_index > 0 || n < u->min_tokens;
 }
 
-/* Counts the last id of a guess of `depth` ids beside the counts of the id before it. The id may be
- * new: then it stands after those that were seen. */
+/* The counts at `depth`: those of the depth before, and one more for this id of the guess. An id
+ * that the text does not have yet stands in `seen` after the ids of the text. */
 static void see_guess(rose_rules *u, uint32_t id, uint32_t depth)
 {
     uint32_t *counts = u->counts + (size_t)depth * u->n_counts;

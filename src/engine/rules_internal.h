@@ -44,8 +44,8 @@ typedef struct rose_rules {
     uint32_t *banned;  /* [1 + n_guess][n_banned] ids banned in this step, by output; scratch */
     uint32_t *index;   /* [n_index] place in seen + 1, 0 = empty */
     uint32_t n_counts; /* room for ids */
-    uint32_t *seen;    /* [n_counts] out.n_seen are in use; after them those of a guess */
-    uint32_t *counts;  /* [1 + n_guess][n_counts] of seen; then with ever more ids of a guess */
+    uint32_t *seen;    /* [n_counts] out.n_seen are in use; after them new ids of a guess */
+    uint32_t *counts;  /* [1 + n_guess][n_counts] of seen, by depth in a guess */
     rose_logprob *reports, *prompt_reports; /* reports [max_tokens][1 + n_top], and of the prompt
                                                [n_prompt][1 + n_top] */
 } rose_rules;

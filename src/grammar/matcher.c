@@ -244,8 +244,7 @@ static bool is_space(int byte)
     return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
 }
 
-/* The byte that comes next in `state` after `last`, as far as the grammar and habit tell; -1: open.
- */
+/* The byte that is likely to come next in `state` after the byte `last`; -1: several are. */
 static int next_byte(const rose_grammar *g, uint32_t state, uint8_t last)
 {
     const gr_state *x = &g->s.v[state];
@@ -266,7 +265,7 @@ static int next_byte(const rose_grammar *g, uint32_t state, uint8_t last)
     return space && (other < 0 || after) ? ' ' : other;
 }
 
-/* The longest token that bytes[0..n) begin with, and its length in *len; GR_NONE: none. */
+/* The longest token that is a beginning of bytes[0..n), and its length in *len; GR_NONE: none. */
 static uint32_t longest_token(const gr_trie *t, const uint8_t *bytes, uint32_t n, uint32_t *len)
 {
     uint32_t id = GR_NONE, i = 0, end = t->n;

@@ -285,7 +285,7 @@ void rose_sched_accept(rose_sched *s, uint32_t i, uint32_t n)
     assert(q->checked && n <= q->n_max - q->n_known);
     q->checked = false;
     q->n_known += n;
-    if (q->state != ROSE_SEQ_DECODE) { /* preempted meanwhile: it computes these again too */
+    if (q->state != ROSE_SEQ_DECODE) { /* preempted meanwhile: it computes these ids again too */
         q->n_peak += n;
         if (q->n_known < q->n_max) return;
         rose_waitq_remove(&s->waiting, i);
@@ -512,7 +512,6 @@ static void plan_rows(rose_sched *s, rose_sched_plan *p, uint32_t i, uint32_t n,
     }
     q->checked = n_guess > 0;
     q->n_guess = 0;
-    p->n_guesses += n_guess > 0;
     p->n_outputs += it->n_outs;
     p->n_tokens += it->n;
 }
@@ -607,7 +606,7 @@ static void plan_decodes(rose_sched *s, rose_sched_plan *p, uint32_t n)
         const uint32_t n_guess = n_checked(s, q, spare);
         spare -= n_guess;
         plan_rows(s, p, i, 1, n_guess);
-        /* one with a guess is looked at when that is accepted */
+        /* rose_sched_accept looks at a sequence with a guess */
         if (n_guess == 0 && (q->n_done == q->check_at || q->n_known == q->n_max))
             s->needs[s->n_needs++] = i;
         left -= 1 + n_guess;

@@ -137,7 +137,6 @@ typedef struct rose_sched_plan {
     uint32_t n_items, n_tokens, n_outputs;
     uint32_t n_admitted, n_preempted;
     uint32_t n_prefill_seqs, n_prefill_tokens; /* of n_items and n_tokens */
-    uint32_t n_guesses;                        /* items whose guess is checked */
     const rose_sched_item *items;              /* [n_items], each sequence once */
     const uint32_t *admitted; /* [n_admitted] handles that began, in order, without those that
                                  return after a preemption */

@@ -85,7 +85,7 @@ typedef struct spec_places {
     spec_place p[SPEC_PLACES];
 } spec_places;
 
-/* Ids that are the same before and with a[0] and b[0], at most most. */
+/* How many ids up to and with a[0] and b[0] are the same; at most `most`. */
 static inline uint32_t spec_same(const uint32_t *a, const uint32_t *b, uint32_t most)
 {
     uint32_t k = 0;

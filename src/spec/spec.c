@@ -461,7 +461,7 @@ static void set_chances(const rose_spec *s, const rose_spec_text *t, rose_spec_g
         const seen *e = &s->seen[g->source][cell_of(g->score[i], i)];
         float share = factor_of(t, i) * share_of(e, said_of(g, i));
         product *= share < 1 ? share : 1;
-        g->chance[i] = product;
+        g->chance[i] = s->o.always ? 1 : product;
     }
 }
 

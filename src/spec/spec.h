@@ -63,8 +63,8 @@ typedef struct rose_spec_opts {
     /* SUFFIX: ids of past outputs that are kept, up to 2^30, rounded up to a power of two of at
      * least 64; 0 = none. The oldest go. Kept are at most past_tokens / 8 outputs. */
     uint32_t past_tokens;
-    uint32_t past_requests; /* and of at most so many requests; 0 = none */
-    bool always; /* every guessed id gets a row, whatever its chance (tests, measurements) */
+    uint32_t past_requests; /* SUFFIX: outputs of at most this many requests are kept; 0 = none */
+    bool always;            /* every guessed id has the chance 1 (tests, measurements) */
     /* Another source, which is asked first, or NULL (tests, benchmarks). Writes up to cap ids that
      * may follow text[0..n), any numbers, and returns how many. */
     uint32_t (*other)(void *user, const uint32_t *text, uint32_t n, uint32_t n_prompt, uint32_t cap,

@@ -94,9 +94,11 @@ def main():
         reply = json.loads(text)["choices"][0]["message"]["content"]
         code, text = post(on, "/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}], "max_tokens": 60, "temperature": 0,
                                                        "prediction": {"type": "content", "content": reply}})
-        usage = json.loads(text)["usage"]["completion_tokens_details"]
+        usage, timings = json.loads(text)["usage"]["completion_tokens_details"], json.loads(text)["timings"]
+        check("the timings tell the guesses", timings["draft_n"] >= timings["draft_n_accepted"] >= 10, timings)
         check("a prediction that is right is accepted", code == 200 and usage["accepted_prediction_tokens"] >= 10, text)
-        for wrong in ("x", {"type": "content"}, {"type": "text", "content": "x"}, {"type": "content", "content": [{"type": "image"}]}, []):
+        for wrong in ("x", {"type": "content"}, {"type": "text", "content": "x"}, {"type": "content", "content": [{"type": "image"}]},
+                      {"type": "content", "content": [{"type": "image_url", "text": "x"}]}, []):
             code, text = post(on, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "prediction": wrong})
             check(f"prediction {json.dumps(wrong)} is refused by name", code == 400 and json.loads(text)["error"]["param"] == "prediction", text)
         code, text = post(on, "/v1/completions", {"prompt": "x", "max_tokens": 2, "speculation": 1})

@@ -279,6 +279,17 @@ static inline uint32_t hostile_guess(void *user, const uint32_t *text, uint32_t 
     return kind == PARTLY ? rnd_in(&h->s, 0, k) : k;
 }
 
+static inline hostile hostile_make(const void *reqs, size_t size, uint32_t n, int kind,
+                                   uint32_t vocab)
+{
+    return (hostile){.reqs = reqs,
+                     .size = size,
+                     .n = n,
+                     .kind = kind,
+                     .s = test_seed() + 2 * (uint64_t)kind,
+                     .vocab = vocab};
+}
+
 static inline rose_spec_opts hostile_opts(hostile *h)
 {
     rose_spec_opts o;

@@ -190,8 +190,7 @@ static void same_with_rules(uint32_t rules_in)
     run_all(q, &o, MODE_OVERLAP, false, false);
     run_all(q, &o, MODE_OVERLAP, false, true);
     for (int kind = 0; kind < N_HOSTILE; kind++) {
-        hostile h = {.reqs = q, .size = sizeof *q, .n = N_REQS, .kind = kind, .vocab = FAKE_VOCAB};
-        h.s = test_seed() + 2 * (uint64_t)kind;
+        hostile h = hostile_make(q, sizeof *q, N_REQS, kind, FAKE_VOCAB);
         o.spec = hostile_opts(&h);
         o.backend.kv_pages = kind % 2 == 0 ? 100 : 20;
         for (int mode = 0; mode < N_MODES; mode++)

@@ -256,12 +256,7 @@ static void compare_guesses(const fixture *f, bool overlap)
         [RANDOM] = "random guesses", [PARTLY] = "guesses right in part",
         [OUTSIDE] = "ids outside",   [MIXED] = "guesses switched on and off"};
     for (int kind = 0; kind < N_HOSTILE; kind++) {
-        hostile h = {.reqs = f->reqs,
-                     .size = sizeof *f->reqs,
-                     .n = N_REQS,
-                     .kind = kind,
-                     .s = test_seed(),
-                     .vocab = f->m->arch.vocab_size};
+        hostile h = hostile_make(f->reqs, sizeof *f->reqs, N_REQS, kind, f->m->arch.vocab_size);
         rose_engine_opts o = cpu_opts();
         o.overlap = overlap;
         o.spec = hostile_opts(&h);

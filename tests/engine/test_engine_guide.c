@@ -522,8 +522,7 @@ static void test_same(void **state)
     }
     atomic_store(&g_walked, 0);
     for (int kind = 0; kind < N_HOSTILE; kind++) {
-        hostile h = {.reqs = q, .size = sizeof *q, .n = N_REQS, .kind = kind, .vocab = FAKE_VOCAB};
-        h.s = test_seed() + 2 * (uint64_t)kind;
+        hostile h = hostile_make(q, sizeof *q, N_REQS, kind, FAKE_VOCAB);
         o.spec = hostile_opts(&h);
         o.backend.kv_pages = kind % 2 == 0 ? 100 : 20;
         for (int mode = 0; mode < N_MODES; mode++)
@@ -1117,9 +1116,7 @@ static void same_on(const fx_shape *shape, const rose_backend_ops *ops)
     compare(q, m, runs_ahead, "overlap", &o, false);
     compare(q, m, runs_ahead, "overlap, cancels", &o, true);
     for (int kind = 0; kind < N_HOSTILE; kind++) {
-        hostile h = {
-            .reqs = q, .size = sizeof *q, .n = N_CPU, .kind = kind, .vocab = m->arch.vocab_size};
-        h.s = test_seed() + 2 * (uint64_t)kind;
+        hostile h = hostile_make(q, sizeof *q, N_CPU, kind, m->arch.vocab_size);
         o.spec = hostile_opts(&h);
         compare(q, m, ops, "guesses", &o, false);
         compare(q, m, runs_ahead, "guesses, overlap, cancels", &o, kind >= PARTLY);
