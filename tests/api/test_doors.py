@@ -744,7 +744,7 @@ def test_tls_reload():
         put(*pairs[1])
         check("reload: new files change nothing before SIGHUP", served_certificate(s) == ders[0])
         stream = s.connect()
-        body = json.dumps({"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}).encode()
+        body = json.dumps({"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "temperature": 0, "stream": True}).encode()
         stream.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         got = stream.recv(1000)
