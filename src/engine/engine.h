@@ -159,12 +159,13 @@ typedef struct rose_guide_ops {
     /* May be NULL. Does advance and then mask, but only if both are quick (microseconds) and do
      * not fail. Otherwise returns false and changes nothing. The engine thread calls it. */
     bool (*try_next)(void *g, uint32_t id, uint32_t *words);
-    /* Both or none may be NULL; then nothing is guessed for the request. walk: goes along ids, as
-     * far as try_next would be true for one after the other, but the guide stays where it is.
-     * Writes the mask after each id, one next to the other, and returns how many. The engine thread
-     * calls it. propose: writes at most cap ids that are likely to come next, and returns how many.
-     * compute: the caller may wait, and walk is to know them afterwards; false: only what is quick.
-     */
+    /* Both or none may be NULL; then nothing is guessed for the request.
+     * walk: tries the ids in order, and stops at the first for which try_next would return false.
+     * The state of the guide does not change. Writes the mask after each id, each of
+     * (vocab_size + 31) / 32 words, and returns how many masks. The engine thread calls it.
+     * propose: writes at most cap ids that are likely to come next, and returns how many. compute:
+     * it may take long, and does the work that walk needs for these ids. Without compute it returns
+     * only ids that it finds quickly. */
     uint32_t (*walk)(void *g, const uint32_t *ids, uint32_t n, uint32_t *words);
     uint32_t (*propose)(void *g, uint32_t cap, uint32_t *ids, bool compute);
 } rose_guide_ops;

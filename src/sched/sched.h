@@ -21,8 +21,8 @@
  * Guesses (speculative decoding): rose_sched_guess names ids that may follow a decoding sequence.
  * Its row of the next step is then followed by rows of these ids, each with an output, as far as
  * there are rows and pages besides those that others need. The counts move as without a guess, and
- * rose_sched_accept adds what turned out to be right. Until then the sequence is in no plan. So
- * pages of wrong ids never enter the index, and a preemption forgets only the guess.
+ * rose_sched_accept adds the guessed ids that were right. Until that call the sequence is in no
+ * plan. So pages of wrong ids never enter the index, and a preemption forgets only the guess.
  *
  * Pages: there are one or more pools, and a sequence has a page table for each. In a pool with a
  * window it drops the pages that its next row does not read. Admission takes the pages of a prompt,
@@ -182,17 +182,19 @@ void rose_sched_truncate(rose_sched *s, uint32_t seq, uint32_t n_ids);
  * pieces of its prompt that end without a sample. In the queue other sequences may pass it. */
 void rose_sched_allow(rose_sched *s, uint32_t seq);
 
-/* Event: the ids of the next n tokens of the sequence were guessed. All of its tokens are known, it
- * is not held, and n is below the number of tokens that it may still have. Holds for the next plan
- * only; no effect unless the sequence decodes. */
+/* Event: the ids of the next n tokens of the sequence were guessed. Call it only when all its
+ * tokens are known, it needs no rose_sched_allow, and n is below the number of tokens that it may
+ * still have. The guess counts until the next row of the sequence, another guess, or a preemption.
+ * It has no effect unless the sequence decodes. */
 void rose_sched_guess(rose_sched *s, uint32_t seq, uint32_t n);
 
 /* Event: the results of an item with a guess are there, and the first n ids of the guess were
  * right. Call it before finish, truncate and allow. */
 void rose_sched_accept(rose_sched *s, uint32_t seq, uint32_t n);
 
-/* The least chance of being right with which one more guessed id gives more tokens a second than a
- * step without it, as the next step and the cost of past ones are; 0 while nothing is known. */
+/* One more guessed id gives more tokens a second only if its chance of being right is above this.
+ * It follows from the rows of the next step and the measured cost of past steps. 0 while no cost is
+ * known. */
 double rose_sched_least_chance(const rose_sched *s);
 
 /* Plans the next step and counts it as done. False: nothing to compute (*out has no items), call

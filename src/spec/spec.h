@@ -3,11 +3,12 @@
  * position's own random number, and keeps the ids up to and with the first that differs. So a guess
  * changes how many steps a text takes, and never a token of it.
  *
- * Guesses come from what follows the same ids elsewhere. SUFFIX: in the prompt and the output of
- * the request, and in past outputs of the server (SuffixDecoding, Oliaro et al., arXiv 2411.04975;
- * vLLM's `suffix`). NGRAM: in the request alone, with vLLM's `ngram` rule. Both find the places in
- * a chain of positions that share a hash of their last ids, as LZ77 compressors do, in place of a
- * suffix tree: O(1) a token, a few words of memory a token, and nothing is allocated after create.
+ * A guess is what followed the same ids before. SUFFIX looks in the prompt and the output of the
+ * request, and in past outputs of the server (SuffixDecoding, Oliaro et al., arXiv 2411.04975;
+ * vLLM's `suffix`). NGRAM looks in the request alone, with vLLM's `ngram` rule. Both use hash
+ * chains, as LZ77 compressors do, and no suffix tree. A chain links the positions whose last ids
+ * have the same hash. An added id costs O(1) time and a few words of memory, and nothing is
+ * allocated after create. Other guesses come from a grammar or from a client's prediction.
  *
  * Each id of a guess has a chance: how often guesses like it were right. The engine computes only
  * the ids whose chance is worth a row.
@@ -89,9 +90,10 @@ void rose_spec_destroy(rose_spec *s); /* accepts NULL; after the end of all text
 
 /* A text that begins with a prompt and grows by up to max_tokens ids. n_prompt + max_tokens and all
  * ids are below UINT32_MAX. Texts share past outputs only with texts of the same salt. prediction:
- * NULL, or ids that the output may consist of, copied. The first guess is its beginning. After ids
- * that differ, the next ids that are the same say where the output is in it. While that is known,
- * it is asked before the text and past outputs. NULL: out of memory. */
+ * NULL, or ids that the output may consist of, copied. The first guess is the beginning of the
+ * prediction. When the output departs from the prediction, its place there is unknown until some
+ * ids match again. While the place is known, guesses come from the prediction before the text and
+ * past outputs. NULL: out of memory. */
 rose_spec_text *rose_spec_text_create(const rose_spec *s, const uint32_t *prompt, uint32_t n_prompt,
                                       uint32_t max_tokens, const uint64_t salt[2],
                                       const uint32_t *prediction, uint32_t n_prediction);
@@ -99,8 +101,8 @@ void rose_spec_text_destroy(rose_spec_text *t); /* accepts NULL; any thread */
 
 /* The text goes on with these ids. */
 void rose_spec_add(rose_spec *s, rose_spec_text *t, const uint32_t *ids, uint32_t n);
-/* The text has ended: its output becomes a past output, but at most its last past_tokens / 4 ids,
- * and 16,384. Once; then only destroy. */
+/* The text has ended, and its output becomes a past output: the last min(past_tokens / 4, 16,384)
+ * ids of it. Call it once. After it, only destroy is allowed. */
 void rose_spec_end(rose_spec *s, rose_spec_text *t);
 
 /* Guesses what follows: at most cap ids. Changes nothing but *g. */
