@@ -157,7 +157,8 @@ static bench_job bench_job_of(const bench_shape *s, uint32_t rows)
     return j;
 }
 
-/* Decode of n sequences of `context` positions, for one division. Negative: it does not fit. */
+/* Decode of n sequences of `context` positions, for one division; unit and j->a.warps 0: as chosen.
+ * Negative: it does not fit. */
 static double bench_unit(bench_job *j, const rose_cuda_item *items, uint32_t n, uint32_t context,
                          uint32_t unit, double floor_us)
 {
@@ -215,6 +216,12 @@ static void bench_decode(const bench_shape *s, uint32_t n, uint32_t context)
             else
                 printf(" %u: %.2f", units[i], us);
         }
+        for (j.a.warps = 1; j.a.warps <= 8; j.a.warps *= 2)
+            printf("; %u warps: auto %.2f 512: %.2f whole: %.2f", j.a.warps,
+                   bench_unit(&j, items, n, context, 0, floor_us),
+                   bench_unit(&j, items, n, context, 512, floor_us),
+                   bench_unit(&j, items, n, context, (context + 511) / 512 * 512, floor_us));
+        j.a.warps = 0;
         printf("\n");
         fflush(stdout);
     }
@@ -260,7 +267,8 @@ static void bench_prompts(const bench_shape *s, uint32_t n, uint32_t length, uin
     printf("%s, rotary %u rows: %.2f us\n", s->name, n * length, bench_time(&j, 20));
 }
 
-static int bench_attend(void)
+/* argv: nothing, or SHAPE SEQUENCES CONTEXT, for one line of one shape. */
+static int bench_attend(int argc, char **argv)
 {
     static const bench_shape shapes[] = {{"GPT-2 12/12 x 64", 12, 12, 64, false, false, false},
                                          {"Qwen3-0.6B 16/8 x 128", 16, 8, 128, true, true, true},
@@ -269,6 +277,10 @@ static int bench_attend(void)
     static const uint32_t cases[][2] = {{1, 300},  {2, 300},   {8, 300},    {16, 300}, {32, 300},
                                         {64, 300}, {128, 300}, {128, 2048}, {1, 8000}, {1, 131072}};
     bench_open();
+    if (argc == 3) {
+        bench_decode(&shapes[atoi(argv[0]) % 4], (uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]));
+        return 0;
+    }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             bench_decode(&shapes[i], cases[k][0], cases[k][1]);

@@ -403,7 +403,7 @@ int main(int argc, char **argv)
         printf("no GPU\n");
         return 77;
     }
-    if (argc > 1 && strcmp(argv[1], "bench") == 0) return bench_attend();
+    if (argc > 1 && strcmp(argv[1], "bench") == 0) return bench_attend(argc - 2, argv + 2);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

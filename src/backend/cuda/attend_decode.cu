@@ -48,35 +48,40 @@ decode_ml;
  * of K and V), then the buffers below. */
 typedef struct decode_space {
     uint8_t *rings;
-    uint8_t *q;    /* [8 or 16 rows][HD] of T, as a page has tokens of K */
+    uint8_t *q;    /* [8 or 16 heads][HD] of T, as a page has tokens of K */
     void *own;     /* K, then V, of the row's own position: T [2][HD] */
     decode_ml *ml; /* [group] */
     float2 *sums;  /* [group][HD] o of the split, O of those before it */
-    float *parts;  /* [warps][group][HD + 2] the results of a round */
+    float *parts;  /* [warps][group][HD + 2] the results of a round; one warp: [HD], for RoPE */
 } decode_space;
 
-/* Bytes of q and own. */
-template <int HD, int ROWS> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * ROWS + 4 * HD;
+/* Bytes of q and own. N: tiles of 8 query heads. */
+template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 * HD;
 
-template <int HD, int ROWS> static size_t decode_shared(uint32_t warps, uint32_t group)
+/* Floats of decode_space.sums. A block of one warp has all heads of its tiles
+ * (decode_sums.kept). */
+#define SUMS_OF(HD, N, warps, group) ((HD) * ((warps) == 1 ? 8 * (N) : 2 * (group)))
+
+template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t group)
 {
-    const size_t bytes =
-        (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, ROWS> +
-        group * (sizeof(decode_ml) + HD * sizeof(float2) + warps * (HD + 2) * sizeof(float));
+    const size_t parts = warps == 1 ? HD : warps * group * (HD + 2);
+    const size_t bytes = (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, N> +
+                         group * sizeof(decode_ml) +
+                         (SUMS_OF(HD, N, warps, group) + parts) * sizeof(float);
     const size_t fold = FOLD_BYTES(HD, warps * 32);
     return bytes > fold ? bytes : fold;
 }
 
-template <int HD, int ROWS>
+template <int HD, int N>
 ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t group)
 {
     decode_space s;
     s.rings = memory;
     s.q = memory + warps * SLOTS<HD> * PIECE<HD>;
-    s.own = s.q + PIECE<HD> / 2 * ROWS;
-    s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, ROWS>);
+    s.own = s.q + PIECE<HD> / 2 * N;
+    s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, N>);
     s.sums = reinterpret_cast<float2 *>(s.ml + group);
-    s.parts = reinterpret_cast<float *>(s.sums + group * HD);
+    s.parts = reinterpret_cast<float *>(s.sums) + SUMS_OF(HD, N, warps, group);
     return s;
 }
 
@@ -274,107 +279,189 @@ ROSE_DEVICE void put_own(uint32_t at, const decode_space &s, const decode_work &
     __syncwarp();
 }
 
-/* Dims 16 c to 16 c + 15 of the query heads, as an operand. */
-template <int HD, int ROWS>
-ROSE_DEVICE void load_heads(uint32_t q[4], uint32_t at, uint32_t c, uint32_t lane)
-{
-    load_matrices(q, at + (ROWS > 1 ? lane / 8 % 2 * (HD * 16) : 0) + (2 * c + lane / 16) * 128 +
-                         lane % 8 * 16);
-    if (ROWS == 1) q[1] = q[3] = 0;
-}
-
-/* What a warp has of the query heads: q, all chunks of 16 dims or one where q is in shared memory;
- * and m, l and o of an inner block. */
-template <int HD, int ROWS> struct decode_heads {
-    uint32_t q[KEEP_Q<HD> ? HD / 16 : 1][4];
-    float o[HD / 8][4], m[ROWS], l[ROWS];
+/* The query heads are the columns of the products, N tiles of 8 (row and head of the tile: layout of
+ * mma.sync, lane = 4 g + t): K (16 positions) times q gives scores of positions g and g + 8 and of
+ * heads 2 t and 2 t + 1; V transposed (16 dims) times the probabilities gives o of dims g and g + 8
+ * and of the same heads. The prompt kernel has the heads as rows. The bits are the same, and half
+ * of the rows would be empty here. */
+template <int HD, int N> struct decode_heads {
+    uint32_t q[KEEP_Q<HD> ? (HD / 16 + 1) / 2 : 1][N][4]; /* 32 dims each */
+    float o[HD / 16][N][4], m[N][2], l[N][2];             /* of an inner block */
 };
 
+/* Dims 32 c to 32 c + 31 of the query heads, as an operand. */
+template <int HD, int N>
+ROSE_DEVICE void load_heads(uint32_t q[N][4], uint32_t at, uint32_t c, uint32_t lane)
+{
+    const uint32_t core = min(4 * c + lane / 8, HD / 8u - 1);
+#pragma unroll
+    for (uint32_t n = 0; n < N; n++)
+        load_matrices(q[n], at + n * (HD * 16) + core * 128 + lane % 8 * 16);
+}
+
 /* Sums over head_dim of the pages of K of an inner block. */
-template <typename T, int HD, int ROWS>
-ROSE_DEVICE void block_scores(float x[INNER_PAGES][2][4], uint32_t (*q)[4], decode_ring *r,
+template <typename T, int HD, int N>
+ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], decode_ring *r,
                               const rose_cuda_attend &a, const decode_work &w,
                               const decode_space &s, uint32_t block)
 {
-    constexpr int N = ABREAST<HD>;
+    constexpr int M = ABREAST<HD>;
     const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
     const uint32_t q_at = shared_at(s.q), lane = threadIdx.x % 32;
+    const uint32_t place = lane / 8 % 2 * (HD * 16) + lane / 16 * 128 + lane % 8 * 16;
 #pragma unroll
-    for (uint32_t from = 0; from < INNER_PAGES; from += N) {
-        uint32_t at[N], n = 0;
+    for (uint32_t from = 0; from < INNER_PAGES; from += M) {
+        uint32_t at[M], n_pages = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t i = 0; i < M; i++) {
             if (from + i < j0 || from + i >= j1) continue;
-            at[i] = ring_take<HD, N>(*r, n++);
+            at[i] = ring_take<HD, M>(*r, n_pages++);
             put_own<T, HD>(at[i], s, w, block * INNER_PAGES + from + i, 0, lane);
         }
-        if (n == 0) continue;
+        if (n_pages == 0) continue;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
-            if (!KEEP_Q<HD>) load_heads<HD, ROWS>(q[0], q_at, c, lane);
+            if (!KEEP_Q<HD> && c % 2 == 0) load_heads<HD, N>(q[0], q_at, c / 2, lane);
 #pragma unroll
-            for (uint32_t i = 0; i < N; i++)
-                if (from + i >= j0 && from + i < j1)
-                    add_scores<T>(x[from + i], q[KEEP_Q<HD> ? c : 0], at[i], c, HD * 16, lane);
+            for (uint32_t i = 0; i < M; i++) {
+                uint32_t k[4];
+                if (from + i < j0 || from + i >= j1) continue;
+                load_matrices(k, at[i] + place + 256 * c);
+#pragma unroll
+                for (uint32_t n = 0; n < N; n++) {
+                    const uint32_t *by = &q[KEEP_Q<HD> ? c / 2 : 0][n][c % 2 * 2];
+                    mma(x[from + i][n], k, by[0], by[1], static_cast<const T *>(NULL));
+                }
+            }
         }
         /* Not unrolled: a block runs this code once, and would wait for the instructions. */
 #pragma unroll 1
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n_pages; i++)
             ring_next<T, HD>(r, a, lane);
     }
 }
 
+/* As soften of attend.cuh: the softmax of an inner block from position p0 on. The row sees
+ * positions lo to end - 1. prob: operands for each page; l in the order of soften. */
+template <typename T, int N>
+ROSE_DEVICE void soften_heads(float x[INNER_PAGES][N][4], uint32_t prob[INNER_PAGES][N][2],
+                              float m[N][2], float l[N][2], uint32_t lo, uint32_t end, uint32_t p0,
+                              const attend_score &by, uint32_t lane)
+{
+    const T *type = NULL;
+    const bool edge = p0 < lo || p0 + ROSE_ATTEND_INNER > end;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float base[2], sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * INNER_PAGES; i++)
+            x[i / 4][n][i % 4] *= by.by;
+        if (by.cap > 0)
+#pragma unroll
+            for (int i = 0; i < 4 * INNER_PAGES; i++)
+                cap_score(&x[i / 4][n][i % 4], by);
+        if (edge)
+#pragma unroll
+            for (int i = 0; i < 4 * INNER_PAGES; i++)
+                if (p0 + i / 2 * 8 + lane / 4 - lo >= end - lo) x[i / 4][n][i % 4] = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int i = 0; i < 2 * INNER_PAGES; i++)
+                top = fmaxf(top, x[i / 2][n][i % 2 * 2 + j]);
+            for (int k = 4; k < 32; k *= 2)
+                top = fmaxf(top, __shfl_xor_sync(ROSE_ALL_LANES, top, k));
+            m[n][j] = top;
+            base[j] = top == -INFINITY ? 0.0f : top; /* all masked, or all NaN */
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * INNER_PAGES; i++) {
+            const float *s = &x[i / 2][n][i % 2 * 2];
+            const uint32_t u = transpose_matrix(
+                pair_f32(exp2_fast(s[0] - base[0]), exp2_fast(s[1] - base[1]), type));
+            const float2 r = unpair(u, type); /* of head g, positions 2 t and 2 t + 1 */
+            sum += r.x;
+            sum += r.y;
+            prob[i / 2][n][i % 2] = u;
+        }
+        sum += __shfl_xor_sync(ROSE_ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ROSE_ALL_LANES, sum, 2);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            l[n][j] = lane_value(sum, lane % 4 * 8 + j * 4);
+    }
+}
+
 /* One inner block. */
-template <typename T, int HD, int ROWS>
-ROSE_DEVICE void attend_block(decode_heads<HD, ROWS> *h, decode_ring *r, const rose_cuda_attend &a,
+template <typename T, int HD, int N>
+ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose_cuda_attend &a,
                               const decode_work &w, const decode_space &s, uint32_t block,
                               const attend_score &by)
 {
     const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block), lane = threadIdx.x % 32;
-    const uint32_t lo[2] = {w.u.begin, w.u.begin}, end[2] = {w.u.end, w.u.end};
-    float x[INNER_PAGES][2][4] = {};
-    uint32_t prob[INNER_PAGES][4];
+    const uint32_t place = lane / 16 * (HD * 16) + lane / 8 % 2 * 128 + lane % 8 * 16;
+    float x[INNER_PAGES][N][4] = {};
+    uint32_t prob[INNER_PAGES][N][2];
 #pragma unroll
-    for (int d = 0; d < HD / 8; d++)
-        h->o[d][0] = h->o[d][1] = h->o[d][2] = h->o[d][3] = 0;
-    block_scores<T, HD, ROWS>(x, h->q, r, a, w, s, block);
-    soften<T, ROWS>(x, prob, h->m, h->l, lo, end, block * ROSE_ATTEND_INNER, by, lane % 4);
+    for (int d = 0; d < HD / 16 * N; d++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            h->o[d / N][d % N][k] = 0;
+    block_scores<T, HD, N>(x, h->q, r, a, w, s, block);
+    soften_heads<T, N>(x, prob, h->m, h->l, w.u.begin, w.u.end, block * ROSE_ATTEND_INNER, by,
+                       lane);
 #pragma unroll 1 /* as in block_scores */
     for (uint32_t j = 0; j < j1; j++) {
         if (j >= j0) {
             const uint32_t at = ring_take<HD, 1>(*r, 0);
             put_own<T, HD>(at, s, w, block * INNER_PAGES + j, 1, lane);
-            add_values<T, HD / 8>(h->o, prob[0], at, 0, HD * 16, lane);
+#pragma unroll
+            for (int d = 0; d < HD / 16; d++) {
+                uint32_t v[4];
+                load_matrices_transposed(v, at + place + d * 256);
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    mma(h->o[d][n], v, prob[0][n][0], prob[0][n][1], static_cast<const T *>(NULL));
+            }
             ring_next<T, HD>(r, a, lane);
         }
 #pragma unroll
         for (uint32_t i = 0; i + 1 < INNER_PAGES; i++)
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++)
-                prob[i][k] = prob[i + 1][k];
+            for (uint32_t n = 0; n < N; n++) {
+                prob[i][n][0] = prob[i + 1][n][0];
+                prob[i][n][1] = prob[i + 1][n][1];
+            }
     }
 }
 
-/* The lane's values of one row: h = 0: lane / 4, 1: 8 more. */
-template <int HD>
-ROSE_DEVICE void put_part(float *to, const float o[HD / 8][4], int h, float m, float l,
-                          uint32_t lane)
+/* A result of the group's heads as rows, `apart` floats from one head to the next: o, m, l. */
+template <int HD, int N>
+ROSE_DEVICE void put_part(float *to, uint32_t apart, const float o[HD / 16][N][4],
+                          const float m[N][2], const float l[N][2], uint32_t group, uint32_t lane)
 {
 #pragma unroll
-    for (int d = 0; d < HD / 8; d++)
-        *reinterpret_cast<float2 *>(to + d * 8 + lane % 4 * 2) =
-            make_float2(o[d][h * 2], o[d][h * 2 + 1]);
-    if (lane % 4 == 0) *reinterpret_cast<float2 *>(to + HD) = make_float2(m, l);
+    for (int i = 0; i < N * 2; i++) {
+        const uint32_t r = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        float *row = to + r * apart;
+        if (r >= group) continue;
+#pragma unroll
+        for (int d = 0; d < HD / 8; d++)
+            row[d * 8 + lane / 4] = o[d / 2][i / 2][d % 2 * 2 + i % 2];
+        if (lane < 4)
+            *reinterpret_cast<float2 *>(row + HD) = make_float2(m[i / 2][i % 2], l[i / 2][i % 2]);
+    }
 }
 
 /* The group's query heads to shared memory. The whole block. */
-template <typename T, int HD, int ROWS>
+template <typename T, int HD, int N>
 ROSE_DEVICE void copy_heads(const rose_cuda_attend &a, const decode_work &w, uint8_t *to)
 {
     const T *heads =
         static_cast<const T *>(a.q) + ((size_t)w.item.row * a.n_q + w.head * w.group) * HD;
-    for (uint32_t i = threadIdx.x; i < 8 * ROWS * (HD / 8); i += blockDim.x) {
-        const uint32_t r = i % (8 * ROWS), d = i / (8 * ROWS) * 8;
+    for (uint32_t i = threadIdx.x; i < 8 * N * (HD / 8); i += blockDim.x) {
+        const uint32_t r = i % (8 * N), d = i / (8 * N) * 8;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (r < w.group) v = __ldcg(reinterpret_cast<const uint4 *>(heads + r * HD + d));
         reinterpret_cast<uint4 *>(to)[page_index(r, d, HD) / 8] = v;
@@ -440,41 +527,38 @@ ROSE_DEVICE void make_heads(const rose_cuda_rotary &x, const decode_rotary<HD> &
     }
 }
 
-/* The warp's results of inner block `block`: to a.parts, or to the round's. */
-template <int HD, int ROWS>
-ROSE_DEVICE void put_block(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
-                           const decode_heads<HD, ROWS> &h, uint32_t block, bool to_parts)
+/* Where the unit's partial result i belongs. */
+template <int HD>
+ROSE_DEVICE float *unit_part(const rose_cuda_attend &a, const decode_work &w, uint32_t i)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t part = w.u.part + block - w.u.begin / ROSE_ATTEND_INNER;
+    return part_at<HD>(a, w.u.part + i, w.head * w.group);
+}
+
+template <int HD, int N> ROSE_DEVICE void load_all_heads(decode_heads<HD, N> *h, const uint8_t *q)
+{
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const uint32_t row = lane / 4 + i * 8;
-        if (row >= w.group) continue;
-        put_part<HD>(to_parts ? part_at<HD>(a, part, w.head * w.group + row)
-                              : s.parts + (warp * w.group + row) * (HD + 2),
-                     h.o, i, h.m[i], h.l[i], lane);
-    }
+    for (int c = 0; c < (KEEP_Q<HD> ? (HD / 16 + 1) / 2 : 0); c++)
+        load_heads<HD, N>(h->q[c], shared_at(q), c, threadIdx.x % 32);
 }
 
 /* The inner blocks of a unit, a round at a time. */
-template <typename T, int HD, int ROWS>
+template <typename T, int HD, int N>
 ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, const decode_space &s,
                              decode_ring *r, bool to_parts, const attend_score &by)
 {
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t first = w.u.begin / ROSE_ATTEND_INNER,
                    blocks = (w.u.end - 1) / ROSE_ATTEND_INNER + 1;
-    decode_heads<HD, ROWS> h;
-#pragma unroll
-    for (int c = 0; c < (KEEP_Q<HD> ? HD / 16 : 0); c++)
-        load_heads<HD, ROWS>(h.q[c], shared_at(s.q), c, threadIdx.x % 32);
+    decode_heads<HD, N> h;
+    load_all_heads<HD, N>(&h, s.q);
     for (uint32_t at = first / warps * warps; at < blocks; at += warps) {
         const decode_round now = {at, max(at, first), min(at + warps, blocks)};
         const uint32_t block = at + warp;
         if (block >= now.from && block < now.to) {
-            attend_block<T, HD, ROWS>(&h, r, a, w, s, block, by);
-            put_block<HD, ROWS>(a, w, s, h, block, to_parts);
+            attend_block<T, HD, N>(&h, r, a, w, s, block, by);
+            put_part<HD, N>(to_parts ? unit_part<HD>(a, w, block - first)
+                                     : s.parts + warp * w.group * (HD + 2),
+                            to_parts ? PART_ROW<HD> : HD + 2, h.o, h.m, h.l, w.group, lane);
         }
         if (to_parts) continue;
         __syncthreads();
@@ -482,6 +566,137 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
             merge_round<T, HD>(a, w, s, i, now);
         __syncthreads();
     }
+}
+
+/* What a warp has that computes a unit alone: the results of the split so far, and m and l of the
+ * splits before it. Their o is in shared memory: value i of the lane at kept[i * 32]. */
+template <int HD, int N> struct decode_sums {
+    float o[HD / 16][N][4], m[N][2], l[N][2], M[N][2], L[N][2];
+    float *kept;
+    uint32_t splits; /* that have ended */
+};
+
+template <int HD, int N> ROSE_DEVICE void begin_split(decode_sums<HD, N> *z)
+{
+#pragma unroll
+    for (int i = 0; i < HD / 16 * N * 4; i++)
+        z->o[i / 4 / N][i / 4 % N][i % 4] = 0;
+#pragma unroll
+    for (int i = 0; i < N * 2; i++) {
+        z->m[i / 2][i % 2] = -INFINITY;
+        z->l[i / 2][i % 2] = 0;
+    }
+}
+
+/* Merges an inner block into its split. */
+template <int HD, int N>
+ROSE_DEVICE void merge_block(decode_sums<HD, N> *z, const decode_heads<HD, N> &h)
+{
+#pragma unroll
+    for (int i = 0; i < N * 2; i++) {
+        const int n = i / 2, j = i % 2;
+        const float2 by = merge_ml(&z->m[n][j], &z->l[n][j], h.m[n][j], h.l[n][j]);
+#pragma unroll
+        for (int d = 0; d < HD / 8; d++) {
+            float *o = &z->o[d / 2][n][d % 2 * 2 + j];
+            *o = merge_o(*o, h.o[d / 2][n][d % 2 * 2 + j], by);
+        }
+    }
+}
+
+/* Merges the split into the context, and leaves the context's o in z->o. */
+template <int HD, int N> ROSE_DEVICE void merge_split(decode_sums<HD, N> *z)
+{
+#pragma unroll
+    for (int i = 0; i < N * 2; i++) {
+        const int n = i / 2, j = i % 2;
+        const float2 by = merge_ml(&z->M[n][j], &z->L[n][j], z->m[n][j], z->l[n][j]);
+#pragma unroll
+        for (int d = 0; d < HD / 8; d++) {
+            const int k = d % 2 * 2 + j;
+            float *o = &z->o[d / 2][n][k];
+            *o = merge_o(z->splits > 0 ? z->kept[((d / 2 * N + n) * 4 + k) * 32] : 0.0f, *o, by);
+        }
+    }
+    z->splits++;
+}
+
+/* A split has ended, and the unit goes on. */
+template <int HD, int N>
+ROSE_DEVICE void end_split(decode_sums<HD, N> *z, const rose_cuda_attend &a, const decode_work &w)
+{
+    if (w.u.part != ROSE_ATTEND_NONE) {
+        put_part<HD, N>(unit_part<HD>(a, w, z->splits++), PART_ROW<HD>, z->o, z->m, z->l, w.group,
+                        threadIdx.x % 32);
+    } else {
+        merge_split<HD, N>(z);
+#pragma unroll
+        for (int i = 0; i < HD / 16 * N * 4; i++)
+            z->kept[i * 32] = z->o[i / 4 / N][i / 4 % N][i % 4];
+    }
+    begin_split<HD, N>(z);
+}
+
+/* The output of the group's heads. */
+template <typename T, int HD, int N>
+ROSE_DEVICE void put_heads(const rose_cuda_attend &a, const decode_work &w,
+                           const decode_sums<HD, N> &z)
+{
+    const uint32_t lane = threadIdx.x % 32, hd = a.kv.head_dim;
+    T *const out = static_cast<T *>(a.out);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float inv[2] = {__frcp_rn(z.L[n][0]), __frcp_rn(z.L[n][1])};
+        const uint32_t r = n * 8 + lane / 4, q = w.head * w.group + r;
+#pragma unroll
+        for (int d = 0; d < HD / 8; d++) {
+            const float *o = &z.o[d / 2][n][d % 2 * 2];
+            const uint32_t u = transpose_matrix(
+                pair_f32(o[0] * inv[0], o[1] * inv[1], static_cast<const T *>(NULL)));
+            const uint32_t dim = d * 8 + lane % 4 * 2;
+            if (r < w.group && dim < hd)
+                *reinterpret_cast<uint32_t *>(out + h_index(w.item.row, q * hd + dim,
+                                                            a.out_k_pad)) = u;
+        }
+    }
+}
+
+/* The inner blocks of a unit by one warp, which merges them in registers. */
+template <typename T, int HD, int N>
+ROSE_DEVICE void attend_alone(const rose_cuda_attend &a, const decode_work &w,
+                              const decode_space &s, decode_ring *r, bool to_parts,
+                              const attend_score &by)
+{
+    const uint32_t lane = threadIdx.x % 32, first = w.u.begin / ROSE_ATTEND_INNER,
+                   blocks = (w.u.end - 1) / ROSE_ATTEND_INNER + 1;
+    decode_heads<HD, N> h;
+    decode_sums<HD, N> z;
+    load_all_heads<HD, N>(&h, s.q);
+    z.kept = reinterpret_cast<float *>(s.sums) + lane;
+    z.splits = 0;
+#pragma unroll
+    for (int i = 0; i < N * 2; i++) {
+        z.M[i / 2][i % 2] = -INFINITY;
+        z.L[i / 2][i % 2] = 0;
+    }
+    begin_split<HD, N>(&z);
+#pragma unroll 1
+    for (uint32_t block = first; block < blocks; block++) {
+        if (block % SPLIT_BLOCKS == 0 && block != first && !to_parts) end_split<HD, N>(&z, a, w);
+        attend_block<T, HD, N>(&h, r, a, w, s, block, by);
+        if (to_parts)
+            put_part<HD, N>(unit_part<HD>(a, w, block - first), PART_ROW<HD>, h.o, h.m, h.l,
+                            w.group, lane);
+        else
+            merge_block<HD, N>(&z, h);
+    }
+    if (to_parts) return;
+    if (w.u.part != ROSE_ATTEND_NONE) {
+        end_split<HD, N>(&z, a, w);
+        return;
+    }
+    merge_split<HD, N>(&z);
+    put_heads<T, HD, N>(a, w, z);
 }
 
 /* The block has written its partial results: it merges all of the item if it is the last one. */
@@ -526,15 +741,16 @@ ROSE_DEVICE void find_slot(decode_work *w, const rose_cuda_rotary &x)
 
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. The bound on threads limits the registers, so that SM_WARPS warps fit on an SM. */
-template <typename T, int HD, int ROWS>
-static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
+template <typename T, int HD, int N, bool ALONE>
+static __global__ void __launch_bounds__(ALONE ? 32 : HD > 64 ? 256 : 384, ALONE ? SM_WARPS<HD> : 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
                   const bool late)
 {
     constexpr int S = SLOTS<HD>;
     ROSE_ATTEND_MEMORY(smem);
     __shared__ uint64_t full[MAX_WARPS][S];
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t warps = ALONE ? 1 : blockDim.x / 32, warp = ALONE ? 0 : threadIdx.x / 32,
+                   lane = threadIdx.x % 32;
     pdl_launch();
     const rose_attend_cutting c = *a.cutting;
     decode_work w = work_at(a, blockIdx.x); /* requested together with *a.cutting */
@@ -543,7 +759,7 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
     for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
         ring_init(&full[0][0] + i, 1);
     __syncthreads();
-    const decode_space s = space_of<HD, ROWS>(smem, warps, a.n_q / a.kv.n_heads);
+    const decode_space s = space_of<HD, N>(smem, warps, a.n_q / a.kv.n_heads);
     decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}, {}, 0};
     const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
@@ -579,12 +795,15 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
         if (fused.qkv != NULL)
             make_heads<T, HD>(fused, rotary, a.kv, w, s, warp, lane);
         else
-            copy_heads<T, HD, ROWS>(a, w, s.q);
+            copy_heads<T, HD, N>(a, w, s.q);
         /* The results of several blocks are merged where the ring is. */
         if (!parts && i + gridDim.x < n) r.next = work_at(a, i + gridDim.x);
         r.next_i = i + gridDim.x;
         __syncthreads();
-        attend_unit<T, HD, ROWS>(a, w, s, &r, c.inner != 0 && parts, by);
+        if (ALONE)
+            attend_alone<T, HD, N>(a, w, s, &r, c.inner != 0 && parts, by);
+        else
+            attend_unit<T, HD, N>(a, w, s, &r, c.inner != 0 && parts, by);
         if (parts)
             end_unit<T, HD>(a, w, c.inner != 0 ? ROSE_ATTEND_INNER : ROSE_ATTEND_SPLIT, smem);
     }
@@ -592,10 +811,10 @@ static __global__ void __launch_bounds__(HD > 64 ? 256 : 384, 1)
 }
 
 /* Blocks of `warps` warps that an SM holds. */
-template <int HD, int ROWS>
+template <int HD, int N>
 static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint32_t group)
 {
-    const size_t bytes = decode_shared<HD, ROWS>(warps, group) + STATIC_BYTES;
+    const size_t bytes = decode_shared<HD, N>(warps, group) + STATIC_BYTES;
     const uint32_t fit = (uint32_t)(d->shared_sm / (bytes + SYSTEM_BYTES));
     const uint32_t most = SM_WARPS<HD> / warps;
     if (bytes > d->shared_max) return 0;
@@ -606,29 +825,30 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
  * than that a block has one warp, which waits for no other. For example, 288 positions are five
  * inner blocks: of four warps one gets two, and three wait for it (one warp: 0.85 of the time of a
  * step; Qwen3-0.6B, 128 sequences, H100). */
-template <int HD, int ROWS>
+template <int HD, int N>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {
-    const uint64_t units = (uint64_t)a->n_items * a->kv.n_heads;
-    uint32_t warps = MAX_WARPS;
-    while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, ROWS>(d, warps, group))
+    const uint64_t units = a->warps != 0 ? 1 : (uint64_t)a->n_items * a->kv.n_heads;
+    uint32_t warps = a->warps != 0 ? a->warps : (uint32_t)MAX_WARPS;
+    while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, group))
         warps /= 2;
     return warps;
 }
 
-template <typename T, int HD, int ROWS>
-static cudaError_t run_rows(const rose_cuda_launch *l, const rose_cuda_attend *a)
+template <typename T, int HD, int N>
+static cudaError_t run_tiles(const rose_cuda_launch *l, const rose_cuda_attend *a)
 {
     const rose_cuda_device *d = l->device;
     const uint32_t group = a->n_q / a->kv.n_heads;
     const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
-    const uint32_t warps = choose_warps<HD, ROWS>(d, a, group);
-    const uint32_t blocks = resident_blocks<HD, ROWS>(d, warps, group);
+    const uint32_t warps = choose_warps<HD, N>(d, a, group);
+    const uint32_t blocks = resident_blocks<HD, N>(d, warps, group);
     const uint32_t resident = d->sms * (blocks == 0 ? 1 : blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
-    return launch_kernel(l, decode_kernel<T, HD, ROWS>, grid, warps * 32,
-                         decode_shared<HD, ROWS>(warps, group), *a, score_of(a), *fused,
+    return launch_kernel(l, warps == 1 ? decode_kernel<T, HD, N, true> : decode_kernel<T, HD, N, false>,
+                         grid, warps * 32,
+                         decode_shared<HD, N>(warps, group), *a, score_of(a), *fused,
                          (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
@@ -639,7 +859,7 @@ static cudaError_t run_type(const rose_cuda_launch *l, const rose_cuda_attend *a
     switch (a->kv.hd_pad) {
 #define CASE(HD)                                                                                   \
     case HD:                                                                                       \
-        return two ? run_rows<T, HD, 2>(l, a) : run_rows<T, HD, 1>(l, a);
+        return two ? run_tiles<T, HD, 2>(l, a) : run_tiles<T, HD, 1>(l, a);
         ROSE_ATTEND_CLASSES(CASE)
 #undef CASE
     default:
@@ -657,11 +877,13 @@ extern "C" cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const ros
 
 template <typename T, int HD> static cudaError_t prepare(int bytes)
 {
-    const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const cudaError_t e =
-        cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 1>, attribute, bytes);
-    if (e != cudaSuccess) return e;
-    return cudaFuncSetAttribute((const void *)decode_kernel<T, HD, 2>, attribute, bytes);
+    cudaError_t e = cudaSuccess;
+    const void *const kernels[] = {
+        (const void *)decode_kernel<T, HD, 1, false>, (const void *)decode_kernel<T, HD, 2, false>,
+        (const void *)decode_kernel<T, HD, 1, true>, (const void *)decode_kernel<T, HD, 2, true>};
+    for (size_t i = 0; e == cudaSuccess && i < sizeof kernels / sizeof *kernels; i++)
+        e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e;
 }
 
 extern "C" cudaError_t rose_cuda_decode_prepare(void)

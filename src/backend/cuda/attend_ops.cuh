@@ -32,6 +32,14 @@ ROSE_DEVICE void load_matrices_transposed(uint32_t r[4], uint32_t at)
                  : "memory");
 }
 
+/* An 8 x 8 matrix of 16-bit values, a row for each 4 lanes, transposed. */
+ROSE_DEVICE uint32_t transpose_matrix(uint32_t v)
+{
+    uint32_t r;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(r) : "r"(v));
+    return r;
+}
+
 /* ---- a ring of pieces. A barrier belongs to each slot; `warps` warps copy to a slot at a time.
  * SLOTS pieces are requested before the first wait, and one after each wait (a NULL if there is
  * none left), so that sm_80 can count groups. ---- */

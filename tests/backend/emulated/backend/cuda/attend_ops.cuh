@@ -37,6 +37,14 @@ ROSE_DEVICE void load_matrices_transposed(uint32_t r[4], uint32_t at)
     read_matrices(r, at, true);
 }
 
+ROSE_CALL uint32_t transpose_matrix(uint32_t v)
+{
+    const uint64_t *all = machine::exchange(v);
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t lo = (uint32_t)all[t * 8 + g / 2], hi = (uint32_t)all[t * 8 + 4 + g / 2];
+    return (lo >> g % 2 * 16 & 0xffff) | (hi >> g % 2 * 16 & 0xffff) << 16;
+}
+
 ROSE_DEVICE void ring_init(uint64_t *barrier, uint32_t warps)
 {
     barrier_init(shared_at(barrier), warps);
