@@ -104,20 +104,31 @@ static uint64_t all_visible(const rose_cuda_item *items, uint32_t n, uint32_t wi
     return sum;
 }
 
+/* Thread blocks that are on the SMs at the same time, if each item is one unit: as many as have the
+ * largest number of warps, a power of two up to SM_UNITS, with which all of them fit. */
+static uint64_t n_places(const rose_attend_limits *l, uint32_t n)
+{
+    uint32_t each = 1;
+    while (each < SM_UNITS && (uint64_t)n * l->n_kv > (uint64_t)l->sms * each)
+        each *= 2;
+    return (uint64_t)l->sms * each;
+}
+
 /* Positions in a unit. A context of one split is always one unit, so that no block waits for
  * another one. Units of one split (512) are best as soon as they fill half of the SMs: smaller
  * units leave a partial result for each inner block, so more is merged (1 x 8,000: 13.7 us with 512
  * against 19.9, H100). With fewer units they shrink until there is about one block for each SM.
- * With many units they grow, so that a block refills its ring less often, but at most to twice the
- * positions that each of eight warps on an SM would get. Otherwise one long context among many
- * short ones could be the work of a single warp. */
+ * With many units they grow, so that a block refills its ring less often and fewer results are
+ * merged, but at most to twice the positions that each place on an SM would get (32 x 1,100: 63 us
+ * with 512, 43 with whole contexts, H200). Otherwise one long context among many short ones could
+ * be the work of a single block. */
 static uint32_t choose_unit(const rose_attend_limits *l, const rose_cuda_item *items, uint32_t n,
                             uint32_t window)
 {
     uint32_t unit = ROSE_ATTEND_SPLIT;
     if (all_met(items, n, window, unit, 1) == 0) return unit;
     if (n_blocks(l, items, n, window, unit) >= l->sms / 2) {
-        const uint64_t each = all_visible(items, n, window) * l->n_kv / (SM_UNITS * l->sms);
+        const uint64_t each = all_visible(items, n, window) * l->n_kv / n_places(l, n);
         while (unit < ROSE_ATTEND_SPLIT * MAX_SPLITS && unit <= each)
             unit *= 2;
         return unit;

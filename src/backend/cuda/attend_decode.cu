@@ -26,9 +26,9 @@ enum {
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 9 to 16 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
+/* Pieces in flight for each warp: 6 to 16 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
  * beside a block of a GEMM with few rows, so that they begin before that GEMM has ended. */
-template <int HD> constexpr int SLOTS = HD > 96 ? 4 : 6;
+enum { SLOTS = INNER_PAGES };
 /* Most warps of an SM: registers limit them, and shared memory for 256 dims. */
 template <int HD> constexpr int SM_WARPS = HD > 128 ? 4 : HD > 64 ? 8 : 12;
 /* Pages of K that a warp multiplies side by side. */
@@ -36,6 +36,10 @@ template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 
 /* q is in registers, or stays in shared memory where registers are too few. */
 template <int HD> constexpr bool KEEP_Q = HD <= 128;
+
+/* Fewest warps of a block: the sums of one warp for 16 heads of 256 dims have no room in registers.
+ */
+template <int HD, int N> constexpr uint32_t MIN_WARPS = HD > 128 && N > 1 ? 2 : 1;
 
 /* Maximum and sum of the split, and of the splits before it (attend.h). */
 typedef struct __align__(16) decode_ml
@@ -65,7 +69,7 @@ template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 
 template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t group)
 {
     const size_t parts = warps == 1 ? HD : warps * group * (HD + 2);
-    const size_t bytes = (size_t)warps * SLOTS<HD> * PIECE<HD> + HEADS_BYTES<HD, N> +
+    const size_t bytes = (size_t)warps * SLOTS * PIECE<HD> + HEADS_BYTES<HD, N> +
                          group * sizeof(decode_ml) +
                          (SUMS_OF(HD, N, warps, group) + parts) * sizeof(float);
     const size_t fold = FOLD_BYTES(HD, warps * 32);
@@ -77,7 +81,7 @@ ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t grou
 {
     decode_space s;
     s.rings = memory;
-    s.q = memory + warps * SLOTS<HD> * PIECE<HD>;
+    s.q = memory + warps * SLOTS * PIECE<HD>;
     s.own = s.q + PIECE<HD> / 2 * N;
     s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, N>);
     s.sums = reinterpret_cast<float2 *>(s.ml + group);
@@ -157,16 +161,12 @@ ROSE_DEVICE void merge_round(const rose_cuda_attend &a, const decode_work &w, co
     if (out != NULL) out[HD] = x.m, out[HD + 1] = x.l;
 }
 
-/* What a warp copies next: K pages of an inner block, then its V pages. The warp holds the page ids
- * of its next 8 inner blocks, 4 for each. */
+/* The inner block whose pages a warp requests next. The warp holds the page ids of it and of its 7
+ * next inner blocks, 4 for each. */
 typedef struct decode_feed {
-    rose_attend_unit u;
-    uint32_t i, table, head;    /* the unit's number for this grid; of its item */
-    uint32_t block, page, v, n; /* n: how many of its inner blocks come before this one */
-    uint32_t ids, warps;
-    /* Slots of the ring without a piece: those before the first piece of the unit, and those after
-     * its last piece. */
-    uint32_t before, after;
+    uint32_t begin, end, table, head; /* of the unit */
+    uint32_t block, n;                /* n: how many of its inner blocks come before this one */
+    uint32_t ids;
 } decode_feed;
 
 ROSE_DEVICE uint32_t first_page(const rose_attend_unit &u, uint32_t block)
@@ -181,96 +181,82 @@ ROSE_DEVICE uint32_t last_page(const rose_attend_unit &u, uint32_t block)
                (u.end - block * ROSE_ATTEND_INNER + ROSE_PAGE - 1) / ROSE_PAGE);
 }
 
-/* Continues with the pieces of unit i. */
-ROSE_DEVICE void feed_unit(decode_feed *f, const decode_work &w, uint32_t i, uint32_t warp)
-{
-    const uint32_t first = w.u.begin / ROSE_ATTEND_INNER,
-                   block = first / f->warps * f->warps + warp;
-    f->u = w.u;
-    f->i = i;
-    f->table = w.item.table;
-    f->head = w.head;
-    f->block = block < first ? block + f->warps : block;
-    f->page = first_page(w.u, f->block);
-    f->v = f->n = 0;
-    f->before = f->after;
-    f->after = 0;
-}
-
-/* The piece, or NULL; and on to the next. All lanes of the warp. */
-template <typename T, int HD>
-ROSE_DEVICE const T *next_piece(decode_feed *f, const rose_cuda_attend &a, uint32_t lane)
-{
-    const rose_attend_unit &u = f->u;
-    const uint32_t *const table = a.tables + f->table;
-    if (f->block * ROSE_ATTEND_INNER >= u.end) {
-        f->after++;
-        return NULL;
-    }
-    const uint32_t first = first_page(u, f->block), n = f->n % 8;
-    if (n == 0 && f->v == 0 && f->page == first) {
-        const uint32_t page = (f->block + lane / 4 * f->warps) * INNER_PAGES + lane % 4;
-        if (page >= u.begin / ROSE_PAGE && page * ROSE_PAGE < u.end) f->ids = table[page];
-    }
-    const uint32_t id = __shfl_sync(ROSE_ALL_LANES, f->ids, n * 4 + f->page);
-    const T *piece = page_of<T>(a.kv, id, f->head) + f->v * (ROSE_PAGE * HD);
-    if (++f->page < last_page(u, f->block)) return piece;
-    f->page = first;
-    f->v ^= 1;
-    if (f->v != 0) return piece;
-    f->block += f->warps;
-    f->n++;
-    f->page = 0;
-    return piece;
-}
-
-/* A warp's ring. After the last piece of a unit it continues with the next one. */
+/* A warp's ring. An inner block fills each slot twice, first with K of the page of that number,
+ * then with V; a page that the unit does not see leaves its slot as it is. Barrier i is therefore
+ * in phase 0 when K is awaited, and in phase 1 for V. While the warp multiplies the K of a block it
+ * requests its V, and with V the K of the block that follows, which may belong to the next unit. */
 typedef struct decode_ring {
     uint32_t at;    /* shared address */
     uint64_t *full; /* [SLOTS] */
-    uint32_t slot, parity;
     decode_feed feed;
-    /* the unit after the one that the warp multiplies; item NONE: stop before it */
+    bool more;            /* feed has a block */
+    const void *k[SLOTS]; /* K of the pages in the ring; NULL: not seen */
+    /* The unit after the one that the warp multiplies; item NONE: the ring ends with this one. */
     decode_work next;
-    uint32_t next_i;
+    uint32_t next_i, asked; /* number of that unit for this grid; the unit whose K is in the ring */
 } decode_ring;
 
-template <typename T, int HD>
-ROSE_DEVICE void ring_fetch(decode_ring *r, const rose_cuda_attend &a, uint32_t slot, uint32_t lane)
+/* The page ids of the next 8 blocks. */
+ROSE_DEVICE void feed_ids(decode_feed *f, const rose_cuda_attend &a, uint32_t warps, uint32_t lane)
 {
-    if (r->feed.block * ROSE_ATTEND_INNER >= r->feed.u.end && r->feed.i != r->next_i &&
-        r->next.u.item != ROSE_ATTEND_NONE)
-        feed_unit(&r->feed, r->next, r->next_i, threadIdx.x / 32);
-    const T *piece = next_piece<T, HD>(&r->feed, a, lane);
-    ring_copy(r->at + slot * PIECE<HD>, piece, PIECE<HD>, &r->full[slot], lane);
+    const uint32_t page = (f->block + lane / 4 * warps) * INNER_PAGES + lane % 4;
+    if (page >= f->begin / ROSE_PAGE && page * ROSE_PAGE < f->end)
+        f->ids = (a.tables + f->table)[page];
 }
 
-/* Waits for piece i after the current one, i < N, and returns its address. */
-template <int HD, int N> ROSE_DEVICE uint32_t ring_take(const decode_ring &r, uint32_t i)
+/* Goes to the first inner block of the warp in unit i; false: it has none. */
+ROSE_DEVICE bool feed_unit(decode_ring *r, const rose_cuda_attend &a, const decode_work &w,
+                           uint32_t i, uint32_t warp, uint32_t warps, uint32_t lane)
 {
-    constexpr uint32_t S = SLOTS<HD>;
-    const bool wraps = r.slot + i >= S;
-    const uint32_t slot = r.slot + i - (wraps ? S : 0);
-    ring_wait<S - N + 1>(&r.full[slot], r.parity ^ (wraps ? 1 : 0));
-    ring_meet_warp();
-    return r.at + slot * PIECE<HD>;
+    const uint32_t first = w.u.begin / ROSE_ATTEND_INNER, block = first / warps * warps + warp;
+    r->feed = {w.u.begin, w.u.end, w.item.table, w.head, block < first ? block + warps : block,
+               0,         0};
+    r->asked = i;
+    feed_ids(&r->feed, a, warps, lane);
+    return r->feed.block * ROSE_ATTEND_INNER < w.u.end;
 }
 
-/* The current piece is no longer needed. */
-template <typename T, int HD>
-ROSE_DEVICE void ring_next(decode_ring *r, const rose_cuda_attend &a, uint32_t lane)
+/* Goes to the block that follows, of this unit or of the next one. */
+ROSE_DEVICE void feed_next(decode_ring *r, const rose_cuda_attend &a, uint32_t warp, uint32_t warps,
+                           uint32_t lane)
 {
-    __syncwarp();
-    ring_fetch<T, HD>(r, a, r->slot, lane);
-    if (++r->slot == SLOTS<HD>) r->slot = 0, r->parity ^= 1;
+    decode_feed *const f = &r->feed;
+    f->block += warps;
+    f->n++;
+    r->more = f->block * ROSE_ATTEND_INNER < f->end;
+    if (r->more) {
+        if (f->n % 8 == 0) feed_ids(f, a, warps, lane);
+        return;
+    }
+    if (r->next.u.item != ROSE_ATTEND_NONE)
+        r->more = feed_unit(r, a, r->next, r->next_i, warp, warps, lane);
 }
 
-/* Puts the row's own K (v 0) or V into the piece at `at`, if the piece is its page. */
+/* Requests K of page i of the feed's block. */
 template <typename T, int HD>
-ROSE_DEVICE void put_own(uint32_t at, const decode_space &s, const decode_work &w, uint32_t page,
-                         uint32_t v, uint32_t lane)
+ROSE_DEVICE void ask_k(decode_ring *r, const rose_cuda_attend &a, uint32_t i, uint32_t lane)
 {
-    if (w.slot == ROSE_CUDA_NO_SLOT || page != w.item.pos / ROSE_PAGE) return;
+    const decode_feed &f = r->feed;
+    const uint32_t page = f.block * INNER_PAGES + i;
+    const uint32_t id = __shfl_sync(ROSE_ALL_LANES, f.ids, f.n % 8 * 4 + i);
+    const T *k = page_of<T>(a.kv, id, f.head);
+    r->k[i] = page >= f.begin / ROSE_PAGE && page * ROSE_PAGE < f.end ? k : NULL;
+    ring_copy(r->at + i * PIECE<HD>, r->k[i], PIECE<HD>, &r->full[i], lane);
+}
+
+/* Requests V of page i, whose K is no longer needed. */
+template <typename T, int HD> ROSE_DEVICE void ask_v(decode_ring *r, uint32_t i, uint32_t lane)
+{
+    const T *const k = static_cast<const T *>(r->k[i]);
+    ring_copy(r->at + i * PIECE<HD>, k == NULL ? k : k + ROSE_PAGE * HD, PIECE<HD>, &r->full[i],
+              lane);
+}
+
+/* Puts the row's own K (v 0) or V into the piece at `at`, its page. */
+template <typename T, int HD>
+ROSE_DEVICE void put_own(uint32_t at, const decode_space &s, const decode_work &w, uint32_t v,
+                         uint32_t lane)
+{
     uint4 *piece = reinterpret_cast<uint4 *>(s.rings + (at - shared_at(s.rings)));
     const uint4 *own = static_cast<const uint4 *>(s.own) + v * (HD / 8);
     for (uint32_t i = lane; i < HD / 8; i += 32)
@@ -279,11 +265,11 @@ ROSE_DEVICE void put_own(uint32_t at, const decode_space &s, const decode_work &
     __syncwarp();
 }
 
-/* The query heads are the columns of the products, N tiles of 8 (row and head of the tile: layout of
- * mma.sync, lane = 4 g + t): K (16 positions) times q gives scores of positions g and g + 8 and of
- * heads 2 t and 2 t + 1; V transposed (16 dims) times the probabilities gives o of dims g and g + 8
- * and of the same heads. The prompt kernel has the heads as rows. The bits are the same, and half
- * of the rows would be empty here. */
+/* The query heads are the columns of the products, N tiles of 8 (row and head of the tile: layout
+ * of mma.sync, lane = 4 g + t): K (16 positions) times q gives scores of positions g and g + 8 and
+ * of heads 2 t and 2 t + 1; V transposed (16 dims) times the probabilities gives o of dims g and g
+ * + 8 and of the same heads. The prompt kernel has the heads as rows. The bits are the same, and
+ * half of the rows would be empty here. */
 template <int HD, int N> struct decode_heads {
     uint32_t q[KEEP_Q<HD> ? (HD / 16 + 1) / 2 : 1][N][4]; /* 32 dims each */
     float o[HD / 16][N][4], m[N][2], l[N][2];             /* of an inner block */
@@ -299,45 +285,42 @@ ROSE_DEVICE void load_heads(uint32_t q[N][4], uint32_t at, uint32_t c, uint32_t 
         load_matrices(q[n], at + n * (HD * 16) + core * 128 + lane % 8 * 16);
 }
 
-/* Sums over head_dim of the pages of K of an inner block. */
+/* Sums over head_dim of the pages of K of an inner block. Those of pages that the unit does not see
+ * are of what lies in the ring, and soften_heads masks them. own: the page that gets the row's own
+ * K. */
 template <typename T, int HD, int N>
 ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], decode_ring *r,
-                              const rose_cuda_attend &a, const decode_work &w,
-                              const decode_space &s, uint32_t block)
+                              const decode_work &w, const decode_space &s, uint32_t own)
 {
     constexpr int M = ABREAST<HD>;
-    const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block);
     const uint32_t q_at = shared_at(s.q), lane = threadIdx.x % 32;
-    const uint32_t place = lane / 8 % 2 * (HD * 16) + lane / 16 * 128 + lane % 8 * 16;
+    const uint32_t place = r->at + lane / 8 % 2 * (HD * 16) + lane / 16 * 128 + lane % 8 * 16;
 #pragma unroll
     for (uint32_t from = 0; from < INNER_PAGES; from += M) {
-        uint32_t at[M], n_pages = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < M; i++) {
-            if (from + i < j0 || from + i >= j1) continue;
-            at[i] = ring_take<HD, M>(*r, n_pages++);
-            put_own<T, HD>(at[i], s, w, block * INNER_PAGES + from + i, 0, lane);
+        for (uint32_t i = from; i < from + M; i++) {
+            ring_wait<SLOTS - M + 1>(&r->full[i], 0);
+            ring_meet_warp();
+            if (i == own) put_own<T, HD>(r->at + i * PIECE<HD>, s, w, 0, lane);
         }
-        if (n_pages == 0) continue;
 #pragma unroll
         for (int c = 0; c < HD / 16; c++) {
             if (!KEEP_Q<HD> && c % 2 == 0) load_heads<HD, N>(q[0], q_at, c / 2, lane);
 #pragma unroll
-            for (uint32_t i = 0; i < M; i++) {
+            for (uint32_t i = from; i < from + M; i++) {
                 uint32_t k[4];
-                if (from + i < j0 || from + i >= j1) continue;
-                load_matrices(k, at[i] + place + 256 * c);
+                load_matrices(k, place + i * PIECE<HD> + 256 * c);
 #pragma unroll
                 for (uint32_t n = 0; n < N; n++) {
                     const uint32_t *by = &q[KEEP_Q<HD> ? c / 2 : 0][n][c % 2 * 2];
-                    mma(x[from + i][n], k, by[0], by[1], static_cast<const T *>(NULL));
+                    mma(x[i][n], k, by[0], by[1], static_cast<const T *>(NULL));
                 }
             }
         }
-        /* Not unrolled: a block runs this code once, and would wait for the instructions. */
-#pragma unroll 1
-        for (uint32_t i = 0; i < n_pages; i++)
-            ring_next<T, HD>(r, a, lane);
+        __syncwarp();
+#pragma unroll
+        for (uint32_t i = from; i < from + M; i++)
+            ask_v<T, HD>(r, i, lane);
     }
 }
 
@@ -397,10 +380,12 @@ ROSE_DEVICE void soften_heads(float x[INNER_PAGES][N][4], uint32_t prob[INNER_PA
 template <typename T, int HD, int N>
 ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose_cuda_attend &a,
                               const decode_work &w, const decode_space &s, uint32_t block,
-                              const attend_score &by)
+                              uint32_t warp, uint32_t warps, const attend_score &by)
 {
     const uint32_t j0 = first_page(w.u, block), j1 = last_page(w.u, block), lane = threadIdx.x % 32;
-    const uint32_t place = lane / 16 * (HD * 16) + lane / 8 % 2 * 128 + lane % 8 * 16;
+    const uint32_t place = r->at + lane / 16 * (HD * 16) + lane / 8 % 2 * 128 + lane % 8 * 16;
+    const uint32_t own = w.slot == ROSE_CUDA_NO_SLOT ? (uint32_t)INNER_PAGES
+                                                     : w.item.pos / ROSE_PAGE - block * INNER_PAGES;
     float x[INNER_PAGES][N][4] = {};
     uint32_t prob[INNER_PAGES][N][2];
 #pragma unroll
@@ -408,31 +393,30 @@ ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose
 #pragma unroll
         for (int k = 0; k < 4; k++)
             h->o[d / N][d % N][k] = 0;
-    block_scores<T, HD, N>(x, h->q, r, a, w, s, block);
+    block_scores<T, HD, N>(x, h->q, r, w, s, own);
+    feed_next(r, a, warp, warps, lane);
     soften_heads<T, N>(x, prob, h->m, h->l, w.u.begin, w.u.end, block * ROSE_ATTEND_INNER, by,
                        lane);
-#pragma unroll 1 /* as in block_scores */
-    for (uint32_t j = 0; j < j1; j++) {
-        if (j >= j0) {
-            const uint32_t at = ring_take<HD, 1>(*r, 0);
-            put_own<T, HD>(at, s, w, block * INNER_PAGES + j, 1, lane);
+#pragma unroll
+    for (uint32_t j = 0; j < INNER_PAGES; j++) {
+        ring_wait<SLOTS>(&r->full[j], 1);
+        ring_meet_warp();
+        if (j == own) put_own<T, HD>(r->at + j * PIECE<HD>, s, w, 1, lane);
+        if (j >= j0 && j < j1) {
 #pragma unroll
             for (int d = 0; d < HD / 16; d++) {
                 uint32_t v[4];
-                load_matrices_transposed(v, at + place + d * 256);
+                load_matrices_transposed(v, place + j * PIECE<HD> + d * 256);
 #pragma unroll
                 for (int n = 0; n < N; n++)
-                    mma(h->o[d][n], v, prob[0][n][0], prob[0][n][1], static_cast<const T *>(NULL));
+                    mma(h->o[d][n], v, prob[j][n][0], prob[j][n][1], static_cast<const T *>(NULL));
             }
-            ring_next<T, HD>(r, a, lane);
         }
-#pragma unroll
-        for (uint32_t i = 0; i + 1 < INNER_PAGES; i++)
-#pragma unroll
-            for (uint32_t n = 0; n < N; n++) {
-                prob[i][n][0] = prob[i + 1][n][0];
-                prob[i][n][1] = prob[i + 1][n][1];
-            }
+        __syncwarp();
+        if (r->more)
+            ask_k<T, HD>(r, a, j, lane);
+        else
+            ring_close();
     }
 }
 
@@ -555,7 +539,7 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
         const decode_round now = {at, max(at, first), min(at + warps, blocks)};
         const uint32_t block = at + warp;
         if (block >= now.from && block < now.to) {
-            attend_block<T, HD, N>(&h, r, a, w, s, block, by);
+            attend_block<T, HD, N>(&h, r, a, w, s, block, warp, warps, by);
             put_part<HD, N>(to_parts ? unit_part<HD>(a, w, block - first)
                                      : s.parts + warp * w.group * (HD + 2),
                             to_parts ? PART_ROW<HD> : HD + 2, h.o, h.m, h.l, w.group, lane);
@@ -655,8 +639,8 @@ ROSE_DEVICE void put_heads(const rose_cuda_attend &a, const decode_work &w,
                 pair_f32(o[0] * inv[0], o[1] * inv[1], static_cast<const T *>(NULL)));
             const uint32_t dim = d * 8 + lane % 4 * 2;
             if (r < w.group && dim < hd)
-                *reinterpret_cast<uint32_t *>(out + h_index(w.item.row, q * hd + dim,
-                                                            a.out_k_pad)) = u;
+                *reinterpret_cast<uint32_t *>(out +
+                                              h_index(w.item.row, q * hd + dim, a.out_k_pad)) = u;
         }
     }
 }
@@ -683,7 +667,7 @@ ROSE_DEVICE void attend_alone(const rose_cuda_attend &a, const decode_work &w,
 #pragma unroll 1
     for (uint32_t block = first; block < blocks; block++) {
         if (block % SPLIT_BLOCKS == 0 && block != first && !to_parts) end_split<HD, N>(&z, a, w);
-        attend_block<T, HD, N>(&h, r, a, w, s, block, by);
+        attend_block<T, HD, N>(&h, r, a, w, s, block, 0, 1, by);
         if (to_parts)
             put_part<HD, N>(unit_part<HD>(a, w, block - first), PART_ROW<HD>, h.o, h.m, h.l,
                             w.group, lane);
@@ -742,13 +726,15 @@ ROSE_DEVICE void find_slot(decode_work *w, const rose_cuda_rotary &x)
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. The bound on threads limits the registers, so that SM_WARPS warps fit on an SM. */
 template <typename T, int HD, int N, bool ALONE>
-static __global__ void __launch_bounds__(ALONE ? 32 : HD > 64 ? 256 : 384, ALONE ? SM_WARPS<HD> : 1)
+static __global__ void __launch_bounds__(ALONE     ? 32
+                                         : HD > 64 ? 256
+                                                   : 384,
+                                         ALONE ? SM_WARPS<HD> : 1)
     decode_kernel(const rose_cuda_attend a, const attend_score by, const rose_cuda_rotary fused,
                   const bool late)
 {
-    constexpr int S = SLOTS<HD>;
     ROSE_ATTEND_MEMORY(smem);
-    __shared__ uint64_t full[MAX_WARPS][S];
+    __shared__ uint64_t full[MAX_WARPS][SLOTS];
     const uint32_t warps = ALONE ? 1 : blockDim.x / 32, warp = ALONE ? 0 : threadIdx.x / 32,
                    lane = threadIdx.x % 32;
     pdl_launch();
@@ -756,42 +742,34 @@ static __global__ void __launch_bounds__(ALONE ? 32 : HD > 64 ? 256 : 384, ALONE
     decode_work w = work_at(a, blockIdx.x); /* requested together with *a.cutting */
     decode_rotary<HD> rotary;
     if (fused.qkv != NULL) load_norms(&rotary.norms, fused, lane);
-    for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
+    for (uint32_t i = threadIdx.x; i < warps * SLOTS; i += blockDim.x)
         ring_init(&full[0][0] + i, 1);
     __syncthreads();
     const decode_space s = space_of<HD, N>(smem, warps, a.n_q / a.kv.n_heads);
-    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0, 0, {}, {}, 0};
+    decode_ring r = {shared_at(smem) + warp * SLOTS * PIECE<HD>, full[warp]};
     const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
-    r.feed.warps = warps;
-    r.feed.i = UINT32_MAX;
+    r.asked = UINT32_MAX;
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
         if (i != blockIdx.x) w = work_at(a, i);
         if (w.u.item == ROSE_ATTEND_NONE) continue;
         find_slot(&w, fused);
         const bool parts = w.u.part != ROSE_ATTEND_NONE;
         r.next.u.item = ROSE_ATTEND_NONE;
-        if (r.feed.i != i) feed_unit(&r.feed, w, i, warp);
+        const bool asks = r.asked != i && feed_unit(&r, a, w, i, warp, warps, lane);
         /* Without `fused` the kernel before this one may still be writing the last pages. */
-        uint32_t started = waited ? S : 0;
-#pragma unroll 1 /* as in block_scores */
-        for (; started < S; started++) {
-            const uint32_t page = r.feed.block * INNER_PAGES + r.feed.page;
-            if (late || (fused.qkv == NULL && page >= w.u.written / ROSE_PAGE)) break;
-            ring_fetch<T, HD>(&r, a, started, lane);
-        }
+        const uint32_t soon = waited || (fused.qkv != NULL && !late) ? UINT32_MAX
+                              : late                                 ? 0
+                                                                     : w.u.written / ROSE_PAGE;
+#pragma unroll
+        for (uint32_t k = 0; k < SLOTS; k++)
+            if (asks && r.feed.block * INNER_PAGES + k < soon) ask_k<T, HD>(&r, a, k, lane);
         if (fused.qkv != NULL) load_angles(&rotary.angles, fused, w.item.pos, lane);
         if (!waited) pdl_wait();
         waited = true;
-#pragma unroll 1
-        for (; started < S; started++)
-            ring_fetch<T, HD>(&r, a, started, lane);
-#pragma unroll 1
-        for (uint32_t empty = r.feed.before; empty > 0; empty--) {
-            ring_take<HD, 1>(r, 0);
-            ring_next<T, HD>(&r, a, lane);
-        }
-        r.feed.before = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < SLOTS; k++)
+            if (asks && r.feed.block * INNER_PAGES + k >= soon) ask_k<T, HD>(&r, a, k, lane);
         if (fused.qkv != NULL)
             make_heads<T, HD>(fused, rotary, a.kv, w, s, warp, lane);
         else
@@ -829,8 +807,11 @@ template <int HD, int N>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {
     const uint64_t units = a->warps != 0 ? 1 : (uint64_t)a->n_items * a->kv.n_heads;
-    uint32_t warps = a->warps != 0 ? a->warps : (uint32_t)MAX_WARPS;
-    while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, group))
+    uint32_t warps = a->warps == 0                 ? (uint32_t)MAX_WARPS
+                     : a->warps < MIN_WARPS<HD, N> ? MIN_WARPS<HD, N>
+                                                   : a->warps;
+    while (warps > MIN_WARPS<HD, N> &&
+           units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, group))
         warps /= 2;
     return warps;
 }
@@ -846,10 +827,11 @@ static cudaError_t run_tiles(const rose_cuda_launch *l, const rose_cuda_attend *
     const uint32_t resident = d->sms * (blocks == 0 ? 1 : blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
-    return launch_kernel(l, warps == 1 ? decode_kernel<T, HD, N, true> : decode_kernel<T, HD, N, false>,
-                         grid, warps * 32,
-                         decode_shared<HD, N>(warps, group), *a, score_of(a), *fused,
-                         (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
+    return launch_kernel(l,
+                         warps > 1 ? decode_kernel<T, HD, N, false>
+                                   : decode_kernel<T, HD, N, MIN_WARPS<HD, N> == 1>,
+                         grid, warps * 32, decode_shared<HD, N>(warps, group), *a, score_of(a),
+                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>
@@ -878,9 +860,10 @@ extern "C" cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const ros
 template <typename T, int HD> static cudaError_t prepare(int bytes)
 {
     cudaError_t e = cudaSuccess;
-    const void *const kernels[] = {
-        (const void *)decode_kernel<T, HD, 1, false>, (const void *)decode_kernel<T, HD, 2, false>,
-        (const void *)decode_kernel<T, HD, 1, true>, (const void *)decode_kernel<T, HD, 2, true>};
+    const void *const kernels[] = {(const void *)decode_kernel<T, HD, 1, false>,
+                                   (const void *)decode_kernel<T, HD, 2, false>,
+                                   (const void *)decode_kernel<T, HD, 1, true>,
+                                   (const void *)decode_kernel<T, HD, 2, MIN_WARPS<HD, 2> == 1>};
     for (size_t i = 0; e == cudaSuccess && i < sizeof kernels / sizeof *kernels; i++)
         e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return e;
