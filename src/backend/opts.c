@@ -123,7 +123,7 @@ size_t rose_backend_opts_rows(rose_backend_opts *o, rose_opt *rows)
                      .def = 60000),
         ROSE_ROW_STRING("cuda-without", &o->cuda.without, "NAMES",
                         "leave out optimisations, to measure what each one gives. Names with "
-                        "commas between them: wide, carveout, prompts, fetch; or all",
+                        "commas between them: wide, carveout, prompts, fetch, guesses; or all",
                         .unset = "none"),
     };
     const size_t n = sizeof all / sizeof *all;

@@ -177,7 +177,8 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
         true; /* also count page faults of compute threads, which delay the step */
     e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
     e->ahead = o->overlap && e->enqueues;
-    rose_status st = ops->plan(m, &o->backend, &e->plan, err);
+    e->backend_opts.cuda.guesses = o->spec.method != ROSE_SPEC_NONE || o->spec.other != NULL;
+    rose_status st = ops->plan(m, &e->backend_opts, &e->plan, err);
     if (st == ROSE_OK) rose_rope_log_context(&e->arch, e->plan.max_model_len);
     if (st == ROSE_OK) st = build(e, o, err);
     if (st == ROSE_OK) st = start_thread(e, m, err);

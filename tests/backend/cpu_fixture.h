@@ -233,6 +233,7 @@ static inline fx_backend fx_open(const rose_model *m, rose_compute dtype, const 
     o.cuda.pdl = fx_pdl;
     o.cuda.without = fx_without;
     o.cuda.graph = fx_graphs;
+    o.cuda.guesses = true;
     if (fx_change != NULL) fx_change(&o);
     if (rose_backend_pick(&f.ops, fx_device, &err) != ROSE_OK) fail_msg("%s", err.msg);
     if (f.ops->plan(m, &o, &f.plan, &err) != ROSE_OK) fail_msg("plan: %s", err.msg);

@@ -220,7 +220,8 @@ static rose_status cuda_open(void **ctx, const rose_model *m, const rose_backend
         ROSE_LOG_DEBUG, "cuda",
         "start: GEMM kernels %.1f + memory %.1f + weights %.1f + %u graphs %.1f + warm-up %.1f ms",
         rose_ms_between(began, prepared), rose_ms_between(prepared, allocated),
-        rose_ms_between(allocated, loaded), (rank->n_graphs + rank->n_prompts) * ROSE_CUDA_SLOTS,
+        rose_ms_between(allocated, loaded),
+        (rank->n_graphs + rank->n_prompts + rank->n_guesses) * ROSE_CUDA_SLOTS,
         rose_ms_between(loaded, captured), rose_ms_between(captured, rose_now_ns()));
     rose_cuda_profile(true, o->cuda.profiler_kernels);
     *ctx = c;
@@ -319,7 +320,8 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     }
 }
 
-/* The items and page tables of a pool. The graph of a prompt has no single items. */
+/* The items and page tables of a pool. The graph of a prompt has no single items, and that of
+ * guesses no others. */
 static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
                        const rose_batch *b, const rose_cuda_shape *s, uint32_t pool)
 {
@@ -329,7 +331,7 @@ static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *
 
     for (uint32_t i = 0, few = 0; i < b->n_seqs;) {
         const rose_batch_seq q = rose_batch_next(b, &i);
-        const bool alone = s->n_single > 0 && rows_alone(c, b, &q, &few);
+        const bool alone = s->n_single > 0 && (s->n_tiles == 0 || rows_alone(c, b, &q, &few));
         const uint32_t most = alone ? 1 : rose_cuda_item_rows(&c->arch);
         for (uint32_t j = 0; j < q.n; j += most) {
             const rose_cuda_item it = {q.first + j, q.n - j < most ? q.n - j : most, q.pos + j,

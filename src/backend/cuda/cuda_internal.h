@@ -35,6 +35,7 @@ enum {
     ROSE_CUDA_OUT_BYTES = 64 << 20, /* most bytes of their logits, if one row is not more */
     ROSE_CUDA_MAX_GRAPHS = 24,
     ROSE_CUDA_MAX_PROMPTS = 10, /* captured steps of a single prompt */
+    ROSE_CUDA_MAX_GUESSES = 12, /* captured steps of sequences with guesses */
     /* Most rows of logits that rules have changed and that exist at one time. */
     ROSE_CUDA_CHANGED = 128,
     ROSE_CUDA_SLOTS = 2,  /* steps in flight */
@@ -147,8 +148,9 @@ typedef struct rose_cuda_slot {
     uint32_t n_outputs, n_entries, n_deliveries, n_sums;
 } rose_cuda_slot;
 
-/* A captured step. It serves decode steps of up to n sequences or, if shape.n_tiles > 0, steps of
- * one prompt with up to n rows. */
+/* A captured step. It serves decode steps of up to n sequences; if shape.n_tiles > 0, steps of one
+ * prompt with up to n rows; if shape.shared, decode steps whose sequences have up to n rows
+ * together. */
 typedef struct rose_cuda_graph {
     uint32_t n;
     rose_cuda_shape shape; /* n_table is 0: the page tables are last in the header, so no offset
@@ -185,6 +187,8 @@ struct rose_cuda_rank {
     uint32_t n_graphs;
     rose_cuda_graph prompts[ROSE_CUDA_MAX_PROMPTS];
     uint32_t n_prompts;
+    rose_cuda_graph guesses[ROSE_CUDA_MAX_GUESSES];
+    uint32_t n_guesses;
     rose_cuda_fast *fast; /* the graph of one sequence is this and then the sampler; or NULL */
     struct rose_cuda_mega *mega; /* what `fast` uses, owned; or NULL */
 };

@@ -3,8 +3,9 @@
  * One captured graph serves many steps, because the places of the tables in the step's header
  * (cuda_internal.h) depend only on the shape of the step: a graph of n sequences serves every
  * decode step of up to n sequences, with contexts of any length. A graph of n prompt rows serves
- * every step of one prompt with up to n rows and one output. The tables mark the unused rows,
- * items, units and outputs as padding. A step that gives states has no graph, because it may leave
+ * every step of one prompt with up to n rows and one output, a graph of n rows with guesses every
+ * decode step of that many rows. The tables mark the unused rows, items, units and outputs as
+ * padding. A step that gives states has no graph, because it may leave
  * out the head. */
 #include "backend/cuda/cuda_internal.h"
 
@@ -20,6 +21,11 @@ _Static_assert((int)N_SIZES <= (int)ROSE_CUDA_MAX_GRAPHS, "graphs[]: too few");
 static const uint32_t g_prompts[] = {16, 32, 64, 128, 192, 256, 320, 384, 448, 512};
 enum { N_PROMPTS = sizeof g_prompts / sizeof *g_prompts };
 _Static_assert((int)N_PROMPTS <= (int)ROSE_CUDA_MAX_PROMPTS, "prompts[]: too few");
+
+/* Rows of a captured step of sequences with guesses. */
+static const uint32_t g_guesses[] = {2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80};
+enum { N_GUESSES = sizeof g_guesses / sizeof *g_guesses };
+_Static_assert((int)N_GUESSES <= (int)ROSE_CUDA_MAX_GUESSES, "guesses[]: too few");
 
 /* ---- capture ---- */
 
@@ -81,6 +87,24 @@ static rose_status capture_prompts(rose_cuda_rank *rank, rose_err *err)
     return ROSE_OK;
 }
 
+/* Each row is an item of its own, and the append is a kernel of its own, since a row sees those
+ * before it. */
+static rose_status capture_guesses(rose_cuda_rank *rank, rose_err *err)
+{
+    const rose_memory_plan *p = &rank->c->plan;
+    for (size_t i = 0; i < N_GUESSES; i++) {
+        rose_cuda_graph *g = &rank->guesses[rank->n_guesses];
+        const uint32_t n = g_guesses[i];
+        if (n > p->max_seqs || n > p->max_step_tokens || n > rank->scratch.out_block) break;
+        g->n = n;
+        g->shape = (rose_cuda_shape){.n_rows = n, .n_outputs = n, .n_single = n, .shared = true};
+        cudaError_t e = capture_one(rank, g);
+        if (e != cudaSuccess) return rose_cuda_status(err, e, "capturing a step with guesses");
+        rank->n_guesses++;
+    }
+    return ROSE_OK;
+}
+
 rose_status rose_cuda_capture_decode(rose_cuda_rank *rank, uint32_t n, rose_err *err)
 {
     rose_cuda_graph *g = &rank->graphs[rank->n_graphs];
@@ -104,8 +128,12 @@ rose_status rose_cuda_capture(rose_cuda_rank *rank, rose_err *err)
         if (st != ROSE_OK) return st;
         if (last) break;
     }
-    const bool prompts = (rank->c->without & ROSE_CUDA_WITHOUT_PROMPTS) == 0;
-    return prompts ? capture_prompts(rank, err) : ROSE_OK;
+    const uint32_t without = rank->c->without;
+    rose_status st = ROSE_OK;
+    if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) st = capture_prompts(rank, err);
+    if (st == ROSE_OK && (without & ROSE_CUDA_WITHOUT_GUESSES) == 0)
+        st = capture_guesses(rank, err);
+    return st;
 }
 
 static void drop(rose_cuda_graph *g)
@@ -121,7 +149,9 @@ void rose_cuda_drop_graphs(rose_cuda_rank *rank)
         drop(&rank->graphs[i]);
     for (uint32_t i = 0; i < ROSE_CUDA_MAX_PROMPTS; i++)
         drop(&rank->prompts[i]);
-    rank->n_graphs = rank->n_prompts = 0;
+    for (uint32_t i = 0; i < ROSE_CUDA_MAX_GUESSES; i++)
+        drop(&rank->guesses[i]);
+    rank->n_graphs = rank->n_prompts = rank->n_guesses = 0;
     rank->c->use_graphs = false;
 }
 
@@ -134,16 +164,21 @@ static const rose_cuda_graph *smallest(const rose_cuda_graph *graphs, uint32_t n
     return NULL;
 }
 
-/* There are graphs for decode steps (one row and one output for each sequence) and for steps of one
- * prompt (several rows, one output). */
+/* There are graphs for decode steps (one row and one output for each sequence), for decode steps
+ * with guesses (several rows, each an output) and for steps of one prompt (several rows, one
+ * output). */
 const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const rose_batch *b)
 {
-    if (!rank->c->use_graphs || b->n_outputs != b->n_seqs || rose_batch_has_sums(b)) return NULL;
-    if (b->n_seqs == 1 && b->n_tokens > 1) /* captured with the flash kernel */
+    bool shared = false;
+    if (!rank->c->use_graphs || rose_batch_has_sums(b)) return NULL;
+    if (b->n_seqs == 1 && b->n_tokens > 1 && b->n_outputs == 1)
         return rank->c->naive ? NULL : smallest(rank->prompts, rank->n_prompts, b->n_tokens);
-    if (b->n_tokens != b->n_seqs) return NULL;
-    for (uint32_t i = 0; i < b->n_outputs;) /* a graph appends K and V in the decode kernel */
-        if (b->outs[i].row != i || rose_batch_next(b, &i).n > 1) return NULL;
+    if (b->n_outputs != b->n_tokens) return NULL;
+    for (uint32_t i = 0; i < b->n_outputs; i++)
+        if (b->outs[i].row != i) return NULL;
+    for (uint32_t i = 0; i < b->n_seqs;) /* the others append K and V in the decode kernel */
+        shared |= rose_batch_next(b, &i).n > 1;
+    if (shared) return smallest(rank->guesses, rank->n_guesses, b->n_tokens);
     const rose_cuda_graph *g = smallest(rank->graphs, rank->n_graphs, b->n_seqs);
     /* A graph of several blocks of logits leaves only the last block. */
     if (g == NULL || g->n <= rank->scratch.out_block) return g;
@@ -163,5 +198,6 @@ uint64_t rose_cuda_graph_nodes(const rose_arch *a, uint32_t without)
     const uint64_t step = layer * a->n_layers + 1 + 4;
     uint64_t n = ROSE_CUDA_MAX_GRAPHS;
     if ((without & ROSE_CUDA_WITHOUT_PROMPTS) == 0) n += ROSE_CUDA_MAX_PROMPTS;
+    if ((without & ROSE_CUDA_WITHOUT_GUESSES) == 0) n += ROSE_CUDA_MAX_GUESSES;
     return n * ROSE_CUDA_SLOTS * step;
 }

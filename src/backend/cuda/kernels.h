@@ -239,7 +239,8 @@ typedef enum rose_cuda_without {
     ROSE_CUDA_WITHOUT_WIDE = 32,     /* kernels of sm_90a: wgmma and TMA */
     ROSE_CUDA_WITHOUT_CARVEOUT = 64, /* all of the L1 is shared memory, up to 16 rows */
     ROSE_CUDA_WITHOUT_PROMPTS = 128, /* captured steps of a single prompt */
-    ROSE_CUDA_WITHOUT_FETCH = 256    /* the header of a step is copied while the step before runs */
+    ROSE_CUDA_WITHOUT_FETCH = 256,   /* the header of a step is copied while the step before runs */
+    ROSE_CUDA_WITHOUT_GUESSES = 512  /* captured steps of sequences with guesses */
 } rose_cuda_without;
 
 /* A GPU, as far as launchers ask; rose_cuda_device_open fills it. Everything about the hardware

@@ -169,6 +169,7 @@ static rose_status plan_steps(const rose_model *m, const rose_backend_opts *o,
     cudaError_t e = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (e != cudaSuccess) return rose_cuda_status(err, e, "reading the GPU's free memory");
     if (!device.hopper) p.without |= ROSE_CUDA_WITHOUT_WIDE;
+    if (!o->cuda.guesses || p.prefill == ROSE_PREFILL_NAIVE) p.without |= ROSE_CUDA_WITHOUT_GUESSES;
     rose_cuda_layout_weights(&w, &weights, m, &p);
     p.weights = weights.used;
     rose_backend_plan_pools(&m->arch, rose_cuda_kv_block_bytes, &p);

@@ -11,7 +11,8 @@ static const struct {
 } g_names[] = {{"wide", ROSE_CUDA_WITHOUT_WIDE},
                {"carveout", ROSE_CUDA_WITHOUT_CARVEOUT},
                {"prompts", ROSE_CUDA_WITHOUT_PROMPTS},
-               {"fetch", ROSE_CUDA_WITHOUT_FETCH}};
+               {"fetch", ROSE_CUDA_WITHOUT_FETCH},
+               {"guesses", ROSE_CUDA_WITHOUT_GUESSES}};
 enum { N_NAMES = sizeof g_names / sizeof *g_names };
 
 static uint32_t bit_of(const char *name, size_t length)
