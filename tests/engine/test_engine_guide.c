@@ -609,7 +609,7 @@ static void test_threads(void **state)
         free(q[i]);
         n[i] = count_threads();
     }
-    assert_int_equal(n[1], n[0] + 3);
+    assert_in_range(n[1] - n[0], 3, 6); /* more than 3 from 16 CPUs on */
     assert_int_equal(n[2], n[1]);
     rose_engine_close(e);
     rose_wakeq_destroy(sink);

@@ -1,15 +1,15 @@
 /* backend/cuda/attend_decode.cu - attention of items of one row (attend.h). A thread block takes
- * units in turn. A unit belongs to one item and KV head; the query heads of the group are the rows
- * of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner block and
- * has a ring of page pieces of its own, which continues with the next unit. With many units the
- * kernel is bound by the bytes of K and V. With few units a block runs its code once, and waits
- * longer for its instructions than for data. Loops with large bodies are therefore not unrolled
- * (code of 120 KB became 76 KB for heads of 128; GPT-2, 4 sequences: 0.93 of the time of a step;
- * H100).
+ * units in turn. A unit belongs to one item and KV head; the query heads of the group are the
+ * columns of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner
+ * block and has a ring of pages of its own, which continues with the next unit. With many units the
+ * kernel is bound by the bytes of K and V (1.03 to 1.1 times their time with 128 contexts of 320 to
+ * 1,100 positions, H200). With few units a block runs its code once, and waits longer for its
+ * instructions than for data.
  *
  * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
- * thread block merges inner blocks into splits, one round at a time, one inner block for each warp.
- * It writes the splits to a.parts. If the unit is the whole context, it merges the splits too and
+ * thread block merges inner blocks into splits: one warp in its registers (attend_alone), several
+ * warps in shared memory, one round at a time, one inner block for each warp (attend_unit). The
+ * splits go to a.parts. If the unit is the whole context, the block merges the splits too and
  * writes the output. The last thread block of an item merges what is in a.parts (attend_fold.cuh).
  *
  * With `fused` the block makes the query heads from the rows of the QKV GEMM. The block that has
@@ -285,9 +285,9 @@ ROSE_DEVICE void load_heads(uint32_t q[N][4], uint32_t at, uint32_t c, uint32_t 
         load_matrices(q[n], at + n * (HD * 16) + core * 128 + lane % 8 * 16);
 }
 
-/* Sums over head_dim of the pages of K of an inner block. Those of pages that the unit does not see
- * are of what lies in the ring, and soften_heads masks them. own: the page that gets the row's own
- * K. */
+/* Sums over head_dim of the pages of K of an inner block. The sums of a page that the unit does not
+ * see come from what lies in the ring, and soften_heads masks them. own: the page that gets the
+ * row's own K. */
 template <typename T, int HD, int N>
 ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], decode_ring *r,
                               const decode_work &w, const decode_space &s, uint32_t own)
