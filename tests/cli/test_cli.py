@@ -1464,6 +1464,12 @@ def test_bench_stream_start_ablate():
           j["stream-interval"]["setting"]["on"] == "--stream-interval 8" and
           "offline_s_per_token" not in j["stream-interval"] and
           "| stream-interval | `--stream-interval 8` | `--stream-interval 1` | plain |" in err, (out, err))
+    rc, out, err = run("bench", "ablate", MODEL, "--switches", "speculation", "--pairs", "1", "-n", "3", "--rate", "100",
+                       "--input-len", "60", "--output-len", "24", "--temperature", "0")
+    j = json.loads(out)["switches"]["speculation"] if rc == 0 else {}
+    check("bench ablate: the row of speculation has real text", rc == 0 and
+          j["setting"]["workload"] == "real text, half of it to copy" and j["online_tpot_p50_s"]["off_over_on"] > 0 and
+          "offline_s_per_token" not in j, (out, err))
     if shutil.which("gnuplot"):
         with tempfile.TemporaryDirectory() as d:
             with open(os.path.join(d, "ablate_results.json"), "w") as f:
@@ -1517,6 +1523,9 @@ def test_bench_ablate_kept():
     rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--num-kv-pages", "1")
     error = json.loads(out)["switches"]["isa"]["error"]
     check("ablate: and the server, whose words are kept", rc == 1 and "kv pages" in error, error)
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--isa", "neon" if os.uname().machine == "x86_64" else "amx")
+    ran = "off_over_on" in json.dumps(json.loads(out)["switches"]["isa"]) or "avx2" in err
+    check("ablate: an option for all rows does not override the switch that is measured", ran and "neon" not in err and "amx" not in err, err)
     rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--model-name", "nobody")
     check("ablate: --model-name is what is asked for", rc == 1 and "'nobody' does not exist" in err, err)
     with tempfile.TemporaryDirectory() as d:
