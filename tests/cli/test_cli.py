@@ -1279,6 +1279,38 @@ def test_bench_online_ramp():
               abs(v["p99_ttft_ms"] - j["summaries"][0]["ttft_ms"]["p99"]) < 1e-6, v["p99_ttft_ms"])
 
 
+def test_bench_online_guesses():
+    """What the server counted of its guesses, also behind an API key; and a server that counts none."""
+    long = [*ONLINE, "--scales", "0", "--output-median", "60", "--temperature", "0", "--model-name", "rose-tiny", "--vllm-results"]
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*long, "--output-dir", d, "--api-key", "k", "--roseinfer-args", "--api-key k", "--speculative-config",
+                           '{"adaptive":false}')
+        where, j = online_results(d)
+        g = j["summaries"][0]["speculation"] or {}
+        check("bench online: guesses of the run", rc == 0 and 0 < g["accepted_tokens"] < g["draft_tokens"] and
+              abs(g["acceptance_rate"] - g["accepted_tokens"] / g["draft_tokens"]) < 1e-9 and
+              abs(g["acceptance_length"] - 1 - g["accepted_tokens"] / g["num_drafts"]) < 1e-9 and
+              abs(sum(g["per_position_acceptance_rates"]) - g["accepted_tokens"] / g["num_drafts"]) < 1e-9 and
+              f"speculation: {g['accepted_tokens']} of {g['draft_tokens']} guessed tokens accepted" in err, (g, err))
+        summary = open(os.path.join(where, "online_summary.md")).read()
+        check("bench online: the summary has them", f"| {g['num_drafts']} | {g['draft_tokens']} | {g['accepted_tokens']} |" in summary, summary)
+        v = json.load(open(os.path.join(where, "vllm", "roseinfer-scale0.json")))
+        check("--vllm-results: guesses by vLLM's names, the rate in percent", v["spec_decode_num_drafts"] == g["num_drafts"] and
+              v["spec_decode_draft_tokens"] == g["draft_tokens"] and v["spec_decode_accepted_tokens"] == g["accepted_tokens"] and
+              abs(v["spec_decode_acceptance_rate"] - 100 * g["acceptance_rate"]) < 1e-9 and
+              v["spec_decode_acceptance_length"] == g["acceptance_length"] and
+              v["spec_decode_per_position_acceptance_rates"] == g["per_position_acceptance_rates"], v)
+        page = run("bench", "report", d, "--out", os.path.join(d, "r.html"))
+        check("bench report has them", page[0] == 0 and "tokens a step with a guess" in open(os.path.join(d, "r.html")).read(), page)
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*long, "--output-dir", d, "--no-speculation")
+        where, j = online_results(d)
+        v = json.load(open(os.path.join(where, "vllm", "roseinfer-scale0.json")))
+        check("bench online: a server without guesses has no such figures", rc == 0 and j["summaries"][0]["speculation"] is None and
+              "peculation" not in open(os.path.join(where, "online_summary.md")).read().split("```")[2] and
+              not any(k.startswith("spec_decode") for k in v) and "guess" not in err, err)
+
+
 def test_bench_online_failures():
     with tempfile.TemporaryDirectory() as d:
         fake = os.path.join(d, "fake.py")
@@ -1306,7 +1338,7 @@ def test_bench_online_failures():
         summary = open(os.path.join(where, "online_summary.md")).read()
         check("a run without a success: dashes, no nan", rc2 == 1 and [r["num_success"] for r in none["summaries"]] == [0, 0] and
               "nan" not in (said + summary).lower() and "TTFT -, TPOT -, ITL -, E2E -" in said and
-              all("| 0/6 | - | - | - | - |" in row for row in summary.splitlines() if row.startswith("| roseinfer")),
+              all("| 0/6 | - | - | - | - |" in row for row in summary.split("\nSpeculation")[0].splitlines() if row.startswith("| roseinfer")),
               (rc2, said, summary))
         check("nobody at a URL", "error" in by["gone"], by["gone"])
         crashed = by["llama"]
