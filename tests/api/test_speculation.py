@@ -2,8 +2,12 @@
 """Speculation changes no reply: `test_speculation.py BINARY MODEL`. Two servers, with and without it, get the same seeded
 requests of every kind. Text, finish, log-probabilities, usage and the events of streams are equal. Guesses must have been checked, right ones and wrong ones. Closes with `N passed, N failed`."""
 import json
+import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 
 from test_openai import Server, check, results
 
@@ -86,6 +90,13 @@ def main():
               counter(on, "vllm:spec_decode_num_accepted_tokens_per_pos_total") == right and
               counter(on, "roseinfer:spec_tokens_total") == tried)
         check("without speculation there is no such counter", "spec_" not in off.get("/metrics").text)
+        dashboard = (pathlib.Path(__file__).parents[2] / "tools/grafana/roseinfer.json").read_text()
+        names = set(re.findall(r"(?:vllm|roseinfer):spec\w+", dashboard))
+        check("the dashboard's metrics of speculation exist", len(names) == 5 and all(f"\n{n}{{" in on.get("/metrics").text for n in names), names)
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copy(pathlib.Path(__file__).parents[2] / "tools/grafana/make.py", d)
+            subprocess.run([sys.executable, f"{d}/make.py"], check=True)
+            check("the dashboard is what tools/grafana/make.py writes", pathlib.Path(d, "roseinfer.json").read_text() == dashboard)
         before = counter(on, "vllm:spec_decode_num_draft_tokens_total")
         for path, field in (("/v1/completions", {"prompt": WORDS}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}]})):
             post(on, path, {**field, "max_tokens": 90, "temperature": 0, "speculation": False})
