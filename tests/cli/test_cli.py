@@ -1685,6 +1685,17 @@ def test_inspect():
     rc, out, _ = run("inspect", MODEL, "--num-kv-pages", "100", "--json")
     check("the plan follows the options", json.loads(out)["memory_plan"]["kv_pages"] >= 1 and
           json.loads(out)["memory_plan"]["kv_pages"] != j["memory_plan"]["kv_pages"], out)
+    check("inspect --json: speculation", j["speculation"] == {"method": "suffix", "num_speculative_tokens": 15}, j["speculation"])
+    ngram = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
+    for options, line, value in (((), "suffix, up to 15 tokens a guess (--no-speculation turns it off)", None),
+                                 (ngram, "ngram, up to 4 tokens a guess (--no-speculation turns it off)",
+                                  {"method": "ngram", "num_speculative_tokens": 4}),
+                                 (("--no-speculation",), "off (--no-speculation)", "null")):
+        rc, out, err = run("inspect", MODEL, "--no-tensors", *options)
+        check(f"inspect: speculation is {line}", rc == 0 and f"\nSpeculation: {line}\n" in out, (out, err))
+        if value is not None:
+            got = json.loads(run("inspect", MODEL, "--no-tensors", "--json", *options)[1])["speculation"]
+            check(f"inspect --json: speculation with {options}", got == (None if value == "null" else value), got)
     rc, out, err = run("inspect", MODEL, "--kv-cache-memory", "900000G")
     check("a plan over the memory is refused with its parts", rc == 1 and "kv" in err.lower(), err)
 
@@ -1765,6 +1776,9 @@ def test_start_lines():
     check("0.0.0.0 is no address to open", url and f"\nhttp://127.0.0.1:{url[1]}/\n" in text, text)
     check("an open server warns and says what to do", re.search(r"WARN serve: everybody who reaches 0\.0\.0\.0.*--api-key KEY.*--host 127\.0\.0\.1", text), text)
     check("--log-level debug has the details", all(x in text for x in ("start: files of the model", "plan: weights", "page faults until ready")), text)
+    check("the start says what speculation does", "INFO serve: speculation: suffix, up to 15 tokens a guess (--no-speculation turns it off)\n" in text, text)
+    text = start_in_a_pipe("--no-speculation")
+    check("and nothing of it with --no-speculation", "listening on" in text and "speculation:" not in text, text)
     text = start_in_a_pipe("--host", "0.0.0.0", "--api-key", "k")
     check("with a key there is no warning", "listening on" in text and "WARN" not in text, text)
     check("without a terminal every line is one of the log", all(re.match(r"\d{4}-\d\d-\d\dT", x) for x in text.splitlines()), text)
