@@ -12,7 +12,7 @@
 #include "bench/stats.h"
 #include "tokenizer/tokenizer.h"
 
-enum { MIN_WORDS = 64, MAX_WORD_BYTES = 24 };
+enum { MIN_WORDS = 64, MAX_WORD_BYTES = 24, AGAIN_BYTES = 128 };
 
 struct rose_prompts {
     rose_tokenizer *tok;
@@ -156,7 +156,6 @@ static const char *const sentences[] = {
     " After the storm the children found glass, rope and a wooden shoe on the beach.",
     " Sound travels faster in water than in air, which is why whales can talk across a sea.",
 };
-static const char again[] = " The same text once more:";
 
 /* Appends the words of text that fit into *left tokens, and subtracts these. After the first word
  * that does not fit *left is 0. */
@@ -183,6 +182,16 @@ static rose_status add_text(const rose_prompts *p, bool as_ids, const char *text
     return st;
 }
 
+/* The end of a prompt that asks for its text again. A small model begins the copy only if the first
+ * words are there. */
+static void write_again(const char *sentence, char out[AGAIN_BYTES])
+{
+    size_t len = 0;
+    for (int k = 0; k < 5; k++)
+        len += 1 + strcspn(sentence + len + 1, " ");
+    snprintf(out, AGAIN_BYTES, " The same text once more:%.*s", (int)len, sentence);
+}
+
 /* A prompt of ROSE_PROMPT_TEXT. If not one word of it fits, the prompt is n random words. */
 static rose_status add_sentences(const rose_prompts *p, bool as_ids, rose_random *r, uint32_t n,
                                  bool twice, rose_buf *out)
@@ -190,8 +199,10 @@ static rose_status add_sentences(const rose_prompts *p, bool as_ids, rose_random
     enum { N = sizeof sentences / sizeof *sentences };
     const uint32_t first = rose_random_u32(r) % N, step = 1 + rose_random_u32(r) % (N - 1);
     const size_t before = out->len;
+    char again[AGAIN_BYTES];
     rose_buf unused = {0};
     uint32_t end = UINT32_MAX;
+    write_again(sentences[first], again);
     rose_status st = add_text(p, false, again, &end, &unused);
     rose_buf_free(&unused);
     end = UINT32_MAX - end; /* tokens of `again` */

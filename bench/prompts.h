@@ -20,7 +20,7 @@ typedef enum rose_prompt_mode {
     ROSE_PROMPT_SHARED, /* each prompt is a prefix of one long text */
     ROSE_PROMPT_TRACE,  /* blocks with equal hash ids hold equal text */
     /* English sentences in another order for each prompt, at most as many tokens as asked for.
-     * Prompts with an even number end in " The same text once more:". */
+     * Prompts with an even number end in " The same text once more:" and the first words of it. */
     ROSE_PROMPT_TEXT
 } rose_prompt_mode;
 

@@ -537,7 +537,7 @@ static void test_prompt_prefixes(void **state)
 static void test_prompt_text(void **state)
 {
     (void)state;
-    static const char again[] = " The same text once more:\"";
+    static const char again[] = " The same text once more:";
     rose_load_trace_row rows[] = {{0, 200, 1, 0, 0}, {0, 200, 1, 0, 0}, {0, 1, 1, 0, 0},
                                   {0, 40, 1, 0, 0},  {0, 90, 1, 0, 0},  {0, 9000, 1, 0, 0}};
     const rose_load_trace t = {.rows = rows, .n = 6};
@@ -547,9 +547,14 @@ static void test_prompt_text(void **state)
         rose_buf b = {0};
         write_prompt(&s, &t, i, &text);
         assert_int_equal(rose_prompt_write(prompts, &s, &t, i, &b), ROSE_OK);
-        const size_t tail = sizeof again - 1;
-        const bool asks = b.len > tail && memcmp(b.data + b.len - tail, again, tail) == 0;
-        assert_int_equal(asks, i == 0 || i == 4);
+        assert_non_null(rose_buf_str(&b));
+        char *tail = strstr(b.data, again);
+        assert_int_equal(tail != NULL, i == 0 || i == 4);
+        if (tail != NULL) { /* what follows is the beginning of the text */
+            tail += sizeof again - 1;
+            const size_t n = strlen(tail) - 1;
+            assert_true(n >= 10 && memcmp(b.data + 1, tail, n) == 0);
+        }
         s.as_ids = true;
         write_prompt(&s, &t, i, &ids);
         assert_int_equal(ids.len, text.len);
