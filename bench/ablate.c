@@ -413,10 +413,11 @@ int rose_bench_ablate(int argc, char **argv)
         rose_opts_parse_one("roseinfer bench ablate MODEL [options]",
                             "What each switch is worth: pairs of runs with it on and off, in turn, "
                             "each in a fresh process.\nA ratio over 1 means that `on` is faster; a "
-                            "ratio within the noise is reported as `no change`.\nPrompts are "
-                            "random words. Those of the row speculation are English sentences, one "
-                            "sequence at a time: half\nof them ask for the same text once more, "
-                            "the others for more text. Use a trained model and --output-len 128.",
+                            "ratio within the noise is reported as `no change`.\n"
+                            "Prompts are random words. Those of the row speculation are English "
+                            "sentences, one sequence at a\ntime: half of them ask for the same "
+                            "text once more, the others for more text. Use a trained\nmodel and "
+                            "--output-len 128.",
                             opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }
