@@ -165,7 +165,9 @@ static rose_status measure_side(ablation *a, const rose_switch *sw, bool on, uin
     const char *more = a->engine_args.len > 0 ? a->engine_args.data : "";
     double v[N_METRICS] = {0};
     rose_status st = ROSE_OK;
-    if (snprintf(flag, sizeof flag, "%s %s %s", on ? sw->on : sw->off, sw->both, more) >=
+    /* The last of equal options counts. So an option for all rows, such as --no-speculation, does
+     * not override the switch that is measured. */
+    if (snprintf(flag, sizeof flag, "%s %s %s", sw->both, more, on ? sw->on : sw->off) >=
         (int)sizeof flag)
         return rose_fail(err, ROSE_E_INVAL, "the engine options are too long");
     if (a->o->online) st = measure_online(a, sw, flag, pair, v, err);
@@ -411,7 +413,11 @@ int rose_bench_ablate(int argc, char **argv)
         rose_opts_parse_one("roseinfer bench ablate MODEL [options]",
                             "What each switch is worth: pairs of runs with it on and off, in turn, "
                             "each in a fresh process.\nA ratio over 1 means that `on` is faster; a "
-                            "ratio within the noise is reported as `no change`.",
+                            "ratio within the noise is reported as `no change`.\n"
+                            "Prompts are random words. Those of the row speculation are English "
+                            "sentences, one sequence at a\ntime: half of them ask for the same "
+                            "text once more, the others for more text. Use a trained\nmodel and "
+                            "--output-len 128.",
                             opts, n, argc, argv, &model);
     return rc >= 0 ? rc : run(model, &o, argc, argv);
 }

@@ -481,7 +481,7 @@ static rose_status take_reply(void *ctx, const char *bytes, size_t n, bool *done
     return st;
 }
 
-rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
+rose_status rose_http_call(const rose_url *u, const char *path, const char *key, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err)
 {
     rose_reader rd;
@@ -490,8 +490,7 @@ rose_status rose_http_call(const rose_url *u, const char *path, const char *post
 
     rose_reader_init(&rd);
     rose_reader_begin(&rd, &reply);
-    rose_status st =
-        rose_request_write(&head, u, path, NULL, post, post != NULL ? strlen(post) : 0);
+    rose_status st = rose_request_write(&head, u, path, key, post, post != NULL ? strlen(post) : 0);
     if (st == ROSE_OK)
         st = rose_fetch(u, NULL, head.data, head.len, timeout_ms, take_reply, &rd, err);
     else

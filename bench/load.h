@@ -48,9 +48,9 @@ rose_status rose_load_run(const rose_load_opts *o, const rose_load_item *items, 
                           rose_reply *replies, rose_err *err);
 
 /* Sends one blocking request that takes at most timeout_ms: a POST of a JSON body, or a GET if post
- * is NULL. *status is the HTTP status, or 0 if no reply came. body (may be NULL) gets the body of
- * the reply. */
-rose_status rose_http_call(const rose_url *u, const char *path, const char *post,
+ * is NULL. key (may be NULL) is sent as a bearer token. *status is the HTTP status, or 0 if no
+ * reply came. body (may be NULL) gets the body of the reply. */
+rose_status rose_http_call(const rose_url *u, const char *path, const char *key, const char *post,
                            uint32_t timeout_ms, int *status, rose_buf *body, rose_err *err);
 
 /* Asks the kernel for time stamps on this socket. If it has none, rose_recv_stamped returns the

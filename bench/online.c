@@ -183,6 +183,16 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
             s->duration_s > 0 ? (double)s->tokens / s->duration_s : 0.0,
             rose_summary_text(&s->ttft, 1e3, ttft), rose_summary_text(&s->tpot, 1e3, tpot),
             rose_summary_text(&s->itl, 1e3, itl), rose_summary_text(&s->e2e, 1e3, e2e), late);
+    const rose_watch_guesses *g = &s->guesses;
+    if (g->known && g->drafts > 0)
+        fprintf(
+            stderr,
+            "%s: speculation: %.0f of %.0f guessed tokens accepted (%.1f %%), %.2f tokens a step "
+            "with a guess\n",
+            label, g->accepted, g->draft_tokens, 100 * g->accepted / g->draft_tokens,
+            1 + g->accepted / g->drafts);
+    else if (g->known)
+        fprintf(stderr, "%s: speculation: no guess was checked\n", label);
     if (s->first_error != NULL)
         fprintf(stderr, "%s: %u requests failed; request %u: %s\n", label, s->n_error,
                 s->first_error_at, s->first_error);
@@ -237,12 +247,15 @@ static rose_status measure(rose_online *r, const target *t, const rose_run_spec 
                              .mode = mode,
                              .label = t->label,
                              .stop = r->o->server.stop};
+    const rose_watch_guesses before = rose_watch_read_guesses(&t->server->url, o->req.api_key);
     const uint64_t start = rose_now_ns();
     rose_status st = rose_workload_run(&w, &t->server->url, t->model, spec, &run, err);
     if (st == ROSE_OK) add_wall(t, spec, (double)(rose_now_ns() - start) * 1e-9);
     if (st == ROSE_OK && (st = rose_run_stats_make(&run, &s)) != ROSE_OK)
         rose_fail(err, st, "out of memory");
     if (st == ROSE_OK) {
+        const rose_watch_guesses after = rose_watch_read_guesses(&t->server->url, o->req.api_key);
+        s.guesses = rose_watch_guesses_since(&before, &after);
         print_run(t->label, &run, &s);
         st = rose_online_add_run(&r->results, t->entry, t->label, t->server, &run, &s, err);
         if (st == ROSE_OK && o->vllm_results && !spec->search)

@@ -163,6 +163,23 @@ static rose_json *header(const rose_online *r, const char *label, const char *mo
         "total_token_throughput", (double)(s->tokens + in) / d);
 }
 
+/* Only if the server checked guesses, as vLLM does. Its acceptance rate is in percent. */
+static void add_guesses(rose_json *o, const rose_watch_guesses *g)
+{
+    static const char *const keys[] = {"acceptance_length", "num_drafts", "draft_tokens",
+                                       "accepted_tokens", "per_position_acceptance_rates"};
+    char key[64];
+    if (!g->known || !(g->drafts > 0)) return;
+    rose_json *all = rose_online_guesses_json(g);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(key, sizeof key, "spec_decode_%s", keys[i]);
+        rose_json_set(o, key, rose_json_get(all, keys[i]));
+    }
+    rose_json_set_new(o, "spec_decode_acceptance_rate",
+                      rose_json_real(100 * g->accepted / g->draft_tokens));
+    rose_json_decref(all);
+}
+
 rose_status rose_online_export_vllm(const rose_online *r, const char *label, const char *model,
                                     const rose_run *run, const rose_run_stats *s, rose_err *err)
 {
@@ -176,6 +193,7 @@ rose_status rose_online_export_vllm(const rose_online *r, const char *label, con
     if (st == ROSE_OK) st = add_gap_summary(root, run, err);
     add_summary(root, "e2el", &s->e2e);
     add_requests(root, run);
+    add_guesses(root, &s->guesses);
     if (st == ROSE_OK) st = add_peaks(root, run, s, err);
     snprintf(folder, sizeof folder, "%s/vllm", r->results.dir);
     /* an existing folder is fine; any other failure shows when the file is written */

@@ -42,6 +42,12 @@ rose_status rose_online_add_run(rose_online_results *r, rose_json *backend, cons
                                 const rose_server *server, const rose_run *run,
                                 const rose_run_stats *s, rose_err *err);
 
+/* The members num_drafts, draft_tokens, accepted_tokens, acceptance_rate (0 .. 1, of draft_tokens),
+ * acceptance_length (tokens of a step that checks a guess, with the one that the step gives itself)
+ * and per_position_acceptance_rates (of num_drafts); null if the server did not report them. Rates
+ * without a guess are null. */
+rose_json *rose_online_guesses_json(const rose_watch_guesses *g);
+
 /* Adds a row with the error of a backend that failed. */
 rose_status rose_online_add_failure(rose_online_results *r, rose_json *backend, const char *label,
                                     const char *error, rose_err *err);

@@ -86,6 +86,23 @@ static rose_json *slices_json(const rose_run *run)
     return list;
 }
 
+rose_json *rose_online_guesses_json(const rose_watch_guesses *g)
+{
+    const bool any = g->drafts > 0 && g->draft_tokens > 0;
+    rose_json *places = rose_json_array();
+    for (uint32_t i = 0; any && i < g->n_places; i++)
+        rose_json_append_new(places, rose_json_real(g->accepted_at[i] / g->drafts));
+    rose_json *o = rose_json_pack(
+        "{s:I, s:I, s:I, s:o, s:o, s:o}", "num_drafts", (int64_t)g->drafts, "draft_tokens",
+        (int64_t)g->draft_tokens, "accepted_tokens", (int64_t)g->accepted, "acceptance_rate",
+        any ? rose_json_real(g->accepted / g->draft_tokens) : rose_json_null(), "acceptance_length",
+        any ? rose_json_real(1 + g->accepted / g->drafts) : rose_json_null(),
+        "per_position_acceptance_rates", places);
+    if (g->known) return o;
+    rose_json_decref(o);
+    return rose_json_null();
+}
+
 static rose_json *summary_json(const char *label, const rose_run *run, const rose_run_stats *s)
 {
     const double d = s->duration_s > 0 ? s->duration_s : (double)NAN;
@@ -129,6 +146,7 @@ static rose_json *summary_json(const char *label, const rose_run *run, const ros
     for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
         if (firsts[i].n > 0) rose_json_set_new(o, firsts[i].key, rose_json_integer(firsts[i].at));
     }
+    rose_json_set_new(o, "speculation", rose_online_guesses_json(&s->guesses));
     if (s->first_error != NULL) {
         rose_json_set_new(o, "first_error", rose_json_string(s->first_error));
         rose_json_set_new(o, "first_error_request", rose_json_integer(s->first_error_at));
@@ -226,6 +244,8 @@ rose_status rose_online_write(const rose_online_results *r, rose_err *err)
 
 /* ---- Markdown ---- */
 
+enum { LOAD_TEXT = 48 };
+
 static double value(const rose_json *row, const char *metric, const char *p)
 {
     const rose_json *v = rose_json_get(rose_json_get(row, metric), p);
@@ -243,23 +263,27 @@ static void print_triple(FILE *f, const rose_json *row, const char *metric)
     fprintf(f, " %s |", all ? rose_summary_text(&s, 1, text) : text);
 }
 
+static const char *load_text(const rose_json *row, char out[LOAD_TEXT])
+{
+    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
+    if (conc > 0)
+        snprintf(out, LOAD_TEXT, "%d at once", (int)conc);
+    else
+        snprintf(out, LOAD_TEXT, "scale %.4g", rose_json_number_value(rose_json_get(row, "scale")));
+    return out;
+}
+
 static void print_row(FILE *f, const rose_json *row)
 {
     const char *label = rose_json_text(rose_json_get(row, "backend"));
     const char *error = rose_json_text(rose_json_get(row, "error"));
-    const rose_json *scale = rose_json_get(row, "scale");
-    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
-    char load[48];
+    char load[LOAD_TEXT];
     if (label == NULL) label = "?";
     if (error != NULL) {
         fprintf(f, "| %s | | failed: %s | | | | | | | | | |\n", label, error);
         return;
     }
-    if (conc > 0)
-        snprintf(load, sizeof load, "%d at once", (int)conc);
-    else
-        snprintf(load, sizeof load, "scale %.4g", rose_json_number_value(scale));
-    fprintf(f, "| %s | %s | %d/%d |", label, load,
+    fprintf(f, "| %s | %s | %d/%d |", label, load_text(row, load),
             (int)rose_json_int(rose_json_get(row, "num_success")),
             (int)rose_json_int(rose_json_get(row, "num_requests")));
     print_triple(f, row, "ttft_ms");
@@ -297,6 +321,34 @@ static void print_ramp(FILE *f, const rose_json *row)
     }
 }
 
+/* A table of the runs whose server reported its guesses, if there are any. */
+static void print_guesses(FILE *f, const rose_json *rows)
+{
+    size_t i;
+    const rose_json *row;
+    bool began = false;
+    rose_json_each_item (rows, i, row) {
+        const rose_json *g = rose_json_get(row, "speculation");
+        const char *label = rose_json_text(rose_json_get(row, "backend"));
+        char load[LOAD_TEXT];
+        if (!rose_json_is_object(g)) continue;
+        if (!began)
+            fputs(
+                "\nSpeculation, by the server's own count:\n\n"
+                "| backend | load | guesses | guessed tokens | accepted | acceptance rate | tokens "
+                "a step with a guess |\n|---|---|---|---|---|---|---|\n",
+                f);
+        began = true;
+        fprintf(f, "| %s | %s |", label != NULL ? label : "?", load_text(row, load));
+        rose_summary_cell(f, rose_json_get(g, "num_drafts"), 1, 0);
+        rose_summary_cell(f, rose_json_get(g, "draft_tokens"), 1, 0);
+        rose_summary_cell(f, rose_json_get(g, "accepted_tokens"), 1, 0);
+        rose_summary_cell(f, rose_json_get(g, "acceptance_rate"), 1, 3);
+        rose_summary_cell(f, rose_json_get(g, "acceptance_length"), 1, 2);
+        fputc('\n', f);
+    }
+}
+
 rose_status rose_online_summary(const rose_json *root, const char *dir, rose_err *err)
 {
     rose_summary_file s;
@@ -314,6 +366,7 @@ rose_status rose_online_summary(const rose_json *root, const char *dir, rose_err
     if (st != ROSE_OK) return st;
     rose_json_each_item (rows, i, row)
         print_row(s.f, row);
+    print_guesses(s.f, rows);
     if (ramp != NULL && strcmp(ramp, "none") != 0) {
         rose_json_each_item (rows, i, row)
             print_ramp(s.f, row);

@@ -20,7 +20,7 @@ rose_status rose_profile_call(rose_json *row, const rose_url *u, const char *pat
     rose_json_error e;
     rose_json *said = NULL;
     int status = 0;
-    rose_status st = rose_http_call(u, path, "{}", CALL_TIMEOUT_MS, &status, &body, err);
+    rose_status st = rose_http_call(u, path, NULL, "{}", CALL_TIMEOUT_MS, &status, &body, err);
     if (st == ROSE_OK && body.len > 0) rose_json_parse(&said, body.data, body.len, 0, &e);
     if (st == ROSE_OK && status != 200) {
         const char *why = rose_json_text(rose_json_get(rose_json_get(said, "error"), "message"));

@@ -3,7 +3,7 @@
  *
  * A prompt consists of words: tokens that are a space and ASCII letters, and whose text encodes to
  * the same token again. A pre-tokenizer splits before each space, so a prompt of n words has n
- * tokens, as text and as ids. */
+ * tokens, as text and as ids. Only the prompts of ROSE_PROMPT_TEXT are English sentences. */
 #ifndef ROSE_BENCH_PROMPTS_H
 #define ROSE_BENCH_PROMPTS_H
 
@@ -18,7 +18,10 @@ typedef struct rose_prompts rose_prompts;
 typedef enum rose_prompt_mode {
     ROSE_PROMPT_UNIQUE, /* prompts share no more than chance gives */
     ROSE_PROMPT_SHARED, /* each prompt is a prefix of one long text */
-    ROSE_PROMPT_TRACE   /* blocks with equal hash ids hold equal text */
+    ROSE_PROMPT_TRACE,  /* blocks with equal hash ids hold equal text */
+    /* English sentences in another order for each prompt, at most as many tokens as asked for.
+     * Prompts with an even number end in " The same text once more:" and the first words of it. */
+    ROSE_PROMPT_TEXT
 } rose_prompt_mode;
 
 /* Reads tokenizer and config.json of a model folder, not the weights. Errors: as for these
@@ -44,7 +47,8 @@ static inline uint32_t rose_prompt_random_id(uint64_t seed, uint32_t i, uint32_t
     return (uint32_t)(rose_philox_uniform(seed, j, i + 1) * (float)vocab) % vocab;
 }
 
-/* Appends the prompt of row i of t as a JSON value: "text" or [ids]. Errors: NOMEM. */
+/* Appends the prompt of row i of t as a JSON value: "text" or [ids]. Errors: NOMEM; of
+ * ROSE_PROMPT_TEXT also those of rose_encode. */
 rose_status rose_prompt_write(const rose_prompts *p, const rose_prompt_spec *s,
                               const rose_load_trace *t, uint32_t i, rose_buf *out);
 

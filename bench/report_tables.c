@@ -146,19 +146,54 @@ static void triple(rose_html *h, const rose_json *row, const char *metric)
     }
 }
 
+static void load_cell(rose_html *h, const rose_json *row)
+{
+    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
+    if (conc > 0)
+        rose_html_raw(h, "<td>%d at once</td>", (int)conc);
+    else
+        rose_html_raw(h, "<td>scale %g</td>", rose_json_number_value(rose_json_get(row, "scale")));
+}
+
+/* A table of the runs whose server reported its guesses, if there are any. */
+static void online_guesses(rose_html *h, const rose_json *rows)
+{
+    static const char *const columns[] = {"backend",
+                                          "load",
+                                          "guesses",
+                                          "guessed tokens",
+                                          "accepted",
+                                          "acceptance rate",
+                                          "tokens a step with a guess"};
+    static const char *const keys[] = {"num_drafts", "draft_tokens", "accepted_tokens",
+                                       "acceptance_rate", "acceptance_length"};
+    size_t i;
+    rose_json *row;
+    bool began = false;
+    rose_json_each_item (rows, i, row) {
+        const rose_json *g = rose_json_get(row, "speculation");
+        if (!rose_json_is_object(g)) continue;
+        if (!began) {
+            rose_html_raw(h, "<p>Speculation, by the server's own count.</p>\n");
+            head(h, columns, sizeof columns / sizeof *columns);
+        }
+        began = true;
+        name_cell(h, text_of(row, "backend"));
+        load_cell(h, row);
+        key_cells(h, g, keys, sizeof keys / sizeof *keys);
+    }
+    if (began) foot(h);
+}
+
 static void online_row(rose_html *h, const rose_json *row)
 {
     const char *error = text_of(row, "error");
-    const int64_t conc = rose_json_int(rose_json_get(row, "concurrency"));
     name_cell(h, text_of(row, "backend"));
     if (error[0] != '\0') {
         failed_cell(h, 18, error);
         return;
     }
-    if (conc > 0)
-        rose_html_raw(h, "<td>%d at once</td>", (int)conc);
-    else
-        rose_html_raw(h, "<td>scale %g</td>", rose_json_number_value(rose_json_get(row, "scale")));
+    load_cell(h, row);
     cell(h, rose_json_get(row, "offered_rps"));
     rose_html_raw(h, "<td%s>%d/%d</td>",
                   rose_json_int(rose_json_get(row, "num_error")) > 0 ? " class=\"bad\"" : "",
@@ -194,6 +229,7 @@ void rose_report_online(rose_html *h, const rose_json *root)
     rose_json_each_item (rose_json_get(root, "summaries"), i, row)
         online_row(h, row);
     foot(h);
+    online_guesses(h, rose_json_get(root, "summaries"));
     rose_json_each (rose_json_get(root, "by_backend"), key, row) {
         const rose_json *rps = rose_json_get(row, "goodput_rps");
         if (!rose_json_is_number(rps)) continue;

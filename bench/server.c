@@ -225,7 +225,7 @@ static rose_status wait_ready(rose_server *s, const char *path, const rose_serve
     char dead[320];
     for (;;) {
         int status = 0;
-        rose_http_call(&s->url, path, NULL, GET_TIMEOUT_MS, &status, NULL, NULL);
+        rose_http_call(&s->url, path, NULL, NULL, GET_TIMEOUT_MS, &status, NULL, NULL);
         if (status == 200) {
             s->ready_s = (double)(rose_now_ns() - start_ns) * 1e-9;
             return ROSE_OK;
@@ -249,7 +249,7 @@ static void get_string(const rose_url *u, const char *path, const char *key, cha
     rose_json *o = NULL;
     int status;
     out[0] = '\0';
-    if (rose_http_call(u, path, NULL, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK &&
+    if (rose_http_call(u, path, NULL, NULL, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK &&
         status == 200 && body.data != NULL &&
         rose_json_parse(&o, body.data, body.len, 0, &e) == ROSE_OK) {
         const rose_json *v = rose_json_at(rose_json_get(o, "data"), 0);
@@ -332,7 +332,7 @@ rose_status rose_server_start(rose_server *s, const rose_server_spec *spec,
     } else {
         int status;
         s->log[0] = '\0';
-        st = rose_http_call(&s->url, "/v1/models", NULL, GET_TIMEOUT_MS, &status, NULL, err);
+        st = rose_http_call(&s->url, "/v1/models", NULL, NULL, GET_TIMEOUT_MS, &status, NULL, err);
     }
     if (st == ROSE_OK) {
         get_string(&s->url, "/v1/models", "id", s->model, sizeof s->model);

@@ -12,6 +12,8 @@ static const rose_switch switches[] = {
     {BOOL("chunked-prefill"), "--prefill-chunk-size 64", true, ROSE_LOAD_LONG},
     {"prefill-chunk-size", "--prefill-chunk-size 64", "--prefill-chunk-size 0", "", true, ROSE_LOAD_LONG},
     {BOOL("decode-first"), "--max-num-seqs 32 --max-num-batched-tokens 64", true, ROSE_LOAD_LONG},
+    /* `bench offline` has only prompts of random ids, which say nothing of guesses */
+    {BOOL("speculation"), "--max-num-seqs 1", false, ROSE_LOAD_TEXT},
     {BOOL("overlap-schedule"), "", true, ROSE_LOAD_PLAIN},
     {BOOL("megakernel"), "--max-num-seqs 1", true, ROSE_LOAD_PLAIN},
     {BOOL("cuda-graph"), "", true, ROSE_LOAD_PLAIN},
@@ -67,8 +69,13 @@ const rose_switch *rose_switch_find(const char *name, size_t len)
 
 const char *rose_switch_load_name(rose_switch_load load)
 {
-    static const char *const names[ROSE_N_LOADS] = {
-        "plain", "cold", "shared prefixes", "long prompts amid short", "long prompts", "burst"};
+    static const char *const names[ROSE_N_LOADS] = {"plain",
+                                                    "cold",
+                                                    "shared prefixes",
+                                                    "long prompts amid short",
+                                                    "long prompts",
+                                                    "burst",
+                                                    "real text, half of it to copy"};
     return names[load];
 }
 
@@ -77,7 +84,9 @@ rose_status rose_switch_trace(rose_switch_load load, const rose_load_trace_gen *
                               bool *at_once, rose_err *err)
 {
     rose_load_trace_gen g = *base;
-    *mode = load == ROSE_LOAD_SHARED ? ROSE_PROMPT_SHARED : ROSE_PROMPT_UNIQUE;
+    *mode = load == ROSE_LOAD_SHARED ? ROSE_PROMPT_SHARED
+            : load == ROSE_LOAD_TEXT ? ROSE_PROMPT_TEXT
+                                     : ROSE_PROMPT_UNIQUE;
     *at_once = load == ROSE_LOAD_BURST;
     if (load == ROSE_LOAD_BURST) g.in_sigma = g.out_sigma = 1;
     rose_status st = rose_load_trace_generate(out, &g, err);

@@ -14,6 +14,7 @@ typedef enum rose_switch_load {
     ROSE_LOAD_LONG, /* every eighth prompt is as long as the context allows, the others are short */
     ROSE_LOAD_FULL, /* every prompt is as long as the context allows */
     ROSE_LOAD_BURST, /* all requests at once, with log-normal lengths */
+    ROSE_LOAD_TEXT,  /* the load PLAIN with prompts of ROSE_PROMPT_TEXT */
     ROSE_N_LOADS
 } rose_switch_load;
 

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,27 +12,93 @@
 
 #include "base/clock.h"
 
-enum { GET_TIMEOUT_MS = 5000, MAX_NUMBER = 64 };
+enum { GET_TIMEOUT_MS = 5000, MAX_NUMBER = 64, MAX_LABELS = 512 };
+
+/* Finds the next sample of a metric, at *line or later, and moves *line to the line after it.
+ * labels gets the text between name and value. False: there is no further sample. */
+static bool next_sample(const char **line, const char *end, const char *name, double *value,
+                        char labels[MAX_LABELS])
+{
+    const size_t n = strlen(name);
+    while (*line < end) {
+        const char *from = *line, *nl = memchr(from, '\n', (size_t)(end - from));
+        const char *stop = nl != NULL ? nl : end, *at = stop;
+        char number[MAX_NUMBER];
+        *line = stop + 1;
+        if ((size_t)(stop - from) <= n || memcmp(from, name, n) != 0 ||
+            (from[n] != '{' && from[n] != ' '))
+            continue;
+        while (at > from && at[-1] != ' ')
+            at--;
+        snprintf(number, sizeof number, "%.*s", (int)(stop - at), at);
+        snprintf(labels, MAX_LABELS, "%.*s", (int)(at - from - (ptrdiff_t)n), from + n);
+        *value = strtod(number, NULL);
+        return true;
+    }
+    return false;
+}
+
+/* As rose_watch_metric; counts the samples in *n. */
+static double sum_samples(const char *text, size_t len, const char *name, uint32_t *n)
+{
+    char labels[MAX_LABELS];
+    double sum = 0, value;
+    *n = 0;
+    for (const char *line = text; next_sample(&line, text + len, name, &value, labels); ++*n)
+        sum += value;
+    return sum;
+}
 
 double rose_watch_metric(const char *text, size_t len, const char *name)
 {
-    const size_t n = strlen(name);
-    double sum = 0;
-    for (const char *line = text, *end = text + len; line < end;) {
-        const char *nl = memchr(line, '\n', (size_t)(end - line));
-        const char *stop = nl != NULL ? nl : end;
-        if ((size_t)(stop - line) > n && memcmp(line, name, n) == 0 &&
-            (line[n] == '{' || line[n] == ' ')) {
-            char number[MAX_NUMBER];
-            const char *at = stop;
-            while (at > line && at[-1] != ' ')
-                at--;
-            snprintf(number, sizeof number, "%.*s", (int)(stop - at), at);
-            sum += strtod(number, NULL);
-        }
-        line = stop + 1;
+    uint32_t n;
+    return sum_samples(text, len, name, &n);
+}
+
+void rose_watch_parse_guesses(rose_watch_guesses *out, const char *text, size_t len)
+{
+    static const char places[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    char labels[MAX_LABELS];
+    uint32_t n[3];
+    double value;
+    *out = (rose_watch_guesses){0};
+    out->drafts = sum_samples(text, len, "vllm:spec_decode_num_drafts_total", &n[0]);
+    out->draft_tokens = sum_samples(text, len, "vllm:spec_decode_num_draft_tokens_total", &n[1]);
+    out->accepted = sum_samples(text, len, "vllm:spec_decode_num_accepted_tokens_total", &n[2]);
+    out->known = n[0] > 0 && n[1] > 0 && n[2] > 0;
+    for (const char *line = text; next_sample(&line, text + len, places, &value, labels);) {
+        const char *p = strstr(labels, "position=\"");
+        const unsigned long at = p != NULL ? strtoul(p + 10, NULL, 10) : ROSE_WATCH_PLACES;
+        if (at >= ROSE_WATCH_PLACES) continue;
+        out->accepted_at[at] += value;
+        if (at >= out->n_places) out->n_places = (uint32_t)at + 1;
     }
-    return sum;
+}
+
+rose_watch_guesses rose_watch_read_guesses(const rose_url *u, const char *key)
+{
+    rose_watch_guesses g = {0};
+    rose_buf body = {0};
+    int status;
+    if (rose_http_call(u, "/metrics", key, NULL, GET_TIMEOUT_MS, &status, &body, NULL) == ROSE_OK &&
+        status == 200 && body.len > 0)
+        rose_watch_parse_guesses(&g, body.data, body.len);
+    rose_buf_free(&body);
+    return g;
+}
+
+rose_watch_guesses rose_watch_guesses_since(const rose_watch_guesses *before,
+                                            const rose_watch_guesses *after)
+{
+    rose_watch_guesses d = *after;
+    d.drafts -= before->drafts;
+    d.draft_tokens -= before->draft_tokens;
+    d.accepted -= before->accepted;
+    for (uint32_t i = 0; i < d.n_places; i++)
+        d.accepted_at[i] -= before->accepted_at[i];
+    d.known =
+        before->known && after->known && d.drafts >= 0 && d.draft_tokens >= 0 && d.accepted >= 0;
+    return d;
 }
 
 void rose_watch_parse(rose_watch *out, const char *text, size_t len)
@@ -111,7 +178,8 @@ rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err
     rose_buf body = {0};
     int status;
     *out = (rose_watch){0};
-    rose_status st = rose_http_call(&s->url, "/metrics", NULL, GET_TIMEOUT_MS, &status, &body, err);
+    rose_status st =
+        rose_http_call(&s->url, "/metrics", NULL, NULL, GET_TIMEOUT_MS, &status, &body, err);
     if (st == ROSE_OK && status != 200)
         st = rose_fail(err, ROSE_E_FORMAT, "/metrics: HTTP status %d", status);
     if (st == ROSE_OK) rose_watch_parse(out, body.data, body.len);

@@ -38,6 +38,27 @@ uint32_t rose_watch_cpu_wait(pid_t pid, uint64_t wait_ns[ROSE_WATCH_MAX_THREADS]
  * /proc if the server is our child. */
 rose_status rose_watch_read(rose_watch *out, const rose_server *s, rose_err *err);
 
+enum { ROSE_WATCH_PLACES = 32 };
+
+/* What a server has counted of its speculative decoding, by vLLM's names. */
+typedef struct rose_watch_guesses {
+    bool known;                            /* false: the server does not report these figures */
+    double drafts, draft_tokens, accepted; /* guesses that steps checked; tokens */
+    uint32_t n_places;                     /* places in a guess that the server reports */
+    double accepted_at[ROSE_WATCH_PLACES]; /* accepted tokens, by place in the guess */
+} rose_watch_guesses;
+
+void rose_watch_parse_guesses(rose_watch_guesses *out, const char *text, size_t len);
+
+/* Reads them by one blocking GET /metrics with the bearer token key (may be NULL). A server without
+ * /metrics is one that does not report them. */
+rose_watch_guesses rose_watch_read_guesses(const rose_url *u, const char *key);
+
+/* What was counted between two readings. Not known if either is not, or if a counter fell, because
+ * another server answers at this URL now. */
+rose_watch_guesses rose_watch_guesses_since(const rose_watch_guesses *before,
+                                            const rose_watch_guesses *after);
+
 /* Waits until nothing runs or waits, all pages are free, and at most max_fds descriptors are open
  * (0 = any number). *out holds the last figures. Returns false if that does not happen within
  * timeout_s. */

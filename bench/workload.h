@@ -7,6 +7,7 @@
 #include "bench/load.h"
 #include "bench/prompts.h"
 #include "bench/stats.h"
+#include "bench/watch.h"
 
 /* Time from the start of the loop to the first request of an open loop. */
 #define ROSE_START_OFFSET_S 0.02
@@ -74,6 +75,9 @@ typedef struct rose_run_stats {
     /* numbers of the first requests counted in n_usage_lies, n_short and n_uncounted, if there
      * are any */
     uint32_t first_lie_at, first_short_at, first_uncounted_at;
+    /* what the server counted during the run; the caller reads it, rose_run_stats_make leaves it
+     * unknown */
+    rose_watch_guesses guesses;
 } rose_run_stats;
 
 /* Runs a workload. A request that fails is noted in its reply; an error means that the run itself

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* A row of an option with a value. */
 #define ROW(names_, whose_, takes_, act_, values_, to_, why_)                                      \
@@ -50,6 +51,10 @@
 #define CLI      HERE "this is a field of requests; the server has no default for it"
 #define SAMPLING "`--override-generation-config` with "
 #define PARTS    HERE "a model runs as a whole on the GPU or on the CPU (-ngl 0)"
+
+/* names of llama-server's --spec-type */
+#define SPEC_NGRAM "ngram-simple|ngram-map-k|ngram-map-k4v|ngram-mod|ngram-cache"
+#define SPEC_DRAFT "draft|draft-simple|draft-eagle3|draft-mtp|draft-dflash|draft-dspark"
 
 static const rose_foreign rows[] = {
     /* ---- the model ---- */
@@ -569,8 +574,11 @@ static const rose_foreign rows[] = {
          "guesses from the text need no option"),
     OR_NOT("*", SPEC),
     ALIAS("--spec-type", "l", "none", "no-speculation"),
-    OR_SAME("ngram-*", "guesses from the text need no option"),
-    OR_NOT("*", SPEC),
+    OR_SAME(SPEC_NGRAM, "guesses from the text need no option"),
+    OR_NOT(SPEC_DRAFT, SPEC),
+    ROW(NULL, NULL, VALUE, ALIAS, "*", "@spec=$",
+        "accepted: several of ngram-* with commas between; refused by name: any other in such a "
+        "list"),
     S_SAME("--spec-default", "l", "guesses from the text need no option"),
     S_NOT("-cmoed --cpu-moe-draft", "l", SPEC),
     NOT("-hfrd -tbd --threads-batch-draft -Cd --cpu-mask-draft -Crd --cpu-range-draft "
@@ -686,9 +694,46 @@ static int join_sampling(rose_foreign_taken *t)
                : rose_foreign_no_memory();
 }
 
+/* True if word[0..len) is in a list with '|' between. */
+static bool in_list(const char *list, const char *word, size_t len)
+{
+    for (const char *p = list;; p++) {
+        const size_t n = strcspn(p, "|");
+        if (n == len && strncasecmp(p, word, len) == 0) return true;
+        p += n;
+        if (*p == '\0') return false;
+    }
+}
+
+/* Refuses a list of --spec-type at its first name that is not served here. */
+static int check_spec_types(const rose_foreign_taken *t)
+{
+    const rose_foreign_pair *spec = last(t, "@spec");
+    if (spec == NULL) return -1;
+    const char *p = spec->value;
+    size_t n = strcspn(p, ",");
+    for (; in_list(SPEC_NGRAM, p, n); n = strcspn(p, ",")) {
+        if (p[n] == '\0') return -1;
+        p += n + 1;
+    }
+    fprintf(stderr, "roseinfer: %s: ", spec->from);
+    if (in_list(SPEC_DRAFT, p, n))
+        fprintf(stderr, "%.*s: " SPEC "; leave it out of the list\n", (int)n, p);
+    else if (in_list("none", p, n))
+        fprintf(stderr, "none stands alone; leave it out of the list\n");
+    else
+        fprintf(stderr,
+                "there is no type '%.*s'; expected one of none|" SPEC_NGRAM
+                ", or several of ngram-* "
+                "with commas between\n",
+                (int)n, p);
+    return 2;
+}
+
 static int finish(rose_foreign_taken *t)
 {
     int rc = share_context(t);
+    if (rc < 0) rc = check_spec_types(t);
     if (rc < 0) rc = name_repository(t);
     return rc < 0 ? join_sampling(t) : rc;
 }

@@ -61,11 +61,21 @@ static rose_kept kept(const void *ctx, const void *data)
     return x->ops->kept(x->m, x->p, data);
 }
 
-static int print_json(const rose_model *m, const rose_keeper *k, const rose_memory_plan *p)
+/* null if there is none. */
+static rose_json *spec_json(const planned *x, const rose_spec_opts *o)
 {
-    rose_json *root = rose_model_json(m, k);
+    if (o->method == ROSE_SPEC_NONE || rose_engine_why_no_spec(x->ops, x->p) != NULL)
+        return rose_json_null();
+    return rose_json_pack("{s:s, s:i}", "method", rose_spec_method_name(o->method),
+                          "num_speculative_tokens", (int)o->n_tokens);
+}
+
+static int print_json(const planned *x, const rose_keeper *k, const rose_spec_opts *spec)
+{
+    rose_json *root = rose_model_json(x->m, k);
     int rc = 1;
-    if (root != NULL && rose_json_set_new(root, "memory_plan", plan_json(p)) == 0 &&
+    if (root != NULL && rose_json_set_new(root, "memory_plan", plan_json(x->p)) == 0 &&
+        rose_json_set_new(root, "speculation", spec_json(x, spec)) == 0 &&
         rose_json_dumpf(root, stdout, ROSE_JSON_INDENT(2) | ROSE_JSON_REAL_PRECISION(7)) == 0 &&
         putchar('\n') != EOF)
         rc = 0;
@@ -114,6 +124,7 @@ int rose_cmd_inspect(int argc, char **argv)
     rose_model *m = NULL;
     rose_engine_opts o;
     rose_memory_plan plan;
+    char guesses[ROSE_ENGINE_SPEC_TEXT];
     rose_status st = rose_engine_flags_read(&flags, &o, &err);
     rose_buf path = {0};
     if (st == ROSE_OK && !rose_cli_find_model(&model, &path, pull, false, &err)) st = ROSE_E_IO;
@@ -131,12 +142,16 @@ int rose_cmd_inspect(int argc, char **argv)
     const rose_keeper keeper = {kept, &all};
     const rose_keeper *k = st == ROSE_OK && ops->kept != NULL ? &keeper : NULL;
     if (st == ROSE_OK && json) {
-        rc = print_json(m, k, &plan);
+        rc = print_json(&all, k, &o.spec);
     } else {
         rc = 0;
         if (!json) rose_model_print_arch(m, k, stdout);
         if (!json && tensors) rose_model_print_tensors(m, k, stdout);
-        if (st == ROSE_OK) print_plan(&plan);
+        if (st == ROSE_OK) {
+            print_plan(&plan);
+            rose_engine_spec_text(ops, &plan, &o.spec, guesses);
+            printf("Speculation: %s\n", guesses);
+        }
     }
     if (st != ROSE_OK) rc = rose_die(&err);
     rose_model_close(m);

@@ -279,11 +279,15 @@ typedef struct start_times {
     uint64_t began, model, port, tokenizer, engine;
 } start_times;
 
-static void log_ready(const server *s, const rose_serve_flags *f, const char *device,
-                      const char *model_id, const start_times *t)
+static void log_ready(const server *s, const rose_serve_flags *f, const rose_backend_ops *ops,
+                      const rose_spec_opts *spec, const char *model_id, const start_times *t)
 {
     const rose_memory_plan *p = rose_engine_plan(s->engine);
+    char guesses[ROSE_ENGINE_SPEC_TEXT];
     log_tools(s->chat, f->api.tool_call_parser);
+    rose_engine_spec_text(ops, p, spec, guesses);
+    if (rose_engine_speculates(s->engine)) /* otherwise the engine or the user said why it is off */
+        rose_log(ROSE_LOG_INFO, "serve", "speculation: %s", guesses);
     rose_log(ROSE_LOG_DEBUG, "serve",
              "start: files of the model %.1f + port %.1f + tokenizer %.1f + engine %.1f ms",
              rose_ms_between(t->began, t->model), rose_ms_between(t->model, t->port),
@@ -298,7 +302,7 @@ static void log_ready(const server *s, const rose_serve_flags *f, const char *de
     rose_plan_steps_text(p, steps);
     rose_log(ROSE_LOG_INFO, "serve",
              "ready in %.1f ms: %s on %s, %s, %u threads, context %u, %s, KV %.1f MiB: %s",
-             rose_ms_between(t->began, rose_now_ns()), model_id, device, rose_plan_text(p),
+             rose_ms_between(t->began, rose_now_ns()), model_id, ops->name, rose_plan_text(p),
              p->n_threads, p->max_model_len, steps, mib(p->kv), kv);
 }
 
@@ -560,7 +564,7 @@ static int serve(const char *dir, rose_serve_flags *f, const rose_cli_work *work
 #endif
         const rose_procstat ready = rose_procstat_read();
         log_memory(&ready);
-        log_ready(&s, f, ops->name, id.data, &t);
+        log_ready(&s, f, ops, &o.spec, id.data, &t);
         if (work == NULL) warn_open(&s, &f->http);
         if (work == NULL) log_address(&s, &f->http, f->api.web);
         st = rose_notify_watch(s.notify, engine_works, &s, &err);

@@ -353,6 +353,15 @@ rose_engine_stats rose_engine_get_stats(const rose_engine *e);
 rose_spec_stats rose_engine_get_spec(const rose_engine *e);
 bool rose_engine_speculates(const rose_engine *e); /* constant, any thread */
 
+/* Says why an engine with this plan could not speculate; NULL: it can. Any thread. */
+const char *rose_engine_why_no_spec(const rose_backend_ops *ops, const rose_memory_plan *p);
+
+/* What speculation does with these options, for a log or a person: "suffix, up to 15 tokens a guess
+ * (--no-speculation turns it off)", or "off" and why. Any thread. */
+enum { ROSE_ENGINE_SPEC_TEXT = 128 };
+void rose_engine_spec_text(const rose_backend_ops *ops, const rose_memory_plan *p,
+                           const rose_spec_opts *o, char out[ROSE_ENGINE_SPEC_TEXT]);
+
 /* Histograms of every step since the start, written by the engine thread. Any thread may read
  * them until close. Without overlap a step lasts host_ns + compute_ns. With overlap, host_ns
  * runs during the compute_ns of the previous step, and a step lasts exposed_ns + compute_ns. */

@@ -78,14 +78,33 @@ static void random_words(uint64_t *out, size_t n)
 }
 
 /* Guesses need several outputs of a sequence in a step, with the bits of single ones. */
+const char *rose_engine_why_no_spec(const rose_backend_ops *ops, const rose_memory_plan *p)
+{
+    if (p->prefill == ROSE_PREFILL_NAIVE)
+        return "with --prefill-backend naive the bits of a row depend on the rows beside it";
+    if ((ops->caps & ROSE_CAP_REPORTS) == 0)
+        return "this device gives one token a sequence and step";
+    return NULL;
+}
+
+void rose_engine_spec_text(const rose_backend_ops *ops, const rose_memory_plan *p,
+                           const rose_spec_opts *o, char out[ROSE_ENGINE_SPEC_TEXT])
+{
+    const char *why = rose_engine_why_no_spec(ops, p);
+    if (o->method == ROSE_SPEC_NONE)
+        snprintf(out, ROSE_ENGINE_SPEC_TEXT, "off (--no-speculation)");
+    else if (why != NULL)
+        snprintf(out, ROSE_ENGINE_SPEC_TEXT, "off: %s", why);
+    else
+        snprintf(out, ROSE_ENGINE_SPEC_TEXT,
+                 "%s, up to %u tokens a guess (--no-speculation turns it off)",
+                 rose_spec_method_name(o->method), o->n_tokens);
+}
+
 static rose_status create_spec(rose_engine *e, const rose_spec_opts *o, rose_err *err)
 {
-    const char *why = NULL;
+    const char *why = rose_engine_why_no_spec(e->ops, &e->plan);
     if (o->method == ROSE_SPEC_NONE && o->other == NULL) return ROSE_OK;
-    if (e->plan.prefill == ROSE_PREFILL_NAIVE)
-        why = "with --prefill-backend naive the bits of a row depend on the rows beside it";
-    else if ((e->ops->caps & ROSE_CAP_REPORTS) == 0)
-        why = "this device gives one token a sequence and step";
     if (why == NULL) return rose_spec_create(&e->spec, o, err);
     rose_log(ROSE_LOG_INFO, "engine", "speculation is off: %s", why);
     return ROSE_OK;

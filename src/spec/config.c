@@ -24,6 +24,13 @@ static const number numbers[] = {
 };
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
 
+const char *rose_spec_method_name(rose_spec_method m)
+{
+    static const char *const names[] = {
+        [ROSE_SPEC_NONE] = "none", [ROSE_SPEC_SUFFIX] = "suffix", [ROSE_SPEC_NGRAM] = "ngram"};
+    return names[m];
+}
+
 static rose_status read_method(rose_spec_opts *o, const rose_json *v, rose_err *err)
 {
     const char *text = rose_json_is_string(v) ? rose_json_text(v) : "";

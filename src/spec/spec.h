@@ -35,6 +35,8 @@ typedef enum rose_spec_method {
     ROSE_SPEC_NGRAM
 } rose_spec_method;
 
+const char *rose_spec_method_name(rose_spec_method m); /* "none", "suffix" or "ngram" */
+
 /* Where a guess comes from. The chance of its ids is learnt for each source apart. */
 typedef enum rose_spec_source {
     ROSE_SPEC_FROM_TEXT,       /* prompt and output of the request */

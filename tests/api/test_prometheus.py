@@ -5,11 +5,13 @@ The program is what tools/prometheus finds or fetches (Debian's package); withou
 """
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -63,7 +65,8 @@ def main():
             f.write("global: {scrape_interval: 5s}\nscrape_configs:\n  - job_name: rose\n"
                     f"    static_configs: [{{targets: ['127.0.0.1:{ours}']}}]\n")
         try:
-            procs.append(subprocess.Popen([program, "serve", model, "--port", str(ours), "--threads", "1"],
+            procs.append(subprocess.Popen([program, "serve", model, "--port", str(ours), "--threads", "1",
+                                           "--speculative-config", '{"adaptive": false}'],
                                           stderr=subprocess.DEVNULL))
             wait(lambda: get(server + "/ready"))
             for _ in range(REQUESTS):
@@ -105,7 +108,27 @@ def main():
                 if not got or not got > 0:
                     failed += 1
                     print(f"FAILED {text}: {got} ({metric})")
-            print(f"{len(checks) + 3 - failed} passed, {failed} failed")
+            # Guesses, and then each panel of the dashboard over the counters themselves, since a rate needs minutes.
+            get(server + "/v1/completions", json.dumps({"prompt": [1, 2, 3] * 20, "max_tokens": 60, "temperature": 0,
+                                                        "ignore_eos": True}).encode())
+            drafts = wait(lambda: query(base, "vllm:spec_decode_num_drafts_total > 0")[1])
+            tokens, right = (query(base, f"vllm:spec_decode_num_{k}_tokens_total")[1] for k in ("draft", "accepted"))
+            first = query(base, 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"}')[1]
+            want = {"of guessed tokens": right / tokens, "accepted": right / drafts, "guessed": tokens / drafts,
+                    "{{position}}": first / drafts}
+            with open(os.path.join(ROOT, "tools/grafana/roseinfer.json")) as f:
+                targets = [t for p in json.load(f)["panels"] for t in p["targets"]]
+            for t in targets:
+                text = re.sub(r"rate\(([^()]*)\[\$__rate_interval\]\)", r"\1", t["expr"])
+                try:
+                    got = query(base, text)[1]
+                except urllib.error.HTTPError as e:
+                    got = e.read().decode()
+                legend = t["legendFormat"]
+                if isinstance(got, str) or "$" in text or (legend in want and got != want[legend]):
+                    failed += 1
+                    print(f"FAILED panel {text}: {got}, not {want.get(legend, 'a number')}")
+            print(f"{len(checks) + 3 + len(targets) - failed} passed, {failed} failed")
             return 1 if failed else 0
         finally:
             for p in reversed(procs):

@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """Speculation changes no reply: `test_speculation.py BINARY MODEL`. Two servers, with and without it, get the same seeded
-requests of every kind. Text, finish, log-probabilities, usage and the events of streams are equal. Guesses must have been checked, right ones and wrong ones. Closes with `N passed, N failed`."""
+requests of every kind, also as lines of batches. Text, finish, log-probabilities, usage and the events of streams are equal. Guesses must have been checked, right ones and wrong ones. Closes with `N passed, N failed`."""
 import json
+import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
+import time
 
 from test_openai import Server, check, results
 
@@ -69,9 +74,38 @@ def post(server, path, body):
     return r.status_code, r.text
 
 
+def run_batch(server, path, lines):
+    """The bodies of a batch by custom_id, errors too."""
+    c = server.client
+    b = c.batches.create(input_file_id=c.files.create(file=("in.jsonl", lines.encode()), purpose="batch").id, endpoint=path,
+                         completion_window="24h")
+    while b.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(0.02)
+        b = c.batches.retrieve(b.id)
+    files = [f for f in (b.output_file_id, b.error_file_id) if f]
+    rows = [json.loads(x) for f in files for x in c.files.content(f).text.splitlines()]
+    return {r["custom_id"]: (r["response"]["status_code"], plain(r["response"]["body"])) for r in rows}
+
+
+def check_batches(off, on):
+    """Lines of batches are guessed too, with the same results; and not where a line asks for no guesses."""
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        bodies = [b for p, b in requests() if p == path and not b.get("stream")]
+        for more, guessed in (({}, True), ({"speculation": False}, False)):
+            lines = "".join(json.dumps({"custom_id": str(i), "method": "POST", "url": path, "body": {**b, **more}}) + "\n"
+                            for i, b in enumerate(bodies))
+            before = counter(on, "vllm:spec_decode_num_draft_tokens_total")
+            x, y = run_batch(off, path, lines), run_batch(on, path, lines)
+            grew = counter(on, "vllm:spec_decode_num_draft_tokens_total") - before
+            check(f"a batch of {path} {more}: {len(x)} lines, the same results", len(x) == len(bodies) and x == y and
+                  {code for code, _ in x.values()} == {200}, (x, y))
+            check(f"a batch of {path} {more}: {grew:.0f} tokens were guessed", (grew > 100) == guessed and (guessed or grew == 0), grew)
+
+
 def main():
-    with Server("--threads", "1", "--no-speculation") as off, \
-            Server("--threads", "1", "--speculative-config", '{"adaptive": false}') as on:
+    with tempfile.TemporaryDirectory() as x, tempfile.TemporaryDirectory() as y, \
+            Server("--threads", "1", "--batch-dir", x, "--no-speculation") as off, \
+            Server("--threads", "1", "--batch-dir", y, "--speculative-config", '{"adaptive": false}') as on:
         for path, body in requests():
             name = f"{path} {json.dumps({k: v for k, v in body.items() if k not in ('messages', 'prompt', 'input', 'prediction')})[:150]}"
             (a, x), (b, y) = post(off, path, body), post(on, path, body)
@@ -86,6 +120,14 @@ def main():
               counter(on, "vllm:spec_decode_num_accepted_tokens_per_pos_total") == right and
               counter(on, "roseinfer:spec_tokens_total") == tried)
         check("without speculation there is no such counter", "spec_" not in off.get("/metrics").text)
+        dashboard = (pathlib.Path(__file__).parents[2] / "tools/grafana/roseinfer.json").read_text()
+        names = set(re.findall(r"(?:vllm|roseinfer):spec\w+", dashboard))
+        check("the dashboard's metrics of speculation exist", len(names) == 5 and all(f"\n{n}{{" in on.get("/metrics").text for n in names), names)
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copy(pathlib.Path(__file__).parents[2] / "tools/grafana/make.py", d)
+            subprocess.run([sys.executable, f"{d}/make.py"], check=True)
+            check("the dashboard is what tools/grafana/make.py writes", pathlib.Path(d, "roseinfer.json").read_text() == dashboard)
+        check_batches(off, on)
         before = counter(on, "vllm:spec_decode_num_draft_tokens_total")
         for path, field in (("/v1/completions", {"prompt": WORDS}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": WORDS}]})):
             post(on, path, {**field, "max_tokens": 90, "temperature": 0, "speculation": False})

@@ -530,10 +530,12 @@ static void test_http_get(void **state)
     rose_url nobody = {.host = "127.0.0.1"};
     snprintf(nobody.port, sizeof nobody.port, "%u", rose_free_port());
     scripted_start(&s, rogue);
-    assert_int_equal(rose_http_call(&s.url, "/x", NULL, 2000, &status, NULL, NULL), ROSE_OK);
+    assert_int_equal(rose_http_call(&s.url, "/x", NULL, NULL, 2000, &status, NULL, NULL), ROSE_OK);
     assert_int_equal(status, 200);
-    assert_int_not_equal(rose_http_call(&s.url, "/x", NULL, 2000, &status, NULL, NULL), ROSE_OK);
-    assert_int_not_equal(rose_http_call(&nobody, "/x", NULL, 500, &status, &body, NULL), ROSE_OK);
+    assert_int_not_equal(rose_http_call(&s.url, "/x", NULL, NULL, 2000, &status, NULL, NULL),
+                         ROSE_OK);
+    assert_int_not_equal(rose_http_call(&nobody, "/x", NULL, NULL, 500, &status, &body, NULL),
+                         ROSE_OK);
     assert_int_equal(status, 0);
     scripted_stop(&s);
     rose_buf_free(&body);

@@ -533,6 +533,44 @@ static void test_prompt_prefixes(void **state)
     }
 }
 
+/* Sentences up to the length that was asked for; every second prompt asks for its text again. */
+static void test_prompt_text(void **state)
+{
+    (void)state;
+    static const char again[] = " The same text once more:";
+    rose_load_trace_row rows[] = {{0, 200, 1, 0, 0}, {0, 200, 1, 0, 0}, {0, 1, 1, 0, 0},
+                                  {0, 40, 1, 0, 0},  {0, 90, 1, 0, 0},  {0, 9000, 1, 0, 0}};
+    const rose_load_trace t = {.rows = rows, .n = 6};
+    for (uint32_t i = 0; i < 6; i++) {
+        rose_prompt_spec s = {.mode = ROSE_PROMPT_TEXT, .seed = test_seed()};
+        rose_ids text = {0}, ids = {0}, other = {0};
+        rose_buf b = {0};
+        write_prompt(&s, &t, i, &text);
+        assert_int_equal(rose_prompt_write(prompts, &s, &t, i, &b), ROSE_OK);
+        assert_non_null(rose_buf_str(&b));
+        char *tail = strstr(b.data, again);
+        assert_int_equal(tail != NULL, i == 0 || i == 4);
+        if (tail != NULL) { /* what follows is the beginning of the text */
+            tail += sizeof again - 1;
+            const size_t n = strlen(tail) - 1;
+            assert_true(n >= 10 && memcmp(b.data + 1, tail, n) == 0);
+        }
+        s.as_ids = true;
+        write_prompt(&s, &t, i, &ids);
+        assert_int_equal(ids.len, text.len);
+        assert_int_equal(common_prefix(&text, &ids), ids.len);
+        assert_true(ids.len >= 1 && ids.len <= rows[i].n_in);
+        if (i < 5) assert_true(ids.len + 16 > rows[i].n_in); /* but for one word */
+        s.variant = 1;
+        write_prompt(&s, &t, i, &other);
+        if (i != 2) assert_true(common_prefix(&ids, &other) < ids.len);
+        rose_buf_free(&b);
+        rose_ids_free(&text);
+        free(ids.data);
+        free(other.data);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_mutations),      cmocka_unit_test(test_generator),
         cmocka_unit_test(test_ramp),           cmocka_unit_test(test_clamp),
         cmocka_unit_test(test_prompt_lengths), cmocka_unit_test(test_prompt_prefixes),
+        cmocka_unit_test(test_prompt_text),
     };
     return cmocka_run_group_tests(tests, open_prompts, close_prompts);
 }

@@ -181,6 +181,66 @@ static double real(const rose_json *o, const char *key)
     return rose_json_number_value(v);
 }
 
+/* What vLLM (two engines; a float has an exponent) and our server write, and what becomes of it. */
+static void test_guesses(void **state)
+{
+    (void)state;
+    static const char first[] =
+        "# TYPE vllm:spec_decode_num_drafts_total counter\n"
+        "vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"a b\"} 100.0\n"
+        "vllm:spec_decode_num_drafts_total{engine=\"1\",model_name=\"a b\"} 20.0\n"
+        "vllm:spec_decode_num_drafts_created{engine=\"0\"} 1.7e+09\n"
+        "vllm:spec_decode_num_draft_tokens_total{engine=\"0\"} 3.6e+02\n"
+        "vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} 200.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",position=\"0\"} 110.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",position=\"2\"} 30.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"1\",position=\"2\"} 4.0\n"
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"1\",position=\"99\"} 4.0\n";
+    rose_watch_guesses a, b = {0}, none;
+    rose_watch_parse_guesses(&a, first, sizeof first - 1);
+    assert_true(a.known && a.drafts == 120 && a.draft_tokens == 360 && a.accepted == 200);
+    assert_true(a.n_places == 3 && a.accepted_at[0] == 110 && a.accepted_at[1] == 0 &&
+                a.accepted_at[2] == 34);
+    rose_watch_parse_guesses(&none, "vllm:num_requests_running 0\n", 28);
+    assert_true(!none.known && none.n_places == 0);
+    b = a;
+    b.drafts += 50, b.draft_tokens += 160, b.accepted += 40;
+    b.accepted_at[0] += 30, b.accepted_at[2] += 10;
+    assert_false(rose_watch_guesses_since(&none, &b).known);
+    assert_false(rose_watch_guesses_since(&b, &a).known); /* the server began anew */
+    rose_watch_guesses d = rose_watch_guesses_since(&a, &b);
+    rose_json *j = rose_online_guesses_json(&d);
+    assert_int_equal(rose_json_int(rose_json_get(j, "num_drafts")), 50);
+    assert_int_equal(rose_json_int(rose_json_get(j, "draft_tokens")), 160);
+    assert_int_equal(rose_json_int(rose_json_get(j, "accepted_tokens")), 40);
+    assert_true(fabs(real(j, "acceptance_rate") - 0.25) < 1e-12);
+    assert_true(fabs(real(j, "acceptance_length") - 1.8) < 1e-12);
+    const rose_json *places = rose_json_get(j, "per_position_acceptance_rates");
+    assert_int_equal(rose_json_count(places), 3);
+    assert_true(fabs(rose_json_number_value(rose_json_at(places, 2)) - 0.2) < 1e-12);
+    rose_json *root = rose_json_pack("{s:[{s:s, s:i, s:o}, {s:s, s:i, s:n}]}", "summaries",
+                                     "backend", "ours<", "concurrency", 4, "speculation", j,
+                                     "backend", "llama", "concurrency", 4, "speculation");
+    assert_non_null(root);
+    rose_html h = {0};
+    rose_report_online(&h, root);
+    assert_non_null(
+        strstr(rose_buf_str(&h.out),
+               "<th scope=\"row\">ours&lt;</th><td>4 at once</td><td>50</td><td>160</td>"
+               "<td>40</td><td>0.250</td><td>1.800</td></tr>\n</tbody>"));
+    rose_buf_free(&h.out);
+    rose_json_decref(root);
+    d = rose_watch_guesses_since(&a, &a); /* known, and nothing was guessed: no rate */
+    j = rose_online_guesses_json(&d);
+    assert_true(rose_json_is_null(rose_json_get(j, "acceptance_rate")) &&
+                rose_json_is_null(rose_json_get(j, "acceptance_length")));
+    assert_int_equal(rose_json_int(rose_json_get(j, "num_drafts")), 0);
+    rose_json_decref(j);
+    j = rose_online_guesses_json(&none);
+    assert_true(rose_json_is_null(j));
+    rose_json_decref(j);
+}
+
 /* Two good requests and a failed one, with times that are easy to add up. */
 static void test_vllm_keys(void **state)
 {
@@ -503,12 +563,19 @@ static void test_plot_outside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_clean),        cmocka_unit_test(test_string),
-        cmocka_unit_test(test_tables),       cmocka_unit_test(test_vllm_keys),
-        cmocka_unit_test(test_plot_key),     cmocka_unit_test(test_plot_rates),
-        cmocka_unit_test(test_plot_search),  cmocka_unit_test(test_plot_without_values),
-        cmocka_unit_test(test_plot_wide),    cmocka_unit_test(test_plot_millions),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_string),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_guesses),
+        cmocka_unit_test(test_vllm_keys),
+        cmocka_unit_test(test_plot_key),
+        cmocka_unit_test(test_plot_rates),
+        cmocka_unit_test(test_plot_search),
+        cmocka_unit_test(test_plot_without_values),
+        cmocka_unit_test(test_plot_wide),
+        cmocka_unit_test(test_plot_millions),
         cmocka_unit_test(test_plot_outside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,9 +52,11 @@ static void test_traces(void **state)
                 n_long += t.rows[i].n_in > 20;
             }
             assert_int_equal(mode == ROSE_PROMPT_SHARED, load == ROSE_LOAD_SHARED);
+            assert_int_equal(mode == ROSE_PROMPT_TEXT, load == ROSE_LOAD_TEXT);
             assert_int_equal(at_once, load == ROSE_LOAD_BURST);
             if (contexts[c] == 512) {
-                if (load == ROSE_LOAD_PLAIN || load == ROSE_LOAD_COLD) assert_int_equal(n_long, 0);
+                if (load == ROSE_LOAD_PLAIN || load == ROSE_LOAD_COLD || load == ROSE_LOAD_TEXT)
+                    assert_int_equal(n_long, 0);
                 if (load == ROSE_LOAD_LONG) assert_int_equal(n_long, 5);
                 if (load == ROSE_LOAD_FULL || load == ROSE_LOAD_SHARED)
                     assert_int_equal(n_long, 40);

@@ -1279,6 +1279,38 @@ def test_bench_online_ramp():
               abs(v["p99_ttft_ms"] - j["summaries"][0]["ttft_ms"]["p99"]) < 1e-6, v["p99_ttft_ms"])
 
 
+def test_bench_online_guesses():
+    """What the server counted of its guesses, also behind an API key; and a server that counts none."""
+    long = [*ONLINE, "--scales", "0", "--output-median", "60", "--temperature", "0", "--model-name", "rose-tiny", "--vllm-results"]
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*long, "--output-dir", d, "--api-key", "k", "--roseinfer-args", "--api-key k", "--speculative-config",
+                           '{"adaptive":false}')
+        where, j = online_results(d)
+        g = j["summaries"][0]["speculation"] or {}
+        check("bench online: guesses of the run", rc == 0 and 0 < g["accepted_tokens"] < g["draft_tokens"] and
+              abs(g["acceptance_rate"] - g["accepted_tokens"] / g["draft_tokens"]) < 1e-9 and
+              abs(g["acceptance_length"] - 1 - g["accepted_tokens"] / g["num_drafts"]) < 1e-9 and
+              abs(sum(g["per_position_acceptance_rates"]) - g["accepted_tokens"] / g["num_drafts"]) < 1e-9 and
+              f"speculation: {g['accepted_tokens']} of {g['draft_tokens']} guessed tokens accepted" in err, (g, err))
+        summary = open(os.path.join(where, "online_summary.md")).read()
+        check("bench online: the summary has them", f"| {g['num_drafts']} | {g['draft_tokens']} | {g['accepted_tokens']} |" in summary, summary)
+        v = json.load(open(os.path.join(where, "vllm", "roseinfer-scale0.json")))
+        check("--vllm-results: guesses by vLLM's names, the rate in percent", v["spec_decode_num_drafts"] == g["num_drafts"] and
+              v["spec_decode_draft_tokens"] == g["draft_tokens"] and v["spec_decode_accepted_tokens"] == g["accepted_tokens"] and
+              abs(v["spec_decode_acceptance_rate"] - 100 * g["acceptance_rate"]) < 1e-9 and
+              v["spec_decode_acceptance_length"] == g["acceptance_length"] and
+              v["spec_decode_per_position_acceptance_rates"] == g["per_position_acceptance_rates"], v)
+        page = run("bench", "report", d, "--out", os.path.join(d, "r.html"))
+        check("bench report has them", page[0] == 0 and "tokens a step with a guess" in open(os.path.join(d, "r.html")).read(), page)
+    with tempfile.TemporaryDirectory() as d:
+        rc, out, err = run(*long, "--output-dir", d, "--no-speculation")
+        where, j = online_results(d)
+        v = json.load(open(os.path.join(where, "vllm", "roseinfer-scale0.json")))
+        check("bench online: a server without guesses has no such figures", rc == 0 and j["summaries"][0]["speculation"] is None and
+              "peculation" not in open(os.path.join(where, "online_summary.md")).read().split("```")[2] and
+              not any(k.startswith("spec_decode") for k in v) and "guess" not in err, err)
+
+
 def test_bench_online_failures():
     with tempfile.TemporaryDirectory() as d:
         fake = os.path.join(d, "fake.py")
@@ -1306,7 +1338,7 @@ def test_bench_online_failures():
         summary = open(os.path.join(where, "online_summary.md")).read()
         check("a run without a success: dashes, no nan", rc2 == 1 and [r["num_success"] for r in none["summaries"]] == [0, 0] and
               "nan" not in (said + summary).lower() and "TTFT -, TPOT -, ITL -, E2E -" in said and
-              all("| 0/6 | - | - | - | - |" in row for row in summary.splitlines() if row.startswith("| roseinfer")),
+              all("| 0/6 | - | - | - | - |" in row for row in summary.split("\nSpeculation")[0].splitlines() if row.startswith("| roseinfer")),
               (rc2, said, summary))
         check("nobody at a URL", "error" in by["gone"], by["gone"])
         crashed = by["llama"]
@@ -1464,6 +1496,12 @@ def test_bench_stream_start_ablate():
           j["stream-interval"]["setting"]["on"] == "--stream-interval 8" and
           "offline_s_per_token" not in j["stream-interval"] and
           "| stream-interval | `--stream-interval 8` | `--stream-interval 1` | plain |" in err, (out, err))
+    rc, out, err = run("bench", "ablate", MODEL, "--switches", "speculation", "--pairs", "1", "-n", "3", "--rate", "100",
+                       "--input-len", "60", "--output-len", "24", "--temperature", "0")
+    j = json.loads(out)["switches"]["speculation"] if rc == 0 else {}
+    check("bench ablate: the row of speculation has real text", rc == 0 and
+          j["setting"]["workload"] == "real text, half of it to copy" and j["online_tpot_p50_s"]["off_over_on"] > 0 and
+          "offline_s_per_token" not in j, (out, err))
     if shutil.which("gnuplot"):
         with tempfile.TemporaryDirectory() as d:
             with open(os.path.join(d, "ablate_results.json"), "w") as f:
@@ -1517,6 +1555,9 @@ def test_bench_ablate_kept():
     rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--num-kv-pages", "1")
     error = json.loads(out)["switches"]["isa"]["error"]
     check("ablate: and the server, whose words are kept", rc == 1 and "kv pages" in error, error)
+    rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--isa", "neon" if os.uname().machine == "x86_64" else "amx")
+    ran = "off_over_on" in json.dumps(json.loads(out)["switches"]["isa"]) or "avx2" in err
+    check("ablate: an option for all rows does not override the switch that is measured", ran and "neon" not in err and "amx" not in err, err)
     rc, out, err = run("bench", "ablate", MODEL, *small, "--switches", "isa", "--no-offline", "--model-name", "nobody")
     check("ablate: --model-name is what is asked for", rc == 1 and "'nobody' does not exist" in err, err)
     with tempfile.TemporaryDirectory() as d:
@@ -1644,6 +1685,17 @@ def test_inspect():
     rc, out, _ = run("inspect", MODEL, "--num-kv-pages", "100", "--json")
     check("the plan follows the options", json.loads(out)["memory_plan"]["kv_pages"] >= 1 and
           json.loads(out)["memory_plan"]["kv_pages"] != j["memory_plan"]["kv_pages"], out)
+    check("inspect --json: speculation", j["speculation"] == {"method": "suffix", "num_speculative_tokens": 15}, j["speculation"])
+    ngram = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}')
+    for options, line, value in (((), "suffix, up to 15 tokens a guess (--no-speculation turns it off)", None),
+                                 (ngram, "ngram, up to 4 tokens a guess (--no-speculation turns it off)",
+                                  {"method": "ngram", "num_speculative_tokens": 4}),
+                                 (("--no-speculation",), "off (--no-speculation)", "null")):
+        rc, out, err = run("inspect", MODEL, "--no-tensors", *options)
+        check(f"inspect: speculation is {line}", rc == 0 and f"\nSpeculation: {line}\n" in out, (out, err))
+        if value is not None:
+            got = json.loads(run("inspect", MODEL, "--no-tensors", "--json", *options)[1])["speculation"]
+            check(f"inspect --json: speculation with {options}", got == (None if value == "null" else value), got)
     rc, out, err = run("inspect", MODEL, "--kv-cache-memory", "900000G")
     check("a plan over the memory is refused with its parts", rc == 1 and "kv" in err.lower(), err)
 
@@ -1724,6 +1776,9 @@ def test_start_lines():
     check("0.0.0.0 is no address to open", url and f"\nhttp://127.0.0.1:{url[1]}/\n" in text, text)
     check("an open server warns and says what to do", re.search(r"WARN serve: everybody who reaches 0\.0\.0\.0.*--api-key KEY.*--host 127\.0\.0\.1", text), text)
     check("--log-level debug has the details", all(x in text for x in ("start: files of the model", "plan: weights", "page faults until ready")), text)
+    check("the start says what speculation does", "INFO serve: speculation: suffix, up to 15 tokens a guess (--no-speculation turns it off)\n" in text, text)
+    text = start_in_a_pipe("--no-speculation")
+    check("and nothing of it with --no-speculation", "listening on" in text and "speculation:" not in text, text)
     text = start_in_a_pipe("--host", "0.0.0.0", "--api-key", "k")
     check("with a key there is no warning", "listening on" in text and "WARN" not in text, text)
     check("without a terminal every line is one of the log", all(re.match(r"\d{4}-\d\d-\d\dT", x) for x in text.splitlines()), text)

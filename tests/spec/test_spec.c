@@ -267,6 +267,7 @@ static void the_rule_of_ngram(void **unused)
 typedef struct history {
     piece pieces[400];
     uint32_t n, ring;
+    uint32_t most; /* outputs that are kept */
 } history;
 
 /* The pieces of one salt that the ring still has, the oldest first. */
@@ -274,7 +275,7 @@ static uint32_t kept_pieces(const history *h, uint64_t salt, piece *out)
 {
     uint32_t begin = h->n, n_ids = 0, n = 0;
 
-    while (begin > 0 && h->n - begin < h->ring / 8 && n_ids < h->ring)
+    while (begin > 0 && h->n - begin < h->most && n_ids < h->ring)
         n_ids += h->pieces[--begin].n;
     for (uint32_t i = begin; i < h->n; i++) {
         piece p = h->pieces[i];
@@ -294,7 +295,10 @@ static void the_rule_of_suffix_in_past_outputs(void **unused)
         random_options(&o);
         h->ring = 64u << rnd(3);
         o.past_tokens = h->ring - rnd(h->ring / 2 - 1);
+        o.past_requests = 1 + rnd(round % 2 == 0 ? 8 : 10000);
+        h->most = o.past_requests < h->ring / 8 ? o.past_requests : h->ring / 8;
         rose_spec *s = create(&o);
+        const uint64_t bytes = rose_spec_get_stats(s).bytes;
         uint32_t alphabet = 1 + rnd(6), source[600];
         make_text(source, 600, alphabet, 0);
         for (uint32_t k = 0; k < 100; k++) {
@@ -328,6 +332,7 @@ static void the_rule_of_suffix_in_past_outputs(void **unused)
             else
                 free(ids);
         }
+        assert_int_equal(rose_spec_get_stats(s).bytes, bytes); /* of past outputs, however many */
         for (uint32_t i = 0; i < h->n; i++)
             free((void *)(uintptr_t)h->pieces[i].ids);
         free(h);
@@ -335,6 +340,45 @@ static void the_rule_of_suffix_in_past_outputs(void **unused)
     }
     print_message("    %u guesses, %u from past outputs\n", n_guesses, n_past);
     assert_true(n_past > 100);
+}
+
+/* 1,000 requests whose ids are all different: only the outputs of the last past_requests give
+ * guesses, the first in goes first, and memory does not grow. */
+static void the_oldest_of_past_requests_go_first(void **unused)
+{
+    enum { N = 12, REQUESTS = 1000 };
+    (void)unused;
+    for (uint32_t most = 0; most <= 40; most = most * 2 + 1) {
+        uint32_t ids[N];
+        rose_spec_opts o;
+        rose_spec_opts_default(&o);
+        o.past_requests = most;
+        o.past_tokens = 4096; /* never the limit here */
+        rose_spec *s = create(&o);
+        const uint64_t bytes = rose_spec_get_stats(s).bytes;
+        assert_int_equal(bytes == 0, most == 0);
+        for (uint32_t k = 0; k < REQUESTS; k++) {
+            for (uint32_t i = 0; i < N; i++)
+                ids[i] = k * N + i;
+            rose_spec_text *t = begin(s, ids, 0, N);
+            add(s, t, ids, N);
+            rose_alloc_guard_begin("spec");
+            rose_spec_end(s, t);
+            rose_alloc_guard_end();
+            rose_spec_text_destroy(t);
+            assert_int_equal(rose_spec_get_stats(s).bytes, bytes);
+            const uint32_t back = rnd(2 * most + 3); /* requests since the one that is asked for */
+            if (back > k) continue;
+            for (uint32_t i = 0; i < N; i++)
+                ids[i] = (k - back) * N + i;
+            t = begin(s, ids, 4, N - 4);
+            const rose_spec_guess g = guess(s, t, ROSE_SPEC_MAX);
+            assert_int_equal(g.n > 0, back < most);
+            if (g.n > 0) assert_memory_equal(g.ids, ids + 4, g.n * sizeof *ids);
+            rose_spec_text_destroy(t); /* does not end: it does not become a past output */
+        }
+        rose_spec_destroy(s);
+    }
 }
 
 static void a_text_that_repeats_is_guessed_past_its_end(void **unused)
@@ -852,6 +896,7 @@ int main(void)
         cmocka_unit_test(the_rule_of_suffix_in_a_text),
         cmocka_unit_test(the_rule_of_ngram),
         cmocka_unit_test(the_rule_of_suffix_in_past_outputs),
+        cmocka_unit_test(the_oldest_of_past_requests_go_first),
         cmocka_unit_test(a_text_that_repeats_is_guessed_past_its_end),
         cmocka_unit_test(texts_of_another_salt_give_nothing),
         cmocka_unit_test(a_prediction_is_found_again_after_edits),

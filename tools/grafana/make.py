@@ -14,6 +14,12 @@ def rate(name, legend, by=""):
     return (f"sum{group} (rate({name}[$__rate_interval]))", legend)
 
 
+def ratio(of, to, legend):
+    return (f"sum(rate({of}[$__rate_interval])) / sum(rate({to}[$__rate_interval]))", legend)
+
+
+GUESSES, GUESSED, ACCEPTED = (f"vllm:spec_decode_num_{k}_total" for k in ("drafts", "draft_tokens", "accepted_tokens"))
+
 PANELS = [
     ("Requests", "short", [("vllm:num_requests_running", "running"), ("vllm:num_requests_waiting", "waiting")]),
     ("Tokens a second", "short", [rate("vllm:prompt_tokens_total", "prompt"),
@@ -21,8 +27,7 @@ PANELS = [
     ("Preemptions, evictions", "short", [rate("vllm:num_preemptions_total", "preemptions"),
                                          rate("roseinfer:prefix_evictions_total", "pages evicted")]),
     ("Prefix cache: tokens found", "percentunit",
-     [("sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / "
-       "sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))", "of those looked up")]),
+     [ratio("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "of those looked up")]),
     ("KV pages in use", "percentunit", [("vllm:kv_cache_usage_perc", "used")]),
     ("Time to first token", "s", quantiles("vllm:time_to_first_token_seconds")),
     ("Inter-token latency", "s", quantiles("vllm:inter_token_latency_seconds")),
@@ -34,6 +39,14 @@ PANELS = [
     ("Step: host work exposed", "s", quantiles("roseinfer:step_exposed_seconds")),
     ("Step: compute", "s", quantiles("roseinfer:step_compute_seconds")),
     ("Rows a step", "short", quantiles("vllm:iteration_tokens_total")),
+    ("Speculation: acceptance rate", "percentunit",
+     [ratio(ACCEPTED, GUESSED, "of guessed tokens"),
+      ("sum by (source) (rate(roseinfer:spec_tokens_total{result=\"accepted\"}[$__rate_interval])) / "
+       "sum by (source) (rate(roseinfer:spec_tokens_total[$__rate_interval]))", "{{source}}")]),
+    ("Speculation: accepted tokens a guess", "short", [ratio(ACCEPTED, GUESSES, "accepted"), ratio(GUESSED, GUESSES, "guessed")]),
+    ("Speculation: accepted, by place in the guess", "percentunit",
+     [("sum by (position) (rate(vllm:spec_decode_num_accepted_tokens_per_pos_total[$__rate_interval])) / "
+       f"scalar(sum(rate({GUESSES}[$__rate_interval])))", "{{position}}")]),
     ("Ended, by reason", "short", [rate("vllm:request_success_total", "{{finished_reason}}", "finished_reason")]),
     ("Refused, by reason", "short", [rate("vllm:admission_rejections_total", "{{reason}}", "reason")]),
     ("HTTP replies", "short", [rate("http_requests_total", "{{handler}} {{status}}", "handler, status")]),
