@@ -69,7 +69,7 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
     WIDE(sum_128, "wide-sum-128", 128, 128, 6, 2, true, 1, 1, 79, BIT(RESIDUAL)),
     WIDE(sum_96, "wide-sum-96", 128, 96, 7, 2, true, 1, 1, 85, BIT(RESIDUAL)),
     WIDE(split_128x144, "wide-split-128x144", 128, 144, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
-    WIDE(split_128, "wide-split-128", 128, 128, 5, 1, false, 4, 1, 90, BIT(RESIDUAL)),
+    WIDE(split_128, "wide-split-128", 128, 128, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
     WIDE(split_144, "wide-split-144", 64, 144, 10, 1, false, 4, 1, 60, BIT(RESIDUAL)),
     WIDE(split_96, "wide-split-96", 64, 96, 12, 1, false, 4, 1, 45, BIT(RESIDUAL)),
     WIDE(split_64, "wide-split-64", 64, 64, 8, 1, false, 4, 2, 23, BIT(RESIDUAL)),
