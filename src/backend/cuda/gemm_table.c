@@ -42,11 +42,12 @@ ROSE_GEMM_FN(wide_sum_192_x2);
 ROSE_GEMM_FN(wide_sum_128);
 ROSE_GEMM_FN(wide_sum_96);
 ROSE_GEMM_FN(wide_split_128x144);
+ROSE_GEMM_FN(wide_split_128x96);
 ROSE_GEMM_FN(wide_split_128);
-ROSE_GEMM_FN(wide_split_144);
-ROSE_GEMM_FN(wide_split_96);
-ROSE_GEMM_FN(wide_split_144_half);
-ROSE_GEMM_FN(wide_split_96_half);
+ROSE_GEMM_FN(wide_split_64x144);
+ROSE_GEMM_FN(wide_split_64x96);
+ROSE_GEMM_FN(wide_split_64x144_half);
+ROSE_GEMM_FN(wide_split_64x96_half);
 ROSE_GEMM_FN(wide_split_64);
 ROSE_GEMM_FN(wide_split_32);
 
@@ -71,12 +72,14 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
     WIDE(sum_128, "wide-sum-128", 128, 128, 6, 2, true, 1, 1, 79, BIT(RESIDUAL)),
     WIDE(sum_96, "wide-sum-96", 128, 96, 7, 2, true, 1, 1, 85, BIT(RESIDUAL)),
     WIDE(split_128x144, "wide-split-128x144", 128, 144, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
+    WIDE(split_128x96, "wide-split-128x96", 128, 96, 10, 1, false, 4, 1, 80, BIT(RESIDUAL)),
     WIDE(split_128, "wide-split-128", 128, 128, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
-    WIDE(split_144, "wide-split-144", 64, 144, 10, 1, false, 4, 1, 60, BIT(RESIDUAL)),
-    WIDE(split_96, "wide-split-96", 64, 96, 12, 1, false, 4, 1, 45, BIT(RESIDUAL)),
+    WIDE(split_64x144, "wide-split-64x144", 64, 144, 10, 1, false, 4, 1, 60, BIT(RESIDUAL)),
+    WIDE(split_64x96, "wide-split-64x96", 64, 96, 12, 1, false, 4, 1, 45, BIT(RESIDUAL)),
     /* The next kernel has a place beside these two. */
-    WIDE(split_144_half, "wide-split-144-half", 64, 144, 4, 1, false, 4, 2, 60, BIT(RESIDUAL)),
-    WIDE(split_96_half, "wide-split-96-half", 64, 96, 6, 1, false, 4, 2, 45, BIT(RESIDUAL)),
+    WIDE(split_64x144_half, "wide-split-64x144-half", 64, 144, 4, 1, false, 4, 2, 60,
+         BIT(RESIDUAL)),
+    WIDE(split_64x96_half, "wide-split-64x96-half", 64, 96, 6, 1, false, 4, 2, 45, BIT(RESIDUAL)),
     WIDE(split_64, "wide-split-64", 64, 64, 8, 1, false, 4, 2, 23, BIT(RESIDUAL)),
     WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 2, 13, BIT(RESIDUAL)),
 };

@@ -38,11 +38,12 @@
     M(wide_sum_128, WIDE_SUM, 128, 128, 6, 6, 2, true)                                             \
     M(wide_sum_96, WIDE_SUM, 128, 96, 7, 7, 2, true)                                               \
     M(wide_split_128x144, WIDE_SPLIT, 128, 144, 8, 4, 1, false)                                    \
+    M(wide_split_128x96, WIDE_SPLIT, 128, 96, 10, 5, 1, false)                                     \
     M(wide_split_128, WIDE_SPLIT, 128, 128, 8, 4, 1, false)                                        \
-    M(wide_split_144, WIDE_SPLIT, 64, 144, 10, 5, 1, false)                                        \
-    M(wide_split_96, WIDE_SPLIT, 64, 96, 12, 6, 1, false)                                          \
-    M(wide_split_144_half, WIDE_SPLIT, 64, 144, 4, 4, 1, false)                                    \
-    M(wide_split_96_half, WIDE_SPLIT, 64, 96, 6, 3, 1, false)                                      \
+    M(wide_split_64x144, WIDE_SPLIT, 64, 144, 10, 5, 1, false)                                     \
+    M(wide_split_64x96, WIDE_SPLIT, 64, 96, 12, 6, 1, false)                                       \
+    M(wide_split_64x144_half, WIDE_SPLIT, 64, 144, 4, 4, 1, false)                                 \
+    M(wide_split_64x96_half, WIDE_SPLIT, 64, 96, 6, 3, 1, false)                                   \
     M(wide_split_64, WIDE_SPLIT, 64, 64, 8, 4, 1, false)                                           \
     M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 7, 1, false)
 

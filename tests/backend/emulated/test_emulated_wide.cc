@@ -52,10 +52,11 @@ enum {
     M(wide_sum_128, RESIDUAL)                                                                      \
     M(wide_sum_96, RESIDUAL)                                                                       \
     M(wide_split_128x144, RESIDUAL)                                                                \
-    M(wide_split_144, RESIDUAL)                                                                    \
-    M(wide_split_96, RESIDUAL)                                                                     \
-    M(wide_split_144_half, RESIDUAL)                                                               \
-    M(wide_split_96_half, RESIDUAL)                                                                \
+    M(wide_split_64x144, RESIDUAL)                                                                 \
+    M(wide_split_64x96, RESIDUAL)                                                                  \
+    M(wide_split_64x144_half, RESIDUAL)                                                            \
+    M(wide_split_64x96_half, RESIDUAL)                                                             \
+    M(wide_split_128x96, RESIDUAL)                                                                 \
     M(wide_split_128, RESIDUAL)                                                                    \
     M(wide_split_64, RESIDUAL)                                                                     \
     M(wide_split_32, RESIDUAL)
