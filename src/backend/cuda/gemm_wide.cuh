@@ -333,7 +333,7 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_matri
     CUtensorMap w, h;
     cudaError_t e = map_blocks(at->device, &w, m->w, m->k_pad, m->n_pad / 8, L::TN / 8 / L::HIGH);
     if (e == cudaSuccess)
-        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8, L::ROWS / 8 / L::WIDTH);
+        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8, row_box<L>(io->rows));
     if (e != cudaSuccess) return e;
     return launch_clusters(at, L::CLUSTER, wide_kernel<T, L>, dim3(blocks * L::CLUSTER), L::THREADS,
                            (size_t)L::SHARED, *m, *io, walk, blocks, w, h);

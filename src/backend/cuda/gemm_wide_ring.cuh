@@ -43,8 +43,8 @@ struct wide_line {
     /* Warpgroups that read a stage. */
     static constexpr int READERS = MODE == WIDE_TURNS ? 1 : GROUPS;
     static constexpr int THREADS = (GROUPS + 1) * 128;
-    /* Bytes of the rows of a stage, of its weights, and of both. */
-    static constexpr uint32_t H = ROWS / 8 * BLOCK_BYTES, W = TN / 8 * BLOCK_BYTES, STAGE = H + W;
+    /* Bytes of the rows of a stage, and of its weights. */
+    static constexpr uint32_t H = ROWS / 8 * BLOCK_BYTES, W = TN / 8 * BLOCK_BYTES;
     static constexpr uint32_t RING = ROW_STAGES * H + STAGES * W;
     /* The sums that SPLIT receives. If they are large they lie where the ring was. */
     static constexpr uint32_t RECEIVED = MODE == WIDE_SPLIT ? ROWS * TN * 4 : 0;
@@ -56,6 +56,14 @@ struct wide_line {
     static constexpr uint32_t SHARED = RING + (OVER ? 0 : RECEIVED) + GROUPS * 4 * OWN + ZERO_BYTES;
     static constexpr int BLOCKS = GROUPS == 1 && SHARED + 1024 <= 113 << 10 ? 2 : 1; /* of an SM */
 };
+
+/* Blocks of 8 rows in a copy of a stage's rows: no more than the batch has, because places outside
+ * a map cost as much as others. The rows of a tile beyond them are never stored. */
+template <typename L> ROSE_BOTH uint32_t row_box(uint32_t rows)
+{
+    constexpr uint32_t MOST = L::ROWS / 8 / L::WIDTH;
+    return (rows + 7) / 8 < MOST ? (rows + 7) / 8 : MOST;
+}
 
 #if ROSE_HOPPER
 
@@ -163,7 +171,7 @@ ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t grou
 {
     constexpr uint32_t PIECE = L::TN / 8 / L::HIGH;
     const uint32_t full = c.at.full + slot * 8, to = weights_of<L>(c.at, slot);
-    barrier_expect(full, L::STAGE);
+    barrier_expect(full, L::W + row_box<L>(c.rows) * L::WIDTH * BLOCK_BYTES);
     if constexpr (L::HIGH > 1)
         copy_box_to(to + c.rank * PIECE * BLOCK_BYTES, c.w_map, group * 2, n0 / 8 + c.rank * PIECE,
                     full, (1u << L::HIGH) - 1);
