@@ -38,17 +38,18 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k,
 /* The numbers are fitted to the times of all wide kernels for 22 matrices and 64 to 8192 rows on an
  * H100. There the kernel with the least estimate is at most 8 % slower than the fastest, and 0.6 %
  * on average. */
-#define READ_SHARE     0.97  /* of the memory's bandwidth that a GEMM reaches */
-#define L2_BYTES       44.0  /* that an SM gets from L2 in a cycle while all SMs do */
-#define ROWS_L2_BYTES  12.0  /* the same for copies of rows by the kernels of few rows */
-#define GROUP_CYCLES   31.0  /* from a product of a chain to the next one that depends on it */
-#define STEP_CYCLES    150.0 /* the same for a thread block that copies by itself (tiles) */
-#define LAUNCH_US      0.95  /* of a kernel that follows another one, until it has its operands */
-#define HIDDEN         0.58  /* of the shorter of reading and computing */
-#define WRITTEN        1.6   /* a byte written costs as much as this many bytes read */
-#define CLUSTERED      0.9   /* of the SMs that clusters of four blocks can use */
-#define END_CYCLES     0.014 /* to store a sum, in an SM */
-#define X_CYCLES       0.33  /* to read x, to add to it, and to write it */
+#define READ_SHARE     0.97    /* of the memory's bandwidth that a GEMM reaches */
+#define L2_BYTES       44.0    /* that an SM gets from L2 in a cycle while all SMs do */
+#define ROWS_L2_BYTES  12.0    /* the same for copies of rows by the kernels of few rows */
+#define UNDER_WAY      98304.0 /* bytes of weights that an SM requests ahead to reach it */
+#define GROUP_CYCLES   31.0    /* from a product of a chain to the next one that depends on it */
+#define STEP_CYCLES    150.0   /* the same for a thread block that copies by itself (tiles) */
+#define LAUNCH_US      0.95    /* of a kernel that follows another one, until it has its operands */
+#define HIDDEN         0.58    /* of the shorter of reading and computing */
+#define WRITTEN        1.6     /* a byte written costs as much as this many bytes read */
+#define CLUSTERED      0.9     /* of the SMs that clusters of four blocks can use */
+#define END_CYCLES     0.014   /* to store a sum, in an SM */
+#define X_CYCLES       0.33    /* to read x, to add to it, and to write it */
 #define BIAS_CYCLES    0.28
 #define NORM_US        0.7 /* what a norm in the GEMM adds, and the bytes of x in a cycle */
 #define NORM_BYTES     16.0
@@ -122,6 +123,18 @@ static double tiles_cycles(const rose_gemm_kernel *g, const rose_cuda_device *d,
     return larger(all, (all + s.turns * end) / 2) + end;
 }
 
+/* Few rows: bytes of an SM's rings of weights. The rows lie beside them or, where a tile has rows
+ * of its own, in them (gemm_rows_run.cuh). */
+static double rows_rings(const rose_cuda_device *d, const rose_cuda_matrix *m,
+                         const rose_gemm_io *io)
+{
+    const double blocks = io->rows <= 8 ? 1 : io->rows <= 16 ? 2 : 4; /* of 8 rows */
+    const bool head = m->n > d->sms * 256, few = m->n <= d->sms * 128;
+    const double room = head ? (double)d->shared_max : (double)d->shared_max / 8 * 7;
+    const double own = room * 2 / (2 + blocks), beside = room - blocks * 16 * m->k_pad;
+    return m->n_parts > 1 || (few && own > beside) || beside < room / 4 ? own : beside;
+}
+
 /* Few rows: all warps of the GPU share the weights evenly, and begin with the latency of a chain.
  */
 static double rows_us(const rose_gemm_kernel *g, const rose_cuda_device *d,
@@ -130,6 +143,7 @@ static double rows_us(const rose_gemm_kernel *g, const rose_cuda_device *d,
     const double groups = (double)m->k_pad / ROSE_GEMM_GROUP / m->n_parts;
     const double rows = over(io->rows, 8) * 8;
     const double all = 2.0 * rows * m->n_pad * m->k_pad / (peak(d) * g->share / 100 * d->sms);
+    read *= larger(1, UNDER_WAY / rows_rings(d, m, io));
     const double first = read + groups * GROUP_CYCLES / d->mhz;
     double work = all / d->mhz;
     const double x = io->h == NULL ? 4.0 * io->rows * m->k : 0;

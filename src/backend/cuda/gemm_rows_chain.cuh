@@ -11,10 +11,11 @@ enum {
     ROWS_STAGE = 256, /* most k in a slot */
     ROWS_CHUNK = 256, /* k of a once-only copy of rows */
     ROWS_CHUNKS = 64,
-    ROWS_WARPS = 16,        /* most of a block */
-    ROWS_BARRIERS = 1536,   /* bytes at the beginning of shared memory */
-    ROWS_BEYOND = 1024,     /* bytes at its end: the last step of a chain reads beyond its slot */
-    ROWS_BUDGET = 112 << 10 /* bytes of a block, so that the next kernel's fits beside it */
+    ROWS_WARPS = 16,         /* most of a block */
+    ROWS_BARRIERS = 1536,    /* bytes at the beginning of shared memory */
+    ROWS_BEYOND = 1024,      /* bytes at its end: the last step of a chain reads beyond its slot */
+    ROWS_BUDGET = 112 << 10, /* bytes of a block, so that the next kernel's fits beside it */
+    ROWS_ENOUGH = 64 << 10   /* bytes of weights that an SM must have under way to get its share */
 };
 static_assert((ROWS_WARPS * ROWS_SLOTS + ROWS_CHUNKS) * 8 <= ROWS_BARRIERS, "barriers");
 

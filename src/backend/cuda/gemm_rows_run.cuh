@@ -62,6 +62,23 @@ static inline size_t rows_fit(rows_plan *p, uint32_t rb, rows_from from, const r
     return rows_bytes(p, rb, from, m, sms);
 }
 
+/* Whether the rings are too small for the memory's bandwidth: a block with 40 KB of weights under
+ * way read 2.4 TB/s of 4.3, one with 80 KB 3.8 (19456 x 2560; H200). A block that has not much more
+ * to read at all gains nothing by larger ones. */
+static inline bool rows_starved(const rows_plan *p, const rose_cuda_matrix *m)
+{
+    const size_t under_way =
+        (size_t)p->warps * (p->ring_bytes / p->slot_bytes) * p->stage * p->nb * 16;
+    const size_t all = (size_t)m->n_pad * m->k_pad * 2 / p->grid;
+    return under_way < ROWS_ENOUGH && under_way * 4 < all;
+}
+
+/* Bytes of shared memory that a block may take if no other needs a place beside it. */
+static inline size_t rows_room(const rose_cuda_device *d)
+{
+    return d->shared_max / 8 * 7;
+}
+
 /* Whether the rows lie in shared memory once: where they leave room for rings. They may take more
  * of it where several tiles share them. Each warp of a matrix with parts needs a part of the rows
  * only, and begins sooner if it copies that itself (out and down of Qwen3-0.6B, 1 to 8 rows: 0.86
@@ -81,11 +98,13 @@ static cudaError_t launch_rows(const rose_cuda_launch *at, const rose_cuda_matri
 {
     const rose_cuda_device *d = at->device;
     const bool one = FROM != ROWS_NORMED && m->n_parts == 1 && p->n_tiles > d->sms * ROWS_WARPS;
-    const size_t room = d->shared_max / 8 * 7, budget = ROWS_BUDGET;
+    const size_t room = one ? d->shared_max : rows_room(d), budget = ROWS_BUDGET;
     /* Parts read a long k, for which deep rings count more than a place beside the next kernel. */
     const bool wide = m->n_parts > 1 || (FROM != ROWS_RING && rows_x_bytes(RB, m) > budget / 2);
     const size_t most = one || wide || room < budget ? room : budget;
-    const size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
+    size_t bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, most);
+    if (most < room && rows_starved(p, m))
+        bytes = rows_fit(p, RB, (rows_from)FROM, m, d->sms, room);
     if (bytes > d->shared_max) return cudaErrorInvalidConfiguration;
     const uint32_t threads = FROM == ROWS_NORMED ? (uint32_t)ROWS_NORM_THREADS : p->warps * 32;
     return launch_kernel(at, rows_kernel<T, RB, FROM, HEAD>, dim3(p->grid), threads, bytes, *m, *io,
@@ -110,7 +129,13 @@ static cudaError_t run_rows(const rose_cuda_launch *at, const rose_cuda_matrix *
     rows_plan p = {};
     p.nb = rows_nb(m, head, d);
     p.n_tiles = rows_up_div(n8, p.nb);
-    const bool whole = rows_whole(&p, RB, m, d);
+    bool whole = rows_whole(&p, RB, m, d);
+    /* Rows that many tiles share stay even where they leave little for the rings. */
+    if (whole && RB <= 2 && p.n_tiles <= d->sms * (ROWS_WARPS / 2)) {
+        rows_plan with = p;
+        rows_fit(&with, RB, ROWS_WHOLE, m, d->sms, rows_room(d));
+        whole = !rows_starved(&with, m);
+    }
     /* The rings of fewer warps read fewer copies of the rows. */
     if (RB > 1 && !whole && n8 > d->sms) p.nb = 2;
     p.n_tiles = rows_up_div(n8, p.nb);

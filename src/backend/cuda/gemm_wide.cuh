@@ -23,21 +23,29 @@
 #include "backend/cuda/gemm_wide_ring.cuh"
 #include "backend/cuda/launch.cuh"
 
-/* The kernels: M(id, mode, rows and outputs of a tile, stages, blocks that share, across).
- * gemm_table.c has a line for each. */
+/* The kernels: M(id, mode, rows and outputs of a tile, stages of weights, of rows, blocks that
+ * share, across). gemm_table.c has a line for each. */
 #define ROSE_WIDE_KERNELS(M)                                                                       \
-    M(wide_128x192_x2, WIDE_TURNS, 128, 192, 5, 2, false)                                          \
-    M(wide_128x192_rows, WIDE_TURNS, 128, 192, 5, 2, true)                                         \
-    M(wide_128x128, WIDE_TURNS, 128, 128, 6, 1, false)                                             \
-    M(wide_64x192, WIDE_TURNS, 64, 192, 6, 1, false)                                               \
-    M(wide_64x96, WIDE_TURNS, 64, 96, 10, 1, false)                                                \
-    M(wide_64x32, WIDE_TURNS, 64, 32, 16, 1, false)                                                \
-    M(wide_sum_192_x2, WIDE_SUM, 128, 192, 5, 2, false)                                            \
-    M(wide_sum_128, WIDE_SUM, 128, 128, 6, 2, true)                                                \
-    M(wide_sum_96, WIDE_SUM, 128, 96, 7, 2, true)                                                  \
-    M(wide_split_128, WIDE_SPLIT, 128, 128, 5, 1, false)                                           \
-    M(wide_split_64, WIDE_SPLIT, 64, 64, 5, 1, false)                                              \
-    M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 1, false)
+    M(wide_128x192_x2, WIDE_TURNS, 128, 192, 5, 5, 2, false)                                       \
+    M(wide_128x192_rows, WIDE_TURNS, 128, 192, 5, 5, 2, true)                                      \
+    M(wide_128x128, WIDE_TURNS, 128, 128, 6, 6, 1, false)                                          \
+    M(wide_128x64_rows, WIDE_TURNS, 128, 64, 12, 6, 2, true)                                       \
+    M(wide_64x192, WIDE_TURNS, 64, 192, 6, 6, 1, false)                                            \
+    M(wide_64x96, WIDE_TURNS, 64, 96, 10, 10, 1, false)                                            \
+    M(wide_64x48_rows, WIDE_TURNS, 64, 48, 20, 10, 2, true)                                        \
+    M(wide_64x32, WIDE_TURNS, 64, 32, 16, 16, 1, false)                                            \
+    M(wide_sum_192_x2, WIDE_SUM, 128, 192, 5, 5, 2, false)                                         \
+    M(wide_sum_128, WIDE_SUM, 128, 128, 6, 6, 2, true)                                             \
+    M(wide_sum_96, WIDE_SUM, 128, 96, 7, 7, 2, true)                                               \
+    M(wide_split_128x144, WIDE_SPLIT, 128, 144, 8, 4, 1, false)                                    \
+    M(wide_split_128x96, WIDE_SPLIT, 128, 96, 10, 5, 1, false)                                     \
+    M(wide_split_128, WIDE_SPLIT, 128, 128, 8, 4, 1, false)                                        \
+    M(wide_split_64x144, WIDE_SPLIT, 64, 144, 10, 5, 1, false)                                     \
+    M(wide_split_64x96, WIDE_SPLIT, 64, 96, 12, 6, 1, false)                                       \
+    M(wide_split_64x144_half, WIDE_SPLIT, 64, 144, 4, 4, 1, false)                                 \
+    M(wide_split_64x96_half, WIDE_SPLIT, 64, 96, 6, 3, 1, false)                                   \
+    M(wide_split_64, WIDE_SPLIT, 64, 64, 8, 4, 1, false)                                           \
+    M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 7, 1, false)
 
 #if ROSE_HOPPER
 
@@ -161,10 +169,11 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
                                 const wide_walk &walk, wide_ring *r, uint32_t received,
                                 uint32_t sent)
 {
-    constexpr int MINE = L::TN / 32; /* blocks of 8 outputs a warp */
+    constexpr int BLOCKS = L::TN / 8, MINE = (BLOCKS + 3) / 4; /* of 8 outputs; most of a warp */
     const uint2 tile = tile_origin<L>(walk, blockIdx.x / L::CLUSTER, 0);
     const uint32_t groups = part_groups(m, r->rank), first = threadIdx.x % 128 / 32 * MINE;
-    const wide_lane w = lane_of(m, io, tile.x + r->first_row + r->rank * 16, tile.y + first * 8);
+    wide_lane w = lane_of(m, io, tile.x + r->first_row + r->rank * 16, tile.y + first * 8);
+    w.left = min(w.left, L::TN + tile.y - w.n); /* the last warp may have fewer */
     float acc[1][L::TN / 2] = {}, sum[MINE * 4];
     float2 bias[MINE];
 
@@ -176,7 +185,8 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
     if (groups > 0)
         multiply_part<T, L, 1>(
             acc, r, groups, [](uint32_t) {}, [] {});
-    cluster_wait(); /* the barriers of the others are there */
+    if (L::OVER) cluster_arrive();
+    cluster_wait(); /* the barriers of the others are there; OVER: their rings are free */
     send_part<L>(acc[0], *r, received, sent);
     barrier_wait_cluster(sent, 0);
 #pragma unroll
@@ -184,8 +194,9 @@ ROSE_DEVICE void multiply_split(const rose_cuda_matrix &m, const rose_gemm_io &i
         float part[MINE * 4];
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            float4 v;
-            get_shared(&v, received + received_at<L>(p, r->group, first + i));
+            float4 v = make_float4(0, 0, 0, 0);
+            if (BLOCKS % 4 == 0 || first + i < BLOCKS)
+                get_shared(&v, received + received_at<L>(p, r->group, first + i));
             part[i * 4] = v.x;
             part[i * 4 + 1] = v.y;
             part[i * 4 + 2] = v.z;
@@ -221,10 +232,8 @@ template <typename L> ROSE_DEVICE void begin_wide(const wide_memory &s)
         copies_ready(); /* wgmma sees the zeros */
     }
     __syncthreads();
-    if (L::MODE == WIDE_SPLIT)
-        cluster_arrive();
-    else if (L::CLUSTER > 1)
-        cluster_sync();
+    if (L::MODE == WIDE_SPLIT && !L::OVER) cluster_arrive();
+    if (L::MODE != WIDE_SPLIT && L::CLUSTER > 1) cluster_sync();
 }
 
 template <typename L>
@@ -234,6 +243,7 @@ ROSE_DEVICE void load_wide(const wide_copies &c, const wide_walk &walk, uint32_t
     if (threadIdx.x == 0) copy_tiles<L>(c, walk, blocks);
     if (L::MODE != WIDE_SPLIT) return;
     __syncwarp();
+    if (L::OVER) cluster_arrive();
     cluster_wait();
 }
 
@@ -257,7 +267,7 @@ ROSE_DEVICE void multiply_wide(const wide_memory &s, const rose_cuda_matrix &m,
     else if constexpr (L::MODE == WIDE_SUM)
         multiply_sum<T, L>(m, io, walk, blocks, &r);
     else
-        multiply_split<T, L>(m, io, walk, &r, s.stages + L::STAGES * L::STAGE, s.sent);
+        multiply_split<T, L>(m, io, walk, &r, s.stages + L::RECEIVED_AT, s.sent);
 }
 
 #endif
@@ -323,7 +333,7 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_matri
     CUtensorMap w, h;
     cudaError_t e = map_blocks(at->device, &w, m->w, m->k_pad, m->n_pad / 8, L::TN / 8 / L::HIGH);
     if (e == cudaSuccess)
-        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8, L::ROWS / 8 / L::WIDTH);
+        e = map_blocks(at->device, &h, io->h, m->k_pad, (io->rows + 7) / 8, row_box<L>(io->rows));
     if (e != cudaSuccess) return e;
     return launch_clusters(at, L::CLUSTER, wide_kernel<T, L>, dim3(blocks * L::CLUSTER), L::THREADS,
                            (size_t)L::SHARED, *m, *io, walk, blocks, w, h);
@@ -332,12 +342,13 @@ static cudaError_t launch_wide(const rose_cuda_launch *at, const rose_cuda_matri
 /* The launch functions of one type. The including file defines ROSE_T, the type, and
  * ROSE_TYPED(name), the name with the type's suffix. */
 extern "C" {
-#define DEFINE(id, MODE, ROWS, TN, STAGES, SHARE, ACROSS)                                          \
+#define DEFINE(id, MODE, ROWS, TN, STAGES, ROW_STAGES, SHARE, ACROSS)                              \
     ROSE_GEMM_FN(id);                                                                              \
     cudaError_t ROSE_TYPED(rose_gemm_##id)(const rose_cuda_launch *at, const rose_cuda_matrix *m,  \
                                            const rose_gemm_io *io, const rose_gemm_kernel *)       \
     {                                                                                              \
-        return launch_wide<ROSE_T, wide_line<MODE, ROWS, TN, STAGES, SHARE, ACROSS>>(at, m, io);   \
+        return launch_wide<ROSE_T, wide_line<MODE, ROWS, TN, STAGES, ROW_STAGES, SHARE, ACROSS>>(  \
+            at, m, io);                                                                            \
     }
 ROSE_WIDE_KERNELS(DEFINE)
 #undef DEFINE
@@ -347,12 +358,13 @@ cudaError_t ROSE_TYPED(rose_gemm_allow_wide)(void);
 cudaError_t ROSE_TYPED(rose_gemm_allow_wide)(void)
 {
     cudaError_t e = cudaSuccess;
-#define ALLOW(id, MODE, ROWS, TN, STAGES, SHARE, ACROSS)                                           \
+#define ALLOW(id, MODE, ROWS, TN, STAGES, ROW_STAGES, SHARE, ACROSS)                               \
     if (e == cudaSuccess)                                                                          \
         e = cudaFuncSetAttribute(                                                                  \
-            (const void *)wide_kernel<ROSE_T, wide_line<MODE, ROWS, TN, STAGES, SHARE, ACROSS>>,   \
+            (const void *)                                                                         \
+                wide_kernel<ROSE_T, wide_line<MODE, ROWS, TN, STAGES, ROW_STAGES, SHARE, ACROSS>>, \
             cudaFuncAttributeMaxDynamicSharedMemorySize,                                           \
-            (int)wide_line<MODE, ROWS, TN, STAGES, SHARE, ACROSS>::SHARED);
+            (int)wide_line<MODE, ROWS, TN, STAGES, ROW_STAGES, SHARE, ACROSS>::SHARED);
     ROSE_WIDE_KERNELS(ALLOW)
 #undef ALLOW
     return e;

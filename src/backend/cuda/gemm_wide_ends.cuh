@@ -57,17 +57,18 @@ template <int N> ROSE_DEVICE void set_pair(float (&sum)[N], int i, int h, float2
 template <int TN> ROSE_DEVICE void put_bias(const rose_cuda_matrix &m, uint32_t to, uint32_t n0)
 {
     const uint32_t lane = threadIdx.x % 32;
-    float bias[TN / 32];
+    constexpr uint32_t EACH = (TN + 31) / 32; /* outputs of a lane */
+    float bias[EACH];
     if (m.bias == NULL) return;
 #pragma unroll
-    for (uint32_t i = 0; i < TN / 32; i++) {
+    for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t n = n0 + i * 32 + lane;
         bias[i] = n < m.n ? __ldcg(m.bias + n) : 0;
     }
     __syncwarp(); /* the lanes have read the bias of the tile before */
 #pragma unroll
-    for (uint32_t i = 0; i < TN / 32; i++)
-        put_shared(to + (i * 32 + lane) * 4, bias[i]);
+    for (uint32_t i = 0; i < EACH; i++)
+        if (i * 32 + lane < TN) put_shared(to + (i * 32 + lane) * 4, bias[i]);
     __syncwarp();
 }
 

@@ -28,23 +28,42 @@ typedef enum wide_mode {
 
 /* What happens to the sums is one template, so a line of the table is one of these types. SHARE:
  * two blocks of a cluster share a tile's weights, or with ACROSS its rows: each copies half of them
- * to both. */
-template <int MODE_, int ROWS_, int TN_, int STAGES_, int SHARE_, bool ACROSS_> struct wide_line {
+ * to both. STAGES: of weights. ROW_STAGES: of rows, which divides it. Rows come from the L2,
+ * weights from memory, which takes twice as long. With fewer stages of rows more weights are under
+ * way. */
+template <int MODE_, int ROWS_, int TN_, int STAGES_, int ROW_STAGES_, int SHARE_, bool ACROSS_>
+struct wide_line {
     static constexpr int MODE = MODE_, ROWS = ROWS_, TN = TN_, STAGES = STAGES_, SHARE = SHARE_;
+    static constexpr int ROW_STAGES = ROW_STAGES_;
     static constexpr bool ACROSS = ACROSS_;
+    static_assert(STAGES % ROW_STAGES == 0 && ROW_STAGES > 1, "slots of rows");
     static constexpr int HIGH = ACROSS ? 1 : SHARE, WIDTH = ACROSS ? SHARE : 1; /* in tiles */
     static constexpr int CLUSTER = MODE == WIDE_SPLIT ? ROSE_GEMM_PARTS : SHARE;
     static constexpr int GROUPS = MODE == WIDE_SPLIT ? ROWS / 64 : 2; /* warpgroups that multiply */
     /* Warpgroups that read a stage. */
     static constexpr int READERS = MODE == WIDE_TURNS ? 1 : GROUPS;
-    static constexpr int BLOCKS = GROUPS == 1 ? 2 : 1; /* of an SM */
     static constexpr int THREADS = (GROUPS + 1) * 128;
-    static constexpr uint32_t STAGE = (ROWS + TN) / 8 * BLOCK_BYTES;
+    /* Bytes of the rows of a stage, and of its weights. */
+    static constexpr uint32_t H = ROWS / 8 * BLOCK_BYTES, W = TN / 8 * BLOCK_BYTES;
+    static constexpr uint32_t RING = ROW_STAGES * H + STAGES * W;
+    /* The sums that SPLIT receives. If they are large they lie where the ring was. */
     static constexpr uint32_t RECEIVED = MODE == WIDE_SPLIT ? ROWS * TN * 4 : 0;
+    static constexpr bool OVER = RECEIVED >= 16384;
+    static_assert(!OVER || RECEIVED <= RING, "the place of the ring");
     /* Each warp that multiplies has: the bias of its tile, and lines of 16 rows. */
     static constexpr uint32_t BIAS = TN * 4, OWN = MODE == WIDE_SPLIT ? 0 : BIAS + LINES_BYTES;
-    static constexpr uint32_t SHARED = STAGES * STAGE + RECEIVED + GROUPS * 4 * OWN + ZERO_BYTES;
+    static constexpr uint32_t RECEIVED_AT = OVER ? 0 : RING;
+    static constexpr uint32_t SHARED = RING + (OVER ? 0 : RECEIVED) + GROUPS * 4 * OWN + ZERO_BYTES;
+    static constexpr int BLOCKS = GROUPS == 1 && SHARED + 1024 <= 113 << 10 ? 2 : 1; /* of an SM */
 };
+
+/* Blocks of 8 rows in a copy of a stage's rows: no more than the batch has, because places outside
+ * a map cost as much as others. The rows of a tile beyond them are never stored. */
+template <typename L> ROSE_BOTH uint32_t row_box(uint32_t rows)
+{
+    constexpr uint32_t MOST = L::ROWS / 8 / L::WIDTH;
+    return (rows + 7) / 8 < MOST ? (rows + 7) / 8 : MOST;
+}
 
 #if ROSE_HOPPER
 
@@ -135,14 +154,24 @@ ROSE_DEVICE uint2 tile_origin(const wide_walk &walk, uint32_t at, uint32_t rank)
                       (p.col * L::WIDTH + (L::WIDTH > 1 ? rank : 0)) * L::TN);
 }
 
+/* Where the rows and the weights of the stage in `slot` are. */
+template <typename L> ROSE_DEVICE uint32_t rows_of(const wide_memory &s, uint32_t slot)
+{
+    return s.stages + (L::ROW_STAGES == L::STAGES ? slot : slot % L::ROW_STAGES) * L::H;
+}
+
+template <typename L> ROSE_DEVICE uint32_t weights_of(const wide_memory &s, uint32_t slot)
+{
+    return s.stages + L::ROW_STAGES * L::H + slot * L::W;
+}
+
 /* The weights of a stage; the barrier of the stage also expects its rows. */
 template <typename L>
 ROSE_DEVICE void copy_weights(const wide_copies &c, uint32_t slot, uint32_t group, uint32_t n0)
 {
     constexpr uint32_t PIECE = L::TN / 8 / L::HIGH;
-    const uint32_t full = c.at.full + slot * 8;
-    const uint32_t to = c.at.stages + slot * L::STAGE + L::ROWS / 8 * BLOCK_BYTES;
-    barrier_expect(full, L::STAGE);
+    const uint32_t full = c.at.full + slot * 8, to = weights_of<L>(c.at, slot);
+    barrier_expect(full, L::W + row_box<L>(c.rows) * L::WIDTH * BLOCK_BYTES);
     if constexpr (L::HIGH > 1)
         copy_box_to(to + c.rank * PIECE * BLOCK_BYTES, c.w_map, group * 2, n0 / 8 + c.rank * PIECE,
                     full, (1u << L::HIGH) - 1);
@@ -154,7 +183,7 @@ template <typename L>
 ROSE_DEVICE void copy_rows(const wide_copies &c, uint32_t slot, uint32_t group, uint32_t row0)
 {
     constexpr uint32_t PIECE = L::ROWS / 8 / L::WIDTH;
-    const uint32_t to = c.at.stages + slot * L::STAGE, full = c.at.full + slot * 8;
+    const uint32_t to = rows_of<L>(c.at, slot), full = c.at.full + slot * 8;
     if constexpr (L::WIDTH > 1) {
         /* TMA is slow for a box that lies outside. Nobody looks at these rows: copy others. */
         const uint32_t mine = row0 / 8 + c.rank * PIECE;
@@ -165,37 +194,48 @@ ROSE_DEVICE void copy_rows(const wide_copies &c, uint32_t slot, uint32_t group, 
     }
 }
 
+/* A stage of the block's tiles. None is left when `at` is walk.n or more. */
+typedef struct wide_stage {
+    wide_k k;
+    uint32_t at; /* the tile in the walk */
+    uint2 tile;  /* its first row and output */
+} wide_stage;
+
 /* All stages of the block's tiles: every `blocks`-th tile of the walk. The weights of the first
- * stages are requested before the previous kernel has ended, because it does not write them. */
+ * stages are requested before the previous kernel has ended, because it does not write them. The
+ * rows follow STAGES - ROW_STAGES stages later: once a stage has been read, its places can take the
+ * weights of the stage STAGES on, and the rows of the stage ROW_STAGES on. */
 template <typename L>
 ROSE_DEVICE void copy_tiles(const wide_copies &c, const wide_walk &walk, uint32_t blocks)
 {
     const wide_k first = skip_empty(*c.m, {c.first, part_begin(*c.m, c.first)}, c.last);
-    ring_place p = {0, 1};
-    uint32_t early = 0, at = blockIdx.x / L::CLUSTER;
-    uint2 tile = tile_origin<L>(walk, at, c.rank);
-    const auto next = [&](wide_k k) {
-        k.group += STAGE_GROUPS;
-        return skip_empty(*c.m, k, c.last);
+    const uint32_t begin = blockIdx.x / L::CLUSTER, at = first.part < c.last ? begin : walk.n;
+    wide_stage w = {first, at, tile_origin<L>(walk, begin, c.rank)}, h = w;
+    const auto next = [&](wide_stage *s) {
+        s->k.group += STAGE_GROUPS;
+        s->k = skip_empty(*c.m, s->k, c.last);
+        if (s->k.part < c.last) return;
+        s->k = first;
+        s->at += blocks;
+        if (s->at < walk.n) s->tile = tile_origin<L>(walk, s->at, c.rank);
     };
+    ring_place p = {0, 0};
+    uint32_t slot = 0; /* of h */
 
-    for (wide_k k = first; early < L::STAGES && k.part < c.last; k = next(k))
-        copy_weights<L>(c, early++, k.group, tile.y);
+    for (uint32_t i = 0; i < L::STAGES && w.at < walk.n; i++, next(&w))
+        copy_weights<L>(c, i, w.k.group, w.tile.y);
     pdl_wait();
-    for (;;) {
-        for (wide_k k = first; k.part < c.last; k = next(k)) {
-            if (early > 0) {
-                early--;
-            } else {
-                barrier_wait(c.at.empty + p.slot * 8, p.parity);
-                copy_weights<L>(c, p.slot, k.group, tile.y);
-            }
-            copy_rows<L>(c, p.slot, k.group, tile.x);
-            next_place<L::STAGES>(&p);
+    for (; slot < L::ROW_STAGES && h.at < walk.n; slot++, next(&h))
+        copy_rows<L>(c, slot, h.k.group, h.tile.x);
+    for (; h.at < walk.n; next(&h)) {
+        barrier_wait(c.at.empty + p.slot * 8, p.parity);
+        if (w.at < walk.n) {
+            copy_weights<L>(c, p.slot, w.k.group, w.tile.y);
+            next(&w);
         }
-        at += blocks;
-        if (at >= walk.n) return;
-        tile = tile_origin<L>(walk, at, c.rank);
+        next_place<L::STAGES>(&p);
+        if (slot == L::STAGES) slot = 0;
+        copy_rows<L>(c, slot++, h.k.group, h.tile.x);
     }
 }
 
@@ -232,9 +272,9 @@ template <typename T, typename L, int M>
 ROSE_DEVICE void start_stage(float (&acc)[M][L::TN / 2], wide_ring *r, uint32_t left, bool goes_on)
 {
     const uint64_t zeros = core_matrices(r->in.zeros, 256);
-    const uint32_t at = r->in.stages + r->at.slot * L::STAGE;
-    const uint64_t rows = core_matrices(at + r->first_row / 8 * BLOCK_BYTES, BLOCK_BYTES);
-    const uint64_t outputs = core_matrices(at + L::ROWS / 8 * BLOCK_BYTES, BLOCK_BYTES);
+    const uint64_t rows =
+        core_matrices(rows_of<L>(r->in, r->at.slot) + r->first_row / 8 * BLOCK_BYTES, BLOCK_BYTES);
+    const uint64_t outputs = core_matrices(weights_of<L>(r->in, r->at.slot), BLOCK_BYTES);
     barrier_wait(r->in.full + r->at.slot * 8, r->at.parity);
     wgmma_fence();
 #pragma unroll
