@@ -33,10 +33,8 @@ ROSE_GEMM_FN(rows);
 ROSE_GEMM_FN(wide_128x192_x2);
 ROSE_GEMM_FN(wide_128x192_rows);
 ROSE_GEMM_FN(wide_128x128);
-ROSE_GEMM_FN(wide_128x64_rows);
 ROSE_GEMM_FN(wide_64x192);
 ROSE_GEMM_FN(wide_64x96);
-ROSE_GEMM_FN(wide_64x48_rows);
 ROSE_GEMM_FN(wide_64x32);
 ROSE_GEMM_FN(wide_sum_192_x2);
 ROSE_GEMM_FN(wide_sum_128);
@@ -46,8 +44,6 @@ ROSE_GEMM_FN(wide_split_128x96);
 ROSE_GEMM_FN(wide_split_128);
 ROSE_GEMM_FN(wide_split_64x144);
 ROSE_GEMM_FN(wide_split_64x96);
-ROSE_GEMM_FN(wide_split_64x144_half);
-ROSE_GEMM_FN(wide_split_64x96_half);
 ROSE_GEMM_FN(wide_split_64);
 ROSE_GEMM_FN(wide_split_32);
 
@@ -63,10 +59,8 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
     WIDE(128x192_x2, "wide-128x192-x2", 128, 192, 5, 2, false, 1, 1, 83, ENDS_ONE),
     WIDE(128x192_rows, "wide-128x192-rows", 128, 192, 5, 2, true, 1, 1, 63, ENDS_ONE),
     WIDE(128x128, "wide-128x128", 128, 128, 6, 1, false, 1, 1, 88, ENDS_ONE),
-    WIDE(128x64_rows, "wide-128x64-rows", 128, 64, 12, 2, true, 1, 1, 60, ENDS_ONE),
     WIDE(64x192, "wide-64x192", 64, 192, 6, 1, false, 1, 1, 70, ENDS_ONE),
     WIDE(64x96, "wide-64x96", 64, 96, 10, 1, false, 1, 1, 51, ENDS_ONE),
-    WIDE(64x48_rows, "wide-64x48-rows", 64, 48, 20, 2, true, 1, 1, 26, ENDS_ONE),
     WIDE(64x32, "wide-64x32", 64, 32, 16, 1, false, 1, 1, 15, ENDS_ONE),
     WIDE(sum_192_x2, "wide-sum-192-x2", 128, 192, 5, 2, false, 1, 1, 90, BIT(RESIDUAL)),
     WIDE(sum_128, "wide-sum-128", 128, 128, 6, 2, true, 1, 1, 79, BIT(RESIDUAL)),
@@ -76,10 +70,6 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
     WIDE(split_128, "wide-split-128", 128, 128, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
     WIDE(split_64x144, "wide-split-64x144", 64, 144, 10, 1, false, 4, 1, 60, BIT(RESIDUAL)),
     WIDE(split_64x96, "wide-split-64x96", 64, 96, 12, 1, false, 4, 1, 45, BIT(RESIDUAL)),
-    /* The next kernel has a place beside these two. */
-    WIDE(split_64x144_half, "wide-split-64x144-half", 64, 144, 4, 1, false, 4, 2, 60,
-         BIT(RESIDUAL)),
-    WIDE(split_64x96_half, "wide-split-64x96-half", 64, 96, 6, 1, false, 4, 2, 45, BIT(RESIDUAL)),
     WIDE(split_64, "wide-split-64", 64, 64, 8, 1, false, 4, 2, 23, BIT(RESIDUAL)),
     WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 2, 13, BIT(RESIDUAL)),
 };

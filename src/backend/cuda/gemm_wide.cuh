@@ -29,10 +29,8 @@
     M(wide_128x192_x2, WIDE_TURNS, 128, 192, 5, 5, 2, false)                                       \
     M(wide_128x192_rows, WIDE_TURNS, 128, 192, 5, 5, 2, true)                                      \
     M(wide_128x128, WIDE_TURNS, 128, 128, 6, 6, 1, false)                                          \
-    M(wide_128x64_rows, WIDE_TURNS, 128, 64, 12, 6, 2, true)                                       \
     M(wide_64x192, WIDE_TURNS, 64, 192, 6, 6, 1, false)                                            \
     M(wide_64x96, WIDE_TURNS, 64, 96, 10, 10, 1, false)                                            \
-    M(wide_64x48_rows, WIDE_TURNS, 64, 48, 20, 10, 2, true)                                        \
     M(wide_64x32, WIDE_TURNS, 64, 32, 16, 16, 1, false)                                            \
     M(wide_sum_192_x2, WIDE_SUM, 128, 192, 5, 5, 2, false)                                         \
     M(wide_sum_128, WIDE_SUM, 128, 128, 6, 6, 2, true)                                             \
@@ -42,8 +40,6 @@
     M(wide_split_128, WIDE_SPLIT, 128, 128, 8, 4, 1, false)                                        \
     M(wide_split_64x144, WIDE_SPLIT, 64, 144, 10, 5, 1, false)                                     \
     M(wide_split_64x96, WIDE_SPLIT, 64, 96, 12, 6, 1, false)                                       \
-    M(wide_split_64x144_half, WIDE_SPLIT, 64, 144, 4, 4, 1, false)                                 \
-    M(wide_split_64x96_half, WIDE_SPLIT, 64, 96, 6, 3, 1, false)                                   \
     M(wide_split_64, WIDE_SPLIT, 64, 64, 8, 4, 1, false)                                           \
     M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 7, 1, false)
 

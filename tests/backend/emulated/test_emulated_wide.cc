@@ -43,10 +43,8 @@ enum {
     M(wide_128x192_x2, ONE_PART)                                                                   \
     M(wide_128x192_rows, ONE_PART)                                                                 \
     M(wide_128x128, ONE_PART)                                                                      \
-    M(wide_128x64_rows, ONE_PART)                                                                  \
     M(wide_64x192, ONE_PART)                                                                       \
     M(wide_64x96, ONE_PART)                                                                        \
-    M(wide_64x48_rows, ONE_PART)                                                                   \
     M(wide_64x32, ONE_PART)                                                                        \
     M(wide_sum_192_x2, RESIDUAL)                                                                   \
     M(wide_sum_128, RESIDUAL)                                                                      \
@@ -54,8 +52,6 @@ enum {
     M(wide_split_128x144, RESIDUAL)                                                                \
     M(wide_split_64x144, RESIDUAL)                                                                 \
     M(wide_split_64x96, RESIDUAL)                                                                  \
-    M(wide_split_64x144_half, RESIDUAL)                                                            \
-    M(wide_split_64x96_half, RESIDUAL)                                                             \
     M(wide_split_128x96, RESIDUAL)                                                                 \
     M(wide_split_128, RESIDUAL)                                                                    \
     M(wide_split_64, RESIDUAL)                                                                     \
