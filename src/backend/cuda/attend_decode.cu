@@ -26,9 +26,12 @@ enum {
     SYSTEM_BYTES = 1024  /* of shared memory, for each block */
 };
 
-/* Pieces in flight for each warp: 6 to 16 KB, 32 KB for 256 dims. Eight warps with 64 dims fit
- * beside a block of a GEMM with few rows, so that they begin before that GEMM has ended. */
-enum { SLOTS = INNER_PAGES };
+/* Pieces in flight for each warp: K or V of an inner block, 6 to 16 KB, 32 KB for 256 dims. Eight
+ * warps with 64 dims fit beside a block of a GEMM with few rows, so that they begin before that
+ * GEMM has ended. A warp alone has both K and V of small heads in flight. */
+template <int HD, bool ALONE> constexpr bool BOTH = ALONE &&HD <= 80;
+template <int HD, bool ALONE> constexpr uint32_t SLOTS = INNER_PAGES *(BOTH<HD, ALONE> ? 2 : 1);
+#define SLOTS_OF(HD, warps) ((warps) == 1 ? SLOTS<HD, true> : SLOTS<HD, false>)
 /* Most warps of an SM: registers limit them, and shared memory for 256 dims. */
 template <int HD> constexpr int SM_WARPS = HD > 128 ? 4 : HD > 64 ? 8 : 12;
 /* Pages of K that a warp multiplies side by side. */
@@ -69,7 +72,7 @@ template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 
 template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t group)
 {
     const size_t parts = warps == 1 ? HD : warps * group * (HD + 2);
-    const size_t bytes = (size_t)warps * SLOTS * PIECE<HD> + HEADS_BYTES<HD, N> +
+    const size_t bytes = (size_t)warps * SLOTS_OF(HD, warps) * PIECE<HD> + HEADS_BYTES<HD, N> +
                          group * sizeof(decode_ml) +
                          (SUMS_OF(HD, N, warps, group) + parts) * sizeof(float);
     const size_t fold = FOLD_BYTES(HD, warps * 32);
@@ -81,7 +84,7 @@ ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t grou
 {
     decode_space s;
     s.rings = memory;
-    s.q = memory + warps * SLOTS * PIECE<HD>;
+    s.q = memory + warps * SLOTS_OF(HD, warps) * PIECE<HD>;
     s.own = s.q + PIECE<HD> / 2 * N;
     s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, N>);
     s.sums = reinterpret_cast<float2 *>(s.ml + group);
@@ -181,16 +184,18 @@ ROSE_DEVICE uint32_t last_page(const rose_attend_unit &u, uint32_t block)
                (u.end - block * ROSE_ATTEND_INNER + ROSE_PAGE - 1) / ROSE_PAGE);
 }
 
-/* A warp's ring. An inner block fills each slot twice, first with K of the page of that number,
- * then with V; a page that the unit does not see leaves its slot as it is. Barrier i is therefore
- * in phase 0 when K is awaited, and in phase 1 for V. While the warp multiplies the K of a block it
- * requests its V, and with V the K of the block that follows, which may belong to the next unit. */
+/* A warp's ring. Slot i gets K of page i of an inner block, then its V, then K of the block that
+ * follows, which may belong to the next unit: each is requested as soon as the one before it is
+ * multiplied. A page that the unit does not see leaves its slot as it is. Barrier i is therefore in
+ * phase 0 when K is awaited, and in phase 1 for V. With BOTH, V of page i has slot INNER_PAGES + i,
+ * and the phases change with each block. */
 typedef struct decode_ring {
     uint32_t at;    /* shared address */
     uint64_t *full; /* [SLOTS] */
+    uint32_t phase; /* BOTH: of the block that is multiplied */
     decode_feed feed;
-    bool more;            /* feed has a block */
-    const void *k[SLOTS]; /* K of the pages in the ring; NULL: not seen */
+    bool more;                  /* feed has a block */
+    const void *k[INNER_PAGES]; /* K of the pages that were requested last; NULL: not seen */
     /* The unit after the one that the warp multiplies; item NONE: the ring ends with this one. */
     decode_work next;
     uint32_t next_i, asked; /* number of that unit for this grid; the unit whose K is in the ring */
@@ -244,12 +249,14 @@ ROSE_DEVICE void ask_k(decode_ring *r, const rose_cuda_attend &a, uint32_t i, ui
     ring_copy(r->at + i * PIECE<HD>, r->k[i], PIECE<HD>, &r->full[i], lane);
 }
 
-/* Requests V of page i, whose K is no longer needed. */
-template <typename T, int HD> ROSE_DEVICE void ask_v(decode_ring *r, uint32_t i, uint32_t lane)
+/* Requests V of page i, the page that ask_k has requested. */
+template <typename T, int HD, bool ALONE>
+ROSE_DEVICE void ask_v(decode_ring *r, uint32_t i, uint32_t lane)
 {
     const T *const k = static_cast<const T *>(r->k[i]);
-    ring_copy(r->at + i * PIECE<HD>, k == NULL ? k : k + ROSE_PAGE * HD, PIECE<HD>, &r->full[i],
-              lane);
+    const uint32_t slot = i + (BOTH<HD, ALONE> ? (uint32_t)INNER_PAGES : 0);
+    ring_copy(r->at + slot * PIECE<HD>, k == NULL ? k : k + ROSE_PAGE * HD, PIECE<HD>,
+              &r->full[slot], lane);
 }
 
 /* Puts the row's own K (v 0) or V into the piece at `at`, its page. */
@@ -288,18 +295,20 @@ ROSE_DEVICE void load_heads(uint32_t q[N][4], uint32_t at, uint32_t c, uint32_t 
 /* Sums over head_dim of the pages of K of an inner block. The sums of a page that the unit does not
  * see come from what lies in the ring, and soften_heads masks them. own: the page that gets the
  * row's own K. */
-template <typename T, int HD, int N>
+template <typename T, int HD, int N, bool ALONE>
 ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], decode_ring *r,
-                              const decode_work &w, const decode_space &s, uint32_t own)
+                              const rose_cuda_attend &a, const decode_work &w,
+                              const decode_space &s, uint32_t own)
 {
     constexpr int M = ABREAST<HD>;
+    constexpr bool both = BOTH<HD, ALONE>;
     const uint32_t q_at = shared_at(s.q), lane = threadIdx.x % 32;
     const uint32_t place = r->at + lane / 8 % 2 * (HD * 16) + lane / 16 * 128 + lane % 8 * 16;
 #pragma unroll
     for (uint32_t from = 0; from < INNER_PAGES; from += M) {
 #pragma unroll
         for (uint32_t i = from; i < from + M; i++) {
-            ring_wait<SLOTS - M + 1>(&r->full[i], 0);
+            ring_wait<SLOTS<HD, ALONE> - M + 1>(&r->full[i], both ? r->phase : 0);
             ring_meet_warp();
             if (i == own) put_own<T, HD>(r->at + i * PIECE<HD>, s, w, 0, lane);
         }
@@ -320,7 +329,12 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], d
         __syncwarp();
 #pragma unroll
         for (uint32_t i = from; i < from + M; i++)
-            ask_v<T, HD>(r, i, lane);
+            if (!both)
+                ask_v<T, HD, ALONE>(r, i, lane);
+            else if (r->more)
+                ask_k<T, HD>(r, a, i, lane);
+            else
+                ring_close();
     }
 }
 
@@ -377,7 +391,7 @@ ROSE_DEVICE void soften_heads(float x[INNER_PAGES][N][4], uint32_t prob[INNER_PA
 }
 
 /* One inner block. */
-template <typename T, int HD, int N>
+template <typename T, int HD, int N, bool ALONE>
 ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose_cuda_attend &a,
                               const decode_work &w, const decode_space &s, uint32_t block,
                               uint32_t warp, uint32_t warps, const attend_score &by)
@@ -393,31 +407,36 @@ ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose
 #pragma unroll
         for (int k = 0; k < 4; k++)
             h->o[d / N][d % N][k] = 0;
-    block_scores<T, HD, N>(x, h->q, r, w, s, own);
-    feed_next(r, a, warp, warps, lane);
+    if (BOTH<HD, ALONE>) feed_next(r, a, warp, warps, lane);
+    block_scores<T, HD, N, ALONE>(x, h->q, r, a, w, s, own);
+    if (!BOTH<HD, ALONE>) feed_next(r, a, warp, warps, lane);
     soften_heads<T, N>(x, prob, h->m, h->l, w.u.begin, w.u.end, block * ROSE_ATTEND_INNER, by,
                        lane);
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        ring_wait<SLOTS>(&r->full[j], 1);
+        const uint32_t slot = j + (BOTH<HD, ALONE> ? (uint32_t)INNER_PAGES : 0);
+        ring_wait<SLOTS<HD, ALONE>>(&r->full[slot], BOTH<HD, ALONE> ? r->phase : 1);
         ring_meet_warp();
-        if (j == own) put_own<T, HD>(r->at + j * PIECE<HD>, s, w, 1, lane);
+        if (j == own) put_own<T, HD>(r->at + slot * PIECE<HD>, s, w, 1, lane);
         if (j >= j0 && j < j1) {
 #pragma unroll
             for (int d = 0; d < HD / 16; d++) {
                 uint32_t v[4];
-                load_matrices_transposed(v, place + j * PIECE<HD> + d * 256);
+                load_matrices_transposed(v, place + slot * PIECE<HD> + d * 256);
 #pragma unroll
                 for (int n = 0; n < N; n++)
                     mma(h->o[d][n], v, prob[j][n][0], prob[j][n][1], static_cast<const T *>(NULL));
             }
         }
         __syncwarp();
-        if (r->more)
-            ask_k<T, HD>(r, a, j, lane);
-        else
+        if (!r->more)
             ring_close();
+        else if (BOTH<HD, ALONE>)
+            ask_v<T, HD, ALONE>(r, j, lane);
+        else
+            ask_k<T, HD>(r, a, j, lane);
     }
+    r->phase ^= 1;
 }
 
 /* A result of the group's heads as rows, `apart` floats from one head to the next: o, m, l. */
@@ -539,7 +558,7 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
         const decode_round now = {at, max(at, first), min(at + warps, blocks)};
         const uint32_t block = at + warp;
         if (block >= now.from && block < now.to) {
-            attend_block<T, HD, N>(&h, r, a, w, s, block, warp, warps, by);
+            attend_block<T, HD, N, false>(&h, r, a, w, s, block, warp, warps, by);
             put_part<HD, N>(to_parts ? unit_part<HD>(a, w, block - first)
                                      : s.parts + warp * w.group * (HD + 2),
                             to_parts ? PART_ROW<HD> : HD + 2, h.o, h.m, h.l, w.group, lane);
@@ -667,7 +686,7 @@ ROSE_DEVICE void attend_alone(const rose_cuda_attend &a, const decode_work &w,
 #pragma unroll 1
     for (uint32_t block = first; block < blocks; block++) {
         if (block % SPLIT_BLOCKS == 0 && block != first && !to_parts) end_split<HD, N>(&z, a, w);
-        attend_block<T, HD, N>(&h, r, a, w, s, block, 0, 1, by);
+        attend_block<T, HD, N, true>(&h, r, a, w, s, block, 0, 1, by);
         if (to_parts)
             put_part<HD, N>(unit_part<HD>(a, w, block - first), PART_ROW<HD>, h.o, h.m, h.l,
                             w.group, lane);
@@ -734,7 +753,8 @@ static __global__ void __launch_bounds__(ALONE     ? 32
                   const bool late)
 {
     ROSE_ATTEND_MEMORY(smem);
-    __shared__ uint64_t full[MAX_WARPS][SLOTS];
+    constexpr uint32_t S = SLOTS<HD, ALONE>;
+    __shared__ uint64_t full[ALONE ? 1 : MAX_WARPS][S];
     const uint32_t warps = ALONE ? 1 : blockDim.x / 32, warp = ALONE ? 0 : threadIdx.x / 32,
                    lane = threadIdx.x % 32;
     pdl_launch();
@@ -742,11 +762,11 @@ static __global__ void __launch_bounds__(ALONE     ? 32
     decode_work w = work_at(a, blockIdx.x); /* requested together with *a.cutting */
     decode_rotary<HD> rotary;
     if (fused.qkv != NULL) load_norms(&rotary.norms, fused, lane);
-    for (uint32_t i = threadIdx.x; i < warps * SLOTS; i += blockDim.x)
+    for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
         ring_init(&full[0][0] + i, 1);
     __syncthreads();
     const decode_space s = space_of<HD, N>(smem, warps, a.n_q / a.kv.n_heads);
-    decode_ring r = {shared_at(smem) + warp * SLOTS * PIECE<HD>, full[warp]};
+    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0};
     const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
     r.asked = UINT32_MAX;
@@ -761,15 +781,24 @@ static __global__ void __launch_bounds__(ALONE     ? 32
         const uint32_t soon = waited || (fused.qkv != NULL && !late) ? UINT32_MAX
                               : late                                 ? 0
                                                                      : w.u.written / ROSE_PAGE;
+        uint32_t started = 0; /* in order, as ring_wait of sm_80 counts */
+        auto ask = [&](uint32_t before) {
 #pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k++)
-            if (asks && r.feed.block * INNER_PAGES + k < soon) ask_k<T, HD>(&r, a, k, lane);
+            for (uint32_t k = 0; k < S; k++) {
+                const uint32_t j = k % INNER_PAGES;
+                if (k != started || r.feed.block * INNER_PAGES + j >= before) continue;
+                if (k < INNER_PAGES)
+                    ask_k<T, HD>(&r, a, j, lane);
+                else
+                    ask_v<T, HD, ALONE>(&r, j, lane);
+                started++;
+            }
+        };
+        if (asks) ask(soon);
         if (fused.qkv != NULL) load_angles(&rotary.angles, fused, w.item.pos, lane);
         if (!waited) pdl_wait();
         waited = true;
-#pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k++)
-            if (asks && r.feed.block * INNER_PAGES + k >= soon) ask_k<T, HD>(&r, a, k, lane);
+        if (asks) ask(UINT32_MAX);
         if (fused.qkv != NULL)
             make_heads<T, HD>(fused, rotary, a.kv, w, s, warp, lane);
         else
