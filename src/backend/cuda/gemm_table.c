@@ -44,7 +44,6 @@ ROSE_GEMM_FN(wide_split_128x96);
 ROSE_GEMM_FN(wide_split_128);
 ROSE_GEMM_FN(wide_split_64x144);
 ROSE_GEMM_FN(wide_split_64x96);
-ROSE_GEMM_FN(wide_split_64);
 ROSE_GEMM_FN(wide_split_32);
 
 /* The first kernel takes every shape of 16-bit values on every GPU. */
@@ -70,7 +69,6 @@ const rose_gemm_kernel rose_gemm_kernels[] = {
     WIDE(split_128, "wide-split-128", 128, 128, 8, 1, false, 4, 1, 90, BIT(RESIDUAL)),
     WIDE(split_64x144, "wide-split-64x144", 64, 144, 10, 1, false, 4, 1, 60, BIT(RESIDUAL)),
     WIDE(split_64x96, "wide-split-64x96", 64, 96, 12, 1, false, 4, 1, 45, BIT(RESIDUAL)),
-    WIDE(split_64, "wide-split-64", 64, 64, 8, 1, false, 4, 2, 23, BIT(RESIDUAL)),
     WIDE(split_32, "wide-split-32", 64, 32, 7, 1, false, 4, 2, 13, BIT(RESIDUAL)),
 };
 const uint32_t rose_gemm_n_kernels = sizeof rose_gemm_kernels / sizeof *rose_gemm_kernels;

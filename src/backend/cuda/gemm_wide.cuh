@@ -40,7 +40,6 @@
     M(wide_split_128, WIDE_SPLIT, 128, 128, 8, 4, 1, false)                                        \
     M(wide_split_64x144, WIDE_SPLIT, 64, 144, 10, 5, 1, false)                                     \
     M(wide_split_64x96, WIDE_SPLIT, 64, 96, 12, 6, 1, false)                                       \
-    M(wide_split_64, WIDE_SPLIT, 64, 64, 8, 4, 1, false)                                           \
     M(wide_split_32, WIDE_SPLIT, 64, 32, 7, 7, 1, false)
 
 #if ROSE_HOPPER

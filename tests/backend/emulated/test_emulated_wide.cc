@@ -54,7 +54,6 @@ enum {
     M(wide_split_64x96, RESIDUAL)                                                                  \
     M(wide_split_128x96, RESIDUAL)                                                                 \
     M(wide_split_128, RESIDUAL)                                                                    \
-    M(wide_split_64, RESIDUAL)                                                                     \
     M(wide_split_32, RESIDUAL)
 
 extern "C" {
