@@ -272,6 +272,7 @@ static uint8_t *at_run(at_problem *p, int kernel, const rose_cuda_item *items, u
     if (kernel == AT_DECODE) {
         at_step step = at_divide(p, &a, items, n, unit, parts);
         a.warps = at_any(2) == 0 ? 0 : 1u << at_any(4);
+        a.slots = at_any(3) * 4;
         assert_int_equal(rose_cuda_decode_run(&at, &a), cudaSuccess);
         at_undivide(&step);
     } else {

@@ -104,8 +104,8 @@ static uint64_t all_visible(const rose_cuda_item *items, uint32_t n, uint32_t wi
     return sum;
 }
 
-/* Thread blocks that are on the SMs at the same time, if each item is one unit: as many as have the
- * largest number of warps, a power of two up to SM_UNITS, with which all of them fit. */
+/* Thread blocks that are on the SMs at the same time, if each item is one unit. A block of one warp
+ * counts for more than an eighth of its SM while not all eight places are taken. */
 static uint64_t n_places(const rose_attend_limits *l, uint32_t n)
 {
     uint32_t each = 1;

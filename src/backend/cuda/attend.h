@@ -95,7 +95,9 @@ typedef struct rose_cuda_attend {
     /* The grid has blocks for this many units, but no more than are resident; blocks take further
      * units in turn. */
     uint32_t grid_units;
-    uint32_t warps; /* of a thread block: 0, or for tests and benchmarks 1, 2, 4 or 8 */
+    /* For tests and benchmarks: warps of a thread block, 1, 2, 4 or 8, and pieces in flight of a
+     * warp alone, 4 or 8; 0: as chosen. */
+    uint32_t warps, slots;
     /* Scratch memory of rose_attend_limits.bytes, aligned to 16 bytes; and counters, [max_seqs][KV
      * heads] zeros, which the kernel leaves as zeros: the last block of an item folds its partial
      * results. Launches that may run at the same time have their own of both. */

@@ -28,10 +28,11 @@ enum {
 
 /* Pieces in flight for each warp: K or V of an inner block, 6 to 16 KB, 32 KB for 256 dims. Eight
  * warps with 64 dims fit beside a block of a GEMM with few rows, so that they begin before that
- * GEMM has ended. A warp alone has both K and V of small heads in flight. */
-template <int HD, bool ALONE> constexpr bool BOTH = ALONE &&HD <= 80;
-template <int HD, bool ALONE> constexpr uint32_t SLOTS = INNER_PAGES *(BOTH<HD, ALONE> ? 2 : 1);
-#define SLOTS_OF(HD, warps) ((warps) == 1 ? SLOTS<HD, true> : SLOTS<HD, false>)
+ * GEMM has ended. A warp alone has both K and V of small heads in flight, if all units fit on the
+ * SMs then (Llama-1B, 128 x 320: 24 us, else 28; GPT-2, whose units do not fit: 40, else 32; H200).
+ */
+enum { HALF = INNER_PAGES, BOTH = 2 * INNER_PAGES };
+template <int HD> constexpr bool MAY_BOTH = HD <= 80;
 /* Most warps of an SM: registers limit them, and shared memory for 256 dims. */
 template <int HD> constexpr int SM_WARPS = HD > 128 ? 4 : HD > 64 ? 8 : 12;
 /* Pages of K that a warp multiplies side by side. */
@@ -69,10 +70,10 @@ template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 
  * (decode_sums.kept). */
 #define SUMS_OF(HD, N, warps, group) ((HD) * ((warps) == 1 ? 8 * (N) : 2 * (group)))
 
-template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t group)
+template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t slots, uint32_t group)
 {
     const size_t parts = warps == 1 ? HD : warps * group * (HD + 2);
-    const size_t bytes = (size_t)warps * SLOTS_OF(HD, warps) * PIECE<HD> + HEADS_BYTES<HD, N> +
+    const size_t bytes = (size_t)warps * slots * PIECE<HD> + HEADS_BYTES<HD, N> +
                          group * sizeof(decode_ml) +
                          (SUMS_OF(HD, N, warps, group) + parts) * sizeof(float);
     const size_t fold = FOLD_BYTES(HD, warps * 32);
@@ -80,11 +81,11 @@ template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t gr
 }
 
 template <int HD, int N>
-ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t group)
+ROSE_DEVICE decode_space space_of(uint8_t *memory, uint32_t warps, uint32_t slots, uint32_t group)
 {
     decode_space s;
     s.rings = memory;
-    s.q = memory + warps * SLOTS_OF(HD, warps) * PIECE<HD>;
+    s.q = memory + warps * slots * PIECE<HD>;
     s.own = s.q + PIECE<HD> / 2 * N;
     s.ml = reinterpret_cast<decode_ml *>(s.q + HEADS_BYTES<HD, N>);
     s.sums = reinterpret_cast<float2 *>(s.ml + group);
@@ -191,7 +192,7 @@ ROSE_DEVICE uint32_t last_page(const rose_attend_unit &u, uint32_t block)
  * and the phases change with each block. */
 typedef struct decode_ring {
     uint32_t at;    /* shared address */
-    uint64_t *full; /* [SLOTS] */
+    uint64_t *full; /* [slots] */
     uint32_t phase; /* BOTH: of the block that is multiplied */
     decode_feed feed;
     bool more;                  /* feed has a block */
@@ -250,11 +251,11 @@ ROSE_DEVICE void ask_k(decode_ring *r, const rose_cuda_attend &a, uint32_t i, ui
 }
 
 /* Requests V of page i, the page that ask_k has requested. */
-template <typename T, int HD, bool ALONE>
+template <typename T, int HD, uint32_t SLOTS>
 ROSE_DEVICE void ask_v(decode_ring *r, uint32_t i, uint32_t lane)
 {
     const T *const k = static_cast<const T *>(r->k[i]);
-    const uint32_t slot = i + (BOTH<HD, ALONE> ? (uint32_t)INNER_PAGES : 0);
+    const uint32_t slot = i + SLOTS - HALF;
     ring_copy(r->at + slot * PIECE<HD>, k == NULL ? k : k + ROSE_PAGE * HD, PIECE<HD>,
               &r->full[slot], lane);
 }
@@ -295,20 +296,20 @@ ROSE_DEVICE void load_heads(uint32_t q[N][4], uint32_t at, uint32_t c, uint32_t 
 /* Sums over head_dim of the pages of K of an inner block. The sums of a page that the unit does not
  * see come from what lies in the ring, and soften_heads masks them. own: the page that gets the
  * row's own K. */
-template <typename T, int HD, int N, bool ALONE>
+template <typename T, int HD, int N, uint32_t SLOTS>
 ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], decode_ring *r,
                               const rose_cuda_attend &a, const decode_work &w,
                               const decode_space &s, uint32_t own)
 {
     constexpr int M = ABREAST<HD>;
-    constexpr bool both = BOTH<HD, ALONE>;
+    constexpr bool both = SLOTS == BOTH;
     const uint32_t q_at = shared_at(s.q), lane = threadIdx.x % 32;
     const uint32_t place = r->at + lane / 8 % 2 * (HD * 16) + lane / 16 * 128 + lane % 8 * 16;
 #pragma unroll
     for (uint32_t from = 0; from < INNER_PAGES; from += M) {
 #pragma unroll
         for (uint32_t i = from; i < from + M; i++) {
-            ring_wait<SLOTS<HD, ALONE> - M + 1>(&r->full[i], both ? r->phase : 0);
+            ring_wait<SLOTS - M + 1>(&r->full[i], both ? r->phase : 0);
             ring_meet_warp();
             if (i == own) put_own<T, HD>(r->at + i * PIECE<HD>, s, w, 0, lane);
         }
@@ -330,7 +331,7 @@ ROSE_DEVICE void block_scores(float x[INNER_PAGES][N][4], uint32_t (*q)[N][4], d
 #pragma unroll
         for (uint32_t i = from; i < from + M; i++)
             if (!both)
-                ask_v<T, HD, ALONE>(r, i, lane);
+                ask_v<T, HD, SLOTS>(r, i, lane);
             else if (r->more)
                 ask_k<T, HD>(r, a, i, lane);
             else
@@ -391,7 +392,7 @@ ROSE_DEVICE void soften_heads(float x[INNER_PAGES][N][4], uint32_t prob[INNER_PA
 }
 
 /* One inner block. */
-template <typename T, int HD, int N, bool ALONE>
+template <typename T, int HD, int N, uint32_t SLOTS>
 ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose_cuda_attend &a,
                               const decode_work &w, const decode_space &s, uint32_t block,
                               uint32_t warp, uint32_t warps, const attend_score &by)
@@ -407,15 +408,15 @@ ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose
 #pragma unroll
         for (int k = 0; k < 4; k++)
             h->o[d / N][d % N][k] = 0;
-    if (BOTH<HD, ALONE>) feed_next(r, a, warp, warps, lane);
-    block_scores<T, HD, N, ALONE>(x, h->q, r, a, w, s, own);
-    if (!BOTH<HD, ALONE>) feed_next(r, a, warp, warps, lane);
+    if (SLOTS == BOTH) feed_next(r, a, warp, warps, lane);
+    block_scores<T, HD, N, SLOTS>(x, h->q, r, a, w, s, own);
+    if (SLOTS == HALF) feed_next(r, a, warp, warps, lane);
     soften_heads<T, N>(x, prob, h->m, h->l, w.u.begin, w.u.end, block * ROSE_ATTEND_INNER, by,
                        lane);
 #pragma unroll
     for (uint32_t j = 0; j < INNER_PAGES; j++) {
-        const uint32_t slot = j + (BOTH<HD, ALONE> ? (uint32_t)INNER_PAGES : 0);
-        ring_wait<SLOTS<HD, ALONE>>(&r->full[slot], BOTH<HD, ALONE> ? r->phase : 1);
+        const uint32_t slot = j + SLOTS - HALF;
+        ring_wait<SLOTS>(&r->full[slot], SLOTS == BOTH ? r->phase : 1);
         ring_meet_warp();
         if (j == own) put_own<T, HD>(r->at + slot * PIECE<HD>, s, w, 1, lane);
         if (j >= j0 && j < j1) {
@@ -431,8 +432,8 @@ ROSE_DEVICE void attend_block(decode_heads<HD, N> *h, decode_ring *r, const rose
         __syncwarp();
         if (!r->more)
             ring_close();
-        else if (BOTH<HD, ALONE>)
-            ask_v<T, HD, ALONE>(r, j, lane);
+        else if (SLOTS == BOTH)
+            ask_v<T, HD, SLOTS>(r, j, lane);
         else
             ask_k<T, HD>(r, a, j, lane);
     }
@@ -558,7 +559,7 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
         const decode_round now = {at, max(at, first), min(at + warps, blocks)};
         const uint32_t block = at + warp;
         if (block >= now.from && block < now.to) {
-            attend_block<T, HD, N, false>(&h, r, a, w, s, block, warp, warps, by);
+            attend_block<T, HD, N, HALF>(&h, r, a, w, s, block, warp, warps, by);
             put_part<HD, N>(to_parts ? unit_part<HD>(a, w, block - first)
                                      : s.parts + warp * w.group * (HD + 2),
                             to_parts ? PART_ROW<HD> : HD + 2, h.o, h.m, h.l, w.group, lane);
@@ -665,7 +666,7 @@ ROSE_DEVICE void put_heads(const rose_cuda_attend &a, const decode_work &w,
 }
 
 /* The inner blocks of a unit by one warp, which merges them in registers. */
-template <typename T, int HD, int N>
+template <typename T, int HD, int N, uint32_t SLOTS>
 ROSE_DEVICE void attend_alone(const rose_cuda_attend &a, const decode_work &w,
                               const decode_space &s, decode_ring *r, bool to_parts,
                               const attend_score &by)
@@ -686,7 +687,7 @@ ROSE_DEVICE void attend_alone(const rose_cuda_attend &a, const decode_work &w,
 #pragma unroll 1
     for (uint32_t block = first; block < blocks; block++) {
         if (block % SPLIT_BLOCKS == 0 && block != first && !to_parts) end_split<HD, N>(&z, a, w);
-        attend_block<T, HD, N, true>(&h, r, a, w, s, block, 0, 1, by);
+        attend_block<T, HD, N, SLOTS>(&h, r, a, w, s, block, 0, 1, by);
         if (to_parts)
             put_part<HD, N>(unit_part<HD>(a, w, block - first), PART_ROW<HD>, h.o, h.m, h.l,
                             w.group, lane);
@@ -744,7 +745,7 @@ ROSE_DEVICE void find_slot(decode_work *w, const rose_cuda_rotary &x)
 
 /* fused.qkv NULL: rose_cuda_rotary_run has run. late: the kernel before this one has written all
  * pages. The bound on threads limits the registers, so that SM_WARPS warps fit on an SM. */
-template <typename T, int HD, int N, bool ALONE>
+template <typename T, int HD, int N, bool ALONE, uint32_t SLOTS>
 static __global__ void __launch_bounds__(ALONE     ? 32
                                          : HD > 64 ? 256
                                                    : 384,
@@ -753,8 +754,7 @@ static __global__ void __launch_bounds__(ALONE     ? 32
                   const bool late)
 {
     ROSE_ATTEND_MEMORY(smem);
-    constexpr uint32_t S = SLOTS<HD, ALONE>;
-    __shared__ uint64_t full[ALONE ? 1 : MAX_WARPS][S];
+    __shared__ uint64_t full[ALONE ? 1 : MAX_WARPS][SLOTS];
     const uint32_t warps = ALONE ? 1 : blockDim.x / 32, warp = ALONE ? 0 : threadIdx.x / 32,
                    lane = threadIdx.x % 32;
     pdl_launch();
@@ -762,11 +762,11 @@ static __global__ void __launch_bounds__(ALONE     ? 32
     decode_work w = work_at(a, blockIdx.x); /* requested together with *a.cutting */
     decode_rotary<HD> rotary;
     if (fused.qkv != NULL) load_norms(&rotary.norms, fused, lane);
-    for (uint32_t i = threadIdx.x; i < warps * S; i += blockDim.x)
+    for (uint32_t i = threadIdx.x; i < warps * SLOTS; i += blockDim.x)
         ring_init(&full[0][0] + i, 1);
     __syncthreads();
-    const decode_space s = space_of<HD, N>(smem, warps, a.n_q / a.kv.n_heads);
-    decode_ring r = {shared_at(smem) + warp * S * PIECE<HD>, full[warp], 0};
+    const decode_space s = space_of<HD, N>(smem, warps, SLOTS, a.n_q / a.kv.n_heads);
+    decode_ring r = {shared_at(smem) + warp * SLOTS * PIECE<HD>, full[warp], 0};
     const uint32_t n = c.n_units * a.kv.n_heads;
     bool waited = false;
     r.asked = UINT32_MAX;
@@ -784,13 +784,13 @@ static __global__ void __launch_bounds__(ALONE     ? 32
         uint32_t started = 0; /* in order, as ring_wait of sm_80 counts */
         auto ask = [&](uint32_t before) {
 #pragma unroll
-            for (uint32_t k = 0; k < S; k++) {
+            for (uint32_t k = 0; k < SLOTS; k++) {
                 const uint32_t j = k % INNER_PAGES;
                 if (k != started || r.feed.block * INNER_PAGES + j >= before) continue;
                 if (k < INNER_PAGES)
                     ask_k<T, HD>(&r, a, j, lane);
                 else
-                    ask_v<T, HD, ALONE>(&r, j, lane);
+                    ask_v<T, HD, SLOTS>(&r, j, lane);
                 started++;
             }
         };
@@ -808,7 +808,7 @@ static __global__ void __launch_bounds__(ALONE     ? 32
         r.next_i = i + gridDim.x;
         __syncthreads();
         if (ALONE)
-            attend_alone<T, HD, N>(a, w, s, &r, c.inner != 0 && parts, by);
+            attend_alone<T, HD, N, SLOTS>(a, w, s, &r, c.inner != 0 && parts, by);
         else
             attend_unit<T, HD, N>(a, w, s, &r, c.inner != 0 && parts, by);
         if (parts)
@@ -817,11 +817,12 @@ static __global__ void __launch_bounds__(ALONE     ? 32
     if (!waited) pdl_wait();
 }
 
-/* Blocks of `warps` warps that an SM holds. */
+/* Blocks of `warps` warps that an SM holds. slots: of a warp. */
 template <int HD, int N>
-static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint32_t group)
+static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint32_t slots,
+                                uint32_t group)
 {
-    const size_t bytes = decode_shared<HD, N>(warps, group) + STATIC_BYTES;
+    const size_t bytes = decode_shared<HD, N>(warps, slots, group) + STATIC_BYTES;
     const uint32_t fit = (uint32_t)(d->shared_sm / (bytes + SYSTEM_BYTES));
     const uint32_t most = SM_WARPS<HD> / warps;
     if (bytes > d->shared_max) return 0;
@@ -831,18 +832,37 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
 /* The most warps of a block with which all units are on the SMs at the same time. With more units
  * than that a block has one warp, which waits for no other. For example, 288 positions are five
  * inner blocks: of four warps one gets two, and three wait for it (one warp: 0.85 of the time of a
- * step; Qwen3-0.6B, 128 sequences, H100). */
+ * step; Qwen3-0.6B, 128 sequences, H100). Two warps are never better than one (64 x 320: 25 us,
+ * 24 with one; H200). rose_attend_cut counts on the same (n_places). */
 template <int HD, int N>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {
     const uint64_t units = a->warps != 0 ? 1 : (uint64_t)a->n_items * a->kv.n_heads;
-    uint32_t warps = a->warps == 0                 ? (uint32_t)MAX_WARPS
-                     : a->warps < MIN_WARPS<HD, N> ? MIN_WARPS<HD, N>
-                                                   : a->warps;
-    while (warps > MIN_WARPS<HD, N> &&
-           units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, group))
-        warps /= 2;
-    return warps;
+    uint32_t warps = a->warps != 0 ? a->warps : (uint32_t)MAX_WARPS;
+    while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, HALF, group))
+        warps = a->warps == 0 && warps == 4 ? 1 : warps / 2;
+    return warps < MIN_WARPS<HD, N> ? MIN_WARPS<HD, N> : warps;
+}
+
+template <int HD, int N>
+static uint32_t choose_slots(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t warps,
+                             uint32_t group)
+{
+    const uint64_t units = (uint64_t)a->n_items * a->kv.n_heads;
+    if (warps > 1 || !MAY_BOTH<HD>) return HALF;
+    if (a->slots != 0) return a->slots;
+    return units <= (uint64_t)d->sms * resident_blocks<HD, N>(d, 1, BOTH, group) ? BOTH : HALF;
+}
+
+typedef void decode_kernel_fn(const rose_cuda_attend, const attend_score, const rose_cuda_rotary,
+                              const bool);
+
+template <typename T, int HD, int N> static decode_kernel_fn *kernel_of(bool alone, bool both)
+{
+    constexpr bool may = MIN_WARPS<HD, N> == 1; /* be alone */
+    if (!alone) return decode_kernel<T, HD, N, false, HALF>;
+    return both                                ? decode_kernel < T, HD, N, may,
+           may && MAY_BOTH<HD> ? BOTH : HALF > : decode_kernel<T, HD, N, may, HALF>;
 }
 
 template <typename T, int HD, int N>
@@ -851,16 +871,15 @@ static cudaError_t run_tiles(const rose_cuda_launch *l, const rose_cuda_attend *
     const rose_cuda_device *d = l->device;
     const uint32_t group = a->n_q / a->kv.n_heads;
     const rose_cuda_rotary none = {}, *fused = a->fused != NULL ? a->fused : &none;
-    const uint32_t warps = choose_warps<HD, N>(d, a, group);
-    const uint32_t blocks = resident_blocks<HD, N>(d, warps, group);
+    const uint32_t warps = choose_warps<HD, N>(d, a, group),
+                   slots = choose_slots<HD, N>(d, a, warps, group);
+    const uint32_t blocks = resident_blocks<HD, N>(d, warps, slots, group);
     const uint32_t resident = d->sms * (blocks == 0 ? 1 : blocks);
     const uint64_t all = (uint64_t)a->grid_units * a->kv.n_heads;
     const dim3 grid(all < resident ? (uint32_t)all : resident);
-    return launch_kernel(l,
-                         warps > 1 ? decode_kernel<T, HD, N, false>
-                                   : decode_kernel<T, HD, N, MIN_WARPS<HD, N> == 1>,
-                         grid, warps * 32, decode_shared<HD, N>(warps, group), *a, score_of(a),
-                         *fused, (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
+    return launch_kernel(l, kernel_of<T, HD, N>(warps == 1, slots == BOTH), grid, warps * 32,
+                         decode_shared<HD, N>(warps, slots, group), *a, score_of(a), *fused,
+                         (l->without & ROSE_CUDA_WITHOUT_PAGED) != 0);
 }
 
 template <typename T>
@@ -889,10 +908,12 @@ extern "C" cudaError_t rose_cuda_decode_run(const rose_cuda_launch *l, const ros
 template <typename T, int HD> static cudaError_t prepare(int bytes)
 {
     cudaError_t e = cudaSuccess;
-    const void *const kernels[] = {(const void *)decode_kernel<T, HD, 1, false>,
-                                   (const void *)decode_kernel<T, HD, 2, false>,
-                                   (const void *)decode_kernel<T, HD, 1, true>,
-                                   (const void *)decode_kernel<T, HD, 2, MIN_WARPS<HD, 2> == 1>};
+    const void *const kernels[] = {(const void *)kernel_of<T, HD, 1>(false, false),
+                                   (const void *)kernel_of<T, HD, 2>(false, false),
+                                   (const void *)kernel_of<T, HD, 1>(true, false),
+                                   (const void *)kernel_of<T, HD, 2>(true, false),
+                                   (const void *)kernel_of<T, HD, 1>(true, true),
+                                   (const void *)kernel_of<T, HD, 2>(true, true)};
     for (size_t i = 0; e == cudaSuccess && i < sizeof kernels / sizeof *kernels; i++)
         e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return e;

@@ -40,7 +40,7 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k,
  * on average. */
 #define READ_SHARE     0.97    /* of the memory's bandwidth that a GEMM reaches */
 #define L2_BYTES       44.0    /* that an SM gets from L2 in a cycle while all SMs do */
-#define ROWS_L2_BYTES  12.0    /* the same for copies of rows by the kernels of few rows */
+#define ROWS_L2_BYTES  15.0    /* the same for copies of rows by the kernels of few rows */
 #define UNDER_WAY      98304.0 /* bytes of weights that an SM requests ahead to reach it */
 #define GROUP_CYCLES   31.0    /* from a product of a chain to the next one that depends on it */
 #define STEP_CYCLES    150.0   /* the same for a thread block that copies by itself (tiles) */
@@ -135,15 +135,24 @@ static double rows_rings(const rose_cuda_device *d, const rose_cuda_matrix *m,
     return m->n_parts > 1 || (few && own > beside) || beside < room / 4 ? own : beside;
 }
 
-/* Few rows: all warps of the GPU share the weights evenly, and begin with the latency of a chain.
- */
+/* How much longer the SMs with the most tiles of a matrix with parts read than all would evenly: its
+ * tiles are 16 outputs, or 8 where those suffice, one or more for each SM (2560 outputs: 20 us, 4096
+ * with as many bytes for each: 15; H200). */
+static double rows_uneven(const rose_cuda_device *d, const rose_cuda_matrix *m)
+{
+    const uint32_t tiles = over(m->n, m->n > d->sms * 8 ? 16 : 8);
+    return tiles < d->sms ? 1 : (double)over(tiles, d->sms) * d->sms / tiles;
+}
+
+/* Few rows: all warps of the GPU share the weights, and begin with the latency of a chain. */
 static double rows_us(const rose_gemm_kernel *g, const rose_cuda_device *d,
                       const rose_cuda_matrix *m, const rose_gemm_io *io, double read)
 {
     const double groups = (double)m->k_pad / ROSE_GEMM_GROUP / m->n_parts;
     const double rows = over(io->rows, 8) * 8;
     const double all = 2.0 * rows * m->n_pad * m->k_pad / (peak(d) * g->share / 100 * d->sms);
-    read *= larger(1, UNDER_WAY / rows_rings(d, m, io));
+    read *= m->n_parts > 1 && io->rows <= 16 ? rows_uneven(d, m)
+                                             : larger(1, UNDER_WAY / rows_rings(d, m, io));
     const double first = read + groups * GROUP_CYCLES / d->mhz;
     double work = all / d->mhz;
     const double x = io->h == NULL ? 4.0 * io->rows * m->k : 0;
