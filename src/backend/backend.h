@@ -94,7 +94,8 @@ typedef struct rose_cuda_opts {
     rose_prefill prefill;     /* the CPU backend refuses all but AUTO */
     uint32_t device;          /* GPU, counted among those that CUDA_VISIBLE_DEVICES shows */
     bool graph;               /* replay decode steps from captured graphs */
-    bool guesses;             /* also steps whose sequences have guesses; the engine sets it */
+    bool guesses;             /* also steps whose sequences have guesses; not an option, it follows
+                                 from rose_engine_opts.spec */
     bool pdl;                 /* programmatic dependent launch: a kernel starts while the kernel
                                  before it finishes */
     bool megakernel; /* run decode steps of one sequence as one kernel, if model and GPU allow it */

@@ -73,6 +73,7 @@ static void test_defaults(void **state)
     assert_int_equal(o.backend.cuda.graph, want.backend.cuda.graph);
     assert_int_equal(o.backend.cuda.pdl, want.backend.cuda.pdl);
     assert_false(want.backend.cuda.profiler_kernels || o.backend.cuda.profiler_kernels);
+    assert_true(o.backend.cuda.guesses);
     assert_int_equal(o.backend.cuda.prefill, ROSE_PREFILL_AUTO);
     assert_int_equal(o.backend.cuda.timeout_ms, want.backend.cuda.timeout_ms);
     assert_true(!(o.backend.cuda.memory_utilization > 0));
@@ -105,6 +106,8 @@ static void test_switches(void **state)
     assert_int_equal(with("--max-num-batched-tokens", "512").backend.max_step_tokens, 512);
     assert_false(with("--no-cuda-graph", NULL).backend.cuda.graph);
     assert_false(with("--no-pdl", NULL).backend.cuda.pdl);
+    assert_false(with("--no-speculation", NULL).backend.cuda.guesses);
+    assert_true(with("--speculative-config", "{\"method\": \"ngram\"}").backend.cuda.guesses);
     assert_true(with("--profiler-kernels", NULL).backend.cuda.profiler_kernels);
     assert_null(with("--pdl", NULL).backend.cuda.without);
     assert_string_equal(with("--cuda-without", "wide,carveout").backend.cuda.without,
