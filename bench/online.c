@@ -184,7 +184,7 @@ static void print_run(const char *label, const rose_run *run, const rose_run_sta
             rose_summary_text(&s->ttft, 1e3, ttft), rose_summary_text(&s->tpot, 1e3, tpot),
             rose_summary_text(&s->itl, 1e3, itl), rose_summary_text(&s->e2e, 1e3, e2e), late);
     const rose_watch_guesses *g = &s->guesses;
-    if (g->known && g->drafts > 0)
+    if (g->known && g->drafts > 0 && g->draft_tokens > 0)
         fprintf(
             stderr,
             "%s: speculation: %.0f of %.0f guessed tokens accepted (%.1f %%), %.2f tokens a step "

@@ -169,7 +169,7 @@ static void add_guesses(rose_json *o, const rose_watch_guesses *g)
     static const char *const keys[] = {"acceptance_length", "num_drafts", "draft_tokens",
                                        "accepted_tokens", "per_position_acceptance_rates"};
     char key[64];
-    if (!g->known || !(g->drafts > 0)) return;
+    if (!g->known || !(g->drafts > 0 && g->draft_tokens > 0)) return;
     rose_json *all = rose_online_guesses_json(g);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(key, sizeof key, "spec_decode_%s", keys[i]);

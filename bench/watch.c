@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +27,10 @@ static bool next_sample(const char **line, const char *end, const char *name, do
         if ((size_t)(stop - from) <= n || memcmp(from, name, n) != 0 ||
             (from[n] != '{' && from[n] != ' '))
             continue;
-        while (at > from && at[-1] != ' ')
+        while (at > from + n && at[-1] != ' ')
             at--;
         snprintf(number, sizeof number, "%.*s", (int)(stop - at), at);
-        snprintf(labels, MAX_LABELS, "%.*s", (int)(at - from - (ptrdiff_t)n), from + n);
+        snprintf(labels, MAX_LABELS, "%.*s", (int)(at - (from + n)), from + n);
         *value = strtod(number, NULL);
         return true;
     }

@@ -337,6 +337,13 @@ static void test_metrics(void **state)
     assert_true(rose_watch_metric(text, n, "roseinfer:kv") == 0);
     assert_true(rose_watch_metric(text, n, "process_open_fds") == 13);
     assert_true(rose_watch_metric("", 0, "x") == 0);
+    /* A line that ends before its value, in memory that ends with it. */
+    static const char cut[] = "roseinfer:kv_pages{engine=";
+    char *copy = malloc(sizeof cut - 1);
+    assert_non_null(copy);
+    memcpy(copy, cut, sizeof cut - 1);
+    assert_true(rose_watch_metric(copy, sizeof cut - 1, "roseinfer:kv_pages") == 0);
+    free(copy);
     rose_watch w = {0};
     rose_watch_parse(&w, text, n);
     assert_true(w.kv_pages == 42 && w.kv_pages_free == 7 && w.open_fds == 13);
