@@ -3,8 +3,8 @@
  * columns of mma.sync. A block has one to eight warps (choose_warps). Each takes every n-th inner
  * block and has a ring of pages of its own, which continues with the next unit. With many units the
  * kernel is bound by the bytes of K and V (1.03 to 1.1 times their time with 128 contexts of 320 to
- * 1,100 positions, H200). With few units a block runs its code once, and waits longer for its
- * instructions than for data.
+ * 1,100 positions and heads of 128, H200). With few units a block runs its code once, and waits
+ * longer for its instructions than for data.
  *
  * If `inner` (attend.h) is not 0, the result of each inner block goes to a.parts. Otherwise the
  * thread block merges inner blocks into splits: one warp in its registers (attend_alone), several
@@ -577,7 +577,7 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
 template <int HD, int N> struct decode_sums {
     float o[HD / 16][N][4], m[N][2], l[N][2], M[N][2], L[N][2];
     float *kept;
-    uint32_t splits; /* that have ended */
+    uint32_t splits; /* how many splits of the unit have ended */
 };
 
 template <int HD, int N> ROSE_DEVICE void begin_split(decode_sums<HD, N> *z)
@@ -833,7 +833,8 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
  * than that a block has one warp, which waits for no other. For example, 288 positions are five
  * inner blocks: of four warps one gets two, and three wait for it (one warp: 0.85 of the time of a
  * step; Qwen3-0.6B, 128 sequences, H100). Two warps are never better than one (64 x 320: 25 us,
- * 24 with one; H200). rose_attend_cut counts on the same (n_places). */
+ * 24 with one; H200). rose_attend_cut estimates the places of units without this function
+ * (n_places). */
 template <int HD, int N>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {
@@ -860,9 +861,9 @@ typedef void decode_kernel_fn(const rose_cuda_attend, const attend_score, const 
 template <typename T, int HD, int N> static decode_kernel_fn *kernel_of(bool alone, bool both)
 {
     constexpr bool may = MIN_WARPS<HD, N> == 1; /* be alone */
+    constexpr uint32_t most = may && MAY_BOTH<HD> ? BOTH : HALF;
     if (!alone) return decode_kernel<T, HD, N, false, HALF>;
-    return both                                ? decode_kernel < T, HD, N, may,
-           may && MAY_BOTH<HD> ? BOTH : HALF > : decode_kernel<T, HD, N, may, HALF>;
+    return both ? decode_kernel<T, HD, N, may, most> : decode_kernel<T, HD, N, may, HALF>;
 }
 
 template <typename T, int HD, int N>

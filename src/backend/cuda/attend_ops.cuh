@@ -41,8 +41,8 @@ ROSE_DEVICE uint32_t transpose_matrix(uint32_t v)
 }
 
 /* ---- a ring of pieces. A barrier belongs to each slot; `warps` warps copy to a slot at a time.
- * SLOTS pieces are requested before the first wait, and one after each wait (a NULL if there is
- * none left), so that sm_80 can count groups. ---- */
+ * SLOTS pieces are requested before the first wait, and one for each piece that was awaited (a NULL
+ * or ring_close if there is none left), so that sm_80 can count groups. ---- */
 
 #if __CUDA_ARCH__ >= 900
 /* One thread, before a block barrier that all threads meet. */
@@ -120,7 +120,7 @@ ROSE_DEVICE void ring_copy(uint32_t to, const void *from, uint32_t bytes, uint64
     ring_close();
 }
 
-/* What this thread has copied is there. */
+/* What this thread has copied is there, but for the SLOTS - 1 pieces that were requested last. */
 template <int SLOTS> ROSE_DEVICE void ring_wait(uint64_t *, uint32_t)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");

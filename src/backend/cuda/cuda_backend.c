@@ -320,8 +320,8 @@ static void fill_rows(uint8_t *to, const rose_cuda_header *at, const rose_batch 
     }
 }
 
-/* The items and page tables of a pool. The graph of a prompt has no single items, and that of
- * guesses no others. */
+/* The items and page tables of a pool. The graph of a prompt has only tiles. A graph of decode
+ * steps, with guesses or without, has only single items. */
 static void fill_items(const rose_cuda *c, uint8_t *to, const rose_cuda_header *at,
                        const rose_batch *b, const rose_cuda_shape *s, uint32_t pool)
 {

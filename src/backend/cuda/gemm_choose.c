@@ -35,9 +35,9 @@ void rose_cuda_matrix_shape(rose_cuda_matrix *m, rose_format format, uint32_t k,
 
 /* ---- the cost model ---- */
 
-/* The numbers are fitted to the times of all wide kernels for 22 matrices and 64 to 8192 rows on an
- * H100. There the kernel with the least estimate is at most 8 % slower than the fastest, and 0.6 %
- * on average. */
+/* The numbers are fitted to the times of the wide kernels of that time for 22 matrices and 64 to
+ * 8192 rows on an H100. There the kernel with the least estimate was at most 8 % slower than the
+ * fastest, and 0.6 % on average. ROWS_L2_BYTES and UNDER_WAY are fitted on an H200. */
 #define READ_SHARE     0.97    /* of the memory's bandwidth that a GEMM reaches */
 #define L2_BYTES       44.0    /* that an SM gets from L2 in a cycle while all SMs do */
 #define ROWS_L2_BYTES  15.0    /* the same for copies of rows by the kernels of few rows */
@@ -123,8 +123,9 @@ static double tiles_cycles(const rose_gemm_kernel *g, const rose_cuda_device *d,
     return larger(all, (all + s.turns * end) / 2) + end;
 }
 
-/* Few rows: bytes of an SM's rings of weights. The rows lie beside them or, where a tile has rows
- * of its own, in them (gemm_rows_run.cuh). */
+/* Few rows: bytes of weights in an SM's rings, as launch_rows (gemm_rows_run.cuh) sizes them. own:
+ * the rings hold rows and weights, because each warp copies its own rows. beside: the block keeps
+ * its rows once, outside of the rings. */
 static double rows_rings(const rose_cuda_device *d, const rose_cuda_matrix *m,
                          const rose_gemm_io *io)
 {

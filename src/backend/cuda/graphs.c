@@ -3,10 +3,10 @@
  * One captured graph serves many steps, because the places of the tables in the step's header
  * (cuda_internal.h) depend only on the shape of the step: a graph of n sequences serves every
  * decode step of up to n sequences, with contexts of any length. A graph of n prompt rows serves
- * every step of one prompt with up to n rows and one output, a graph of n rows with guesses every
- * decode step of that many rows. The tables mark the unused rows, items, units and outputs as
- * padding. A step that gives states has no graph, because it may leave
- * out the head. */
+ * every step of one prompt with up to n rows and one output. A graph of n rows with guesses serves
+ * every decode step with up to n rows, each an output. The tables mark the unused rows, items,
+ * units and outputs as padding. A step that gives states has no graph, because it may leave out the
+ * head. */
 #include "backend/cuda/cuda_internal.h"
 
 /* Sizes of the captured decode steps. Up to 8 sequences they are close together, because there the
@@ -87,8 +87,8 @@ static rose_status capture_prompts(rose_cuda_rank *rank, rose_err *err)
     return ROSE_OK;
 }
 
-/* Each row is an item of its own, and the append is a kernel of its own, since a row sees those
- * before it. */
+/* Each row is an item of its own. A row sees the rows before it, so a kernel before attention
+ * appends K and V. Scratch memory has room for max_seqs items. */
 static rose_status capture_guesses(rose_cuda_rank *rank, rose_err *err)
 {
     const rose_memory_plan *p = &rank->c->plan;
@@ -176,7 +176,7 @@ const rose_cuda_graph *rose_cuda_graph_for(const rose_cuda_rank *rank, const ros
     if (b->n_outputs != b->n_tokens) return NULL;
     for (uint32_t i = 0; i < b->n_outputs; i++)
         if (b->outs[i].row != i) return NULL;
-    for (uint32_t i = 0; i < b->n_seqs;) /* the others append K and V in the decode kernel */
+    for (uint32_t i = 0; i < b->n_seqs;) /* only graphs[] append K and V in the decode kernel */
         shared |= rose_batch_next(b, &i).n > 1;
     if (shared) return smallest(rank->guesses, rank->n_guesses, b->n_tokens);
     const rose_cuda_graph *g = smallest(rank->graphs, rank->n_graphs, b->n_seqs);
