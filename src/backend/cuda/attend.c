@@ -104,8 +104,8 @@ static uint64_t all_visible(const rose_cuda_item *items, uint32_t n, uint32_t wi
     return sum;
 }
 
-/* Thread blocks that are on the SMs at the same time, if each item is one unit. A block of one warp
- * counts for more than an eighth of its SM while not all eight places are taken. */
+/* An estimate of how many thread blocks share the bandwidth, if each item is one unit. While fewer
+ * than SM_UNITS blocks run on an SM, each block gets more than an eighth of the SM's share. */
 static uint64_t n_places(const rose_attend_limits *l, uint32_t n)
 {
     uint32_t each = 1;

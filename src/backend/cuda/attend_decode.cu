@@ -27,10 +27,10 @@ enum {
 };
 
 /* Pieces in flight for each warp: K or V of an inner block, 6 to 16 KB, 32 KB for 256 dims. Eight
- * warps with 64 dims fit beside a block of a GEMM with few rows, so that they begin before that
- * GEMM has ended. A warp alone has both K and V of small heads in flight, if all units fit on the
- * SMs then (Llama-1B, 128 x 320: 24 us, else 28; GPT-2, whose units do not fit: 40, else 32; H200).
- */
+ * warps with 64 dims fit beside a block of a GEMM with few rows of ROWS_BUDGET bytes, so that they
+ * begin before that GEMM has ended. A warp alone has K and V of small heads in flight if all units
+ * still fit on the SMs with such rings. Llama-1B, 128 x 320, whose units fit: 24 us with K and V,
+ * 28 with one of them. GPT-2, whose units do not fit: 40 and 32 us (H200). */
 enum { HALF = INNER_PAGES, BOTH = 2 * INNER_PAGES };
 template <int HD> constexpr bool MAY_BOTH = HD <= 80;
 /* Most warps of an SM: registers limit them, and shared memory for 256 dims. */
@@ -572,8 +572,9 @@ ROSE_DEVICE void attend_unit(const rose_cuda_attend &a, const decode_work &w, co
     }
 }
 
-/* What a warp has that computes a unit alone: the results of the split so far, and m and l of the
- * splits before it. Their o is in shared memory: value i of the lane at kept[i * 32]. */
+/* What a warp keeps that computes a unit alone: o, m and l of the split so far, and M and L of the
+ * splits before it. The O of those splits is in shared memory: value i of the lane at kept[i * 32].
+ */
 template <int HD, int N> struct decode_sums {
     float o[HD / 16][N][4], m[N][2], l[N][2], M[N][2], L[N][2];
     float *kept;
