@@ -60,7 +60,7 @@ static inline const char *fx_kernel_name(const rose_gemm_kernel *g)
     return g == NULL ? "auto" : g->name;
 }
 
-#define FX_WITHOUT_ALL "wide,carveout,prompts,fetch"
+#define FX_WITHOUT_ALL "wide,carveout,prompts,fetch,guesses"
 
 static inline rose_cuda *fx_cuda(const fx_backend *f)
 {

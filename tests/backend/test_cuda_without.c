@@ -31,10 +31,12 @@ static void test_without(void **state)
     assert_int_equal(rose_cuda_without_read(FX_WITHOUT_ALL, &all, &err), ROSE_OK);
     reads("all", all);
     reads("wide", ROSE_CUDA_WITHOUT_WIDE);
+    reads("guesses", ROSE_CUDA_WITHOUT_GUESSES);
     reads("fetch,prompts", ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH);
     reads("carveout,carveout", ROSE_CUDA_WITHOUT_CARVEOUT);
     reads(FX_WITHOUT_ALL, ROSE_CUDA_WITHOUT_WIDE | ROSE_CUDA_WITHOUT_CARVEOUT |
-                              ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH);
+                              ROSE_CUDA_WITHOUT_PROMPTS | ROSE_CUDA_WITHOUT_FETCH |
+                              ROSE_CUDA_WITHOUT_GUESSES);
 }
 
 static void test_refused(void **state)
@@ -44,7 +46,7 @@ static void test_refused(void **state)
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
     refuses("wid", "cuda-without 'wid': expected none, all, or some of wide, carveout, prompts, "
-                   "fetch");
+                   "fetch, guesses");
     refuses("wide-192", "wide-192");
     refuses("fetch2", "fetch2");
     refuses(",", "cuda-without '': expected");
