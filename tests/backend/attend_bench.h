@@ -278,7 +278,8 @@ static int bench_attend(int argc, char **argv)
                                         {64, 300}, {128, 300}, {128, 2048}, {1, 8000}, {1, 131072}};
     bench_open();
     if (argc == 3) {
-        bench_decode(&shapes[atoi(argv[0]) % 4], (uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]));
+        bench_decode(&shapes[(uint32_t)atoi(argv[0]) % 4], (uint32_t)atoi(argv[1]),
+                     (uint32_t)atoi(argv[2]));
         return 0;
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

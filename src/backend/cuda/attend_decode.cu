@@ -41,9 +41,9 @@ template <int HD> constexpr int ABREAST = HD > 80 ? 2 : 4;
 /* q is in registers, or stays in shared memory where registers are too few. */
 template <int HD> constexpr bool KEEP_Q = HD <= 128;
 
-/* Fewest warps of a block: the sums of one warp for 16 heads of 256 dims have no room in registers.
- */
-template <int HD, int N> constexpr uint32_t MIN_WARPS = HD > 128 && N > 1 ? 2 : 1;
+/* Whether a warp may compute a unit alone: the sums of 16 heads of 256 dims have no room in its
+ * registers. */
+template <int HD, int N> constexpr bool MAY_ALONE = HD <= 128 || N == 1;
 
 /* Maximum and sum of the split, and of the splits before it (attend.h). */
 typedef struct __align__(16) decode_ml
@@ -66,13 +66,14 @@ typedef struct decode_space {
 /* Bytes of q and own. N: tiles of 8 query heads. */
 template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 * HD;
 
-/* Floats of decode_space.sums. A block of one warp has all heads of its tiles
+/* Floats of decode_space.sums. A warp alone has all heads of its tiles
  * (decode_sums.kept). */
-#define SUMS_OF(HD, N, warps, group) ((HD) * ((warps) == 1 ? 8 * (N) : 2 * (group)))
+#define ALONE_OF(HD, N, warps)       (MAY_ALONE<HD, N> && (warps) == 1)
+#define SUMS_OF(HD, N, warps, group) ((HD) * (ALONE_OF(HD, N, warps) ? 8 * (N) : 2 * (group)))
 
 template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t slots, uint32_t group)
 {
-    const size_t parts = warps == 1 ? HD : warps * group * (HD + 2);
+    const size_t parts = ALONE_OF(HD, N, warps) ? HD : warps * group * (HD + 2);
     const size_t bytes = (size_t)warps * slots * PIECE<HD> + HEADS_BYTES<HD, N> +
                          group * sizeof(decode_ml) +
                          (SUMS_OF(HD, N, warps, group) + parts) * sizeof(float);
@@ -833,9 +834,8 @@ static uint32_t resident_blocks(const rose_cuda_device *d, uint32_t warps, uint3
 /* The most warps of a block with which all units are on the SMs at the same time. With more units
  * than that a block has one warp, which waits for no other. For example, 288 positions are five
  * inner blocks: of four warps one gets two, and three wait for it (one warp: 0.85 of the time of a
- * step; Qwen3-0.6B, 128 sequences, H100). Two warps are never better than one (64 x 320: 25 us,
- * 24 with one; H200). rose_attend_cut estimates the places of units without this function
- * (n_places). */
+ * step; Qwen3-0.6B, 128 sequences, H100). Two warps are never better than one. rose_attend_cut
+ * estimates the places of units without this function (n_places). */
 template <int HD, int N>
 static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *a, uint32_t group)
 {
@@ -843,7 +843,7 @@ static uint32_t choose_warps(const rose_cuda_device *d, const rose_cuda_attend *
     uint32_t warps = a->warps != 0 ? a->warps : (uint32_t)MAX_WARPS;
     while (warps > 1 && units > (uint64_t)d->sms * resident_blocks<HD, N>(d, warps, HALF, group))
         warps = a->warps == 0 && warps == 4 ? 1 : warps / 2;
-    return warps < MIN_WARPS<HD, N> ? MIN_WARPS<HD, N> : warps;
+    return warps;
 }
 
 template <int HD, int N>
@@ -861,7 +861,7 @@ typedef void decode_kernel_fn(const rose_cuda_attend, const attend_score, const 
 
 template <typename T, int HD, int N> static decode_kernel_fn *kernel_of(bool alone, bool both)
 {
-    constexpr bool may = MIN_WARPS<HD, N> == 1; /* be alone */
+    constexpr bool may = MAY_ALONE<HD, N>;
     constexpr uint32_t most = may && MAY_BOTH<HD> ? BOTH : HALF;
     if (!alone) return decode_kernel<T, HD, N, false, HALF>;
     return both ? decode_kernel<T, HD, N, may, most> : decode_kernel<T, HD, N, may, HALF>;
