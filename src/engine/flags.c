@@ -121,7 +121,7 @@ rose_status rose_engine_flags_read(rose_engine_flags *f, rose_engine_opts *o, ro
         if (st != ROSE_OK) return st;
     }
     if (!f->speculation) o->spec.method = ROSE_SPEC_NONE;
-    b->cuda.guesses = o->spec.method != ROSE_SPEC_NONE; /* as the engine does: plans are the same */
+    b->cuda.guesses = rose_spec_wanted(&o->spec); /* for a plan before the engine makes its own */
     uint32_t n = 0;
     if (f->engine_cpus != NULL) {
         rose_status st = rose_cpu_list_parse(f->engine_cpus, f->cpus, ROSE_MAX_CPUS, &n, err);

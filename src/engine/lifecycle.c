@@ -104,7 +104,7 @@ void rose_engine_spec_text(const rose_backend_ops *ops, const rose_memory_plan *
 static rose_status create_spec(rose_engine *e, const rose_spec_opts *o, rose_err *err)
 {
     const char *why = rose_engine_why_no_spec(e->ops, &e->plan);
-    if (o->method == ROSE_SPEC_NONE && o->other == NULL) return ROSE_OK;
+    if (!rose_spec_wanted(o)) return ROSE_OK;
     if (why == NULL) return rose_spec_create(&e->spec, o, err);
     rose_log(ROSE_LOG_INFO, "engine", "speculation is off: %s", why);
     return ROSE_OK;
@@ -196,7 +196,7 @@ rose_status rose_engine_open(rose_engine **out, const rose_backend_ops *ops, con
         true; /* also count page faults of compute threads, which delay the step */
     e->enqueues = (ops->caps & ROSE_CAP_AHEAD) != 0;
     e->ahead = o->overlap && e->enqueues;
-    e->backend_opts.cuda.guesses = o->spec.method != ROSE_SPEC_NONE || o->spec.other != NULL;
+    e->backend_opts.cuda.guesses = rose_spec_wanted(&o->spec);
     rose_status st = ops->plan(m, &e->backend_opts, &e->plan, err);
     if (st == ROSE_OK) rose_rope_log_context(&e->arch, e->plan.max_model_len);
     if (st == ROSE_OK) st = build(e, o, err);

@@ -75,6 +75,12 @@ typedef struct rose_spec_opts {
     void *user;
 } rose_spec_opts;
 
+/* Whether these options ask for guesses. */
+static inline bool rose_spec_wanted(const rose_spec_opts *o)
+{
+    return o->method != ROSE_SPEC_NONE || o->other != NULL;
+}
+
 /* Sets SUFFIX: 15 tokens, depth 24, factor 1, min_prob 0.1, ngram 5 to 5 (vLLM's default), 1 Mi
  * past tokens of at most 10,000 requests. */
 void rose_spec_opts_default(rose_spec_opts *o);

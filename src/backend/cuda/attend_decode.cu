@@ -60,15 +60,14 @@ typedef struct decode_space {
     void *own;     /* K, then V, of the row's own position: T [2][HD] */
     decode_ml *ml; /* [group] */
     float2 *sums;  /* [group][HD] o of the split, O of those before it */
-    float *parts;  /* [warps][group][HD + 2] the results of a round; one warp: [HD], for RoPE */
+    float *parts;  /* [warps][group][HD + 2] the results of a round; a warp alone: [HD], for RoPE */
 } decode_space;
 
 /* Bytes of q and own. N: tiles of 8 query heads. */
 template <int HD, int N> constexpr uint32_t HEADS_BYTES = PIECE<HD> / 2 * N + 4 * HD;
 
-/* Floats of decode_space.sums. A warp alone has all heads of its tiles
- * (decode_sums.kept). */
-#define ALONE_OF(HD, N, warps)       (MAY_ALONE<HD, N> && (warps) == 1)
+#define ALONE_OF(HD, N, warps) (MAY_ALONE<HD, N> && (warps) == 1)
+/* Floats of decode_space.sums. A warp alone has all heads of its tiles (decode_sums.kept). */
 #define SUMS_OF(HD, N, warps, group) ((HD) * (ALONE_OF(HD, N, warps) ? 8 * (N) : 2 * (group)))
 
 template <int HD, int N> static size_t decode_shared(uint32_t warps, uint32_t slots, uint32_t group)

@@ -218,8 +218,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define D64 D32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
     "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define D24 D16 "," \
-    "%16,%17,%18,%19,%20,%21,%22,%23"
 #define D72 D64 "," \
     "%64,%65,%66,%67,%68,%69,%70,%71"
 #define D48 D32 "," \
@@ -232,7 +230,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
 #define O16(d) F16(d, 0)
 #define O32(d) O16(d), F16(d, 16)
 #define O64(d) O32(d), F16(d, 32), F16(d, 48)
-#define O24(d) O16(d), F4(d, 16), F4(d, 20)
 #define O48(d) O32(d), F16(d, 32)
 #define O72(d) O64(d), F4(d, 64), F4(d, 68)
 #define O96(d) O64(d), F16(d, 64), F16(d, 80)
@@ -252,7 +249,6 @@ template <int N> ROSE_DEVICE void keep_here(float (&d)[N])
     WGMMA(N, REGS, OUT, A, B, KEEP, __nv_bfloat16, "bf16")
 
 WGMMA_TYPES(32, D16, O16, "%16", "%17", "%18")
-WGMMA_TYPES(48, D24, O24, "%24", "%25", "%26")
 WGMMA_TYPES(64, D32, O32, "%32", "%33", "%34")
 WGMMA_TYPES(96, D48, O48, "%48", "%49", "%50")
 WGMMA_TYPES(128, D64, O64, "%64", "%65", "%66")

@@ -152,6 +152,47 @@ static void test_few_rows(void **state)
     fx_model_free(m);
 }
 
+/* A step whose sequences have guesses has the smallest graph for its rows, if each row is an
+ * output. */
+static void test_guess_graphs(void **state)
+{
+    static const fx_shape shape = {"guesses",          2,        32,    1,     32,    40,   560,
+                                   ROSE_ACT_GELU_TANH, ROSE_F32, false, false, false, false};
+    static const uint32_t tokens[5], tables[2][1] = {{1}, {2}};
+    rose_model *m = fx_model(&shape, fx_seed());
+    (void)state;
+    for (int without = 0; without < 2; without++) {
+        fx_without = without ? "guesses" : NULL;
+        fx_backend f = fx_open(m, ROSE_COMPUTE_BF16, NULL, 0, 1);
+        const rose_cuda_rank *rank = &fx_cuda(&f)->ranks[0];
+        rose_batch_seq seqs[2] = {{.first = 0, .n = 3}, {.first = 3, .n = 2}};
+        rose_batch_out outs[5] = {{.row = 0}, {.row = 1}, {.row = 2}, {.row = 3}, {.row = 4}};
+        for (uint32_t k = 0; k < ROSE_MAX_POOLS; k++)
+            seqs[0].table[k] = tables[0], seqs[1].table[k] = tables[1];
+        rose_batch b = {.tokens = tokens, .n_tokens = 5, .seqs = seqs, .n_seqs = 2};
+        b.outs = outs;
+        b.n_outputs = 5;
+        const rose_cuda_graph *g = rose_cuda_graph_for(rank, &b);
+        assert_int_equal(g != NULL, !without);
+        assert_int_equal(rank->n_guesses > 0, !without);
+        if (g != NULL) {
+            assert_true(g->shape.shared && g->n >= 5);
+            assert_true(g == rank->guesses || g[-1].n < 5);
+        }
+        outs[4].row = 3; /* a row twice, and one without an output */
+        assert_null(rose_cuda_graph_for(rank, &b));
+        b.n_outputs = 4;
+        assert_null(rose_cuda_graph_for(rank, &b));
+        seqs[0].n = seqs[1].n = seqs[1].first = 1;
+        b.n_tokens = b.n_outputs = 2;
+        g = rose_cuda_graph_for(rank, &b); /* no guesses */
+        assert_true(g != NULL && !g->shape.shared);
+        fx_close(&f);
+    }
+    fx_without = NULL;
+    fx_model_free(m);
+}
+
 /* ---- states ---- */
 
 /* Adds the states of a prompt of N_PROMPT tokens in chunks, beside decode steps of another sequence
@@ -388,7 +429,7 @@ static bool is_in(const char *name, const char *const *list, size_t n)
 /* An argument runs the tests whose names match it, of all families: "*qwen3". */
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[GOLDEN_FAMILIES + 4];
+    struct CMUnitTest tests[GOLDEN_FAMILIES + 5];
     const golden_list *all = golden_families();
     size_t n = 0;
     memset(tests, 0, sizeof tests);
@@ -406,6 +447,7 @@ int main(int argc, char **argv)
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_rules);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_states);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_few_rows);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_guess_graphs);
     g_state = fx_seed();
     if (!fx_use_gpu()) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
